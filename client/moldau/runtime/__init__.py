@@ -1,0 +1,1 @@
+"""What stands between pure protocol code and the world: environment ports, configuration, connections, supervision."""

@@ -1,0 +1,1 @@
+"""The proof kit: deterministic simulation, local clusters, chaos, workloads, checkers and reports."""

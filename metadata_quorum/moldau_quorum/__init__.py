@@ -1,0 +1,1 @@
+"""The metadata quorum: Raft, metadata records and image, and the controller that decides on them."""
