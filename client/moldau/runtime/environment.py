@@ -2,12 +2,12 @@
 
 Every shell (broker, controller, client) receives one ``Environment`` and takes from it all that is not computation. Two
 implementations obey the contracts below and pass one contract suite: ``moldau.runtime.real`` maps them to the operating
-system at no cost, and ``moldau_jepsen.simulation`` maps them to virtual time, a virtual network and a virtual disk. There is
-no second code path: code that cannot run behind these ports does not belong in Moldau.
+system at no cost, and ``moldau_jepsen.simulation`` maps them to virtual time, a virtual network and a virtual disk. There
+is no second code path: code that cannot run behind these ports does not belong in Moldau.
 
-Waiting is trio's: ``trio.sleep``, ``trio.move_on_after`` and ``trio.fail_after`` follow the clock that ``trio.run`` was given,
-which is the real one in production and an autojumping ``trio.testing.MockClock`` in simulation. Reading the time and
-drawing a random number go through the ports, because clocks of simulated nodes drift and jump.
+Waiting is trio's: ``trio.sleep``, ``trio.move_on_after`` and ``trio.fail_after`` follow the clock that ``trio.run`` was
+given, which is the real one in production and an autojumping ``trio.testing.MockClock`` in simulation. Reading the time
+and drawing a random number go through the ports, because clocks of simulated nodes drift and jump.
 
 The shape of the ports follows the hot path (non-blocking calls first, waiting only when nothing is there), not the
 convenience of the simulation.
@@ -16,12 +16,12 @@ convenience of the simulation.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Connection(Protocol):
     def receive_into_nowait(self, buffer: memoryview) -> int:
         """Fills the start of ``buffer`` with what has arrived.
 
-        Returns the number of bytes, 0 at the end of the stream. Raises ``BlockingIOError`` when nothing has arrived yet.
+        Returns the number of bytes, 0 at the end of the stream. Raises ``BlockingIOError`` when nothing has arrived.
         """
         ...
 
@@ -81,14 +81,18 @@ class Connection(Protocol):
         ...
 
     def send_file_nowait(self, file: File, position: int, count: int) -> int:
-        """Sends up to ``count`` bytes of ``file`` from ``position`` without a copy in user space where the transport can.
+        """Sends up to ``count`` bytes of ``file`` from ``position``, without a copy in user space where possible.
 
-        Returns the number of bytes taken (at least 1). Raises ``BlockingIOError`` when the transport takes nothing.
+        Returns the number of bytes taken (at least 1). Raises ``BlockingIOError`` when the transport takes nothing and
+        ``EOFError`` when the content of ``file`` ends at or before ``position``.
         """
         ...
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Sends all of ``buffers``. After cancellation an unknown part has been sent, and the stream must be closed."""
+        """Sends all of ``buffers``. After cancellation an unknown part has been sent, and the stream must be closed.
+
+        A checkpoint only when it has to wait: loops that send without end need a ``checkpoint()`` of their own.
+        """
         ...
 
     def close(self) -> None:
@@ -114,14 +118,14 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Where connections come from. TLS, where a listener or a peer asks for it, is a wrapper on top (``moldau.runtime.tls``)."""
+    """Where connections come from. TLS, where it is asked for, is a wrapper on top (``moldau.runtime.tls``)."""
 
     async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
         """Binds and listens. Port 0 takes a free one. Raises ``OSError`` (EADDRINUSE) when the port is taken."""
         ...
 
     async def connect(self, host: str, port: int) -> Connection:
-        """Opens a connection; no deadline of its own: callers use ``trio.fail_after``. Raises ``OSError`` when refused."""
+        """Opens a connection; no deadline of its own: callers use ``trio.fail_after``. Raises ``OSError`` if refused."""
         ...
 
 
@@ -159,11 +163,11 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, buffer: Buffer) -> None:
-        """Overwrites bytes at ``position`` (extends the file if the range ends beyond it). For small fixed-place files."""
+        """Overwrites bytes at ``position`` (extends the file if the range ends beyond it). For fixed-place files."""
         ...
 
     def read_into(self, buffers: Sequence[memoryview], position: int) -> int:
-        """Fills ``buffers`` in order from ``position``; returns the bytes read, fewer only at the end of the content."""
+        """Fills ``buffers`` in order from ``position``; returns the bytes read, fewer only at the content's end."""
         ...
 
     def read(self, position: int, count: int) -> bytes:
@@ -175,7 +179,7 @@ class File(Protocol):
         ...
 
     def preallocate(self, size: int) -> None:
-        """Reserves space up to ``size`` bytes without changing ``size``; a hint that may do nothing where unsupported."""
+        """Reserves space up to ``size`` bytes without changing ``size``; a hint, no more, where unsupported."""
         ...
 
     def sync(self) -> None:
@@ -198,7 +202,7 @@ class Disk(Protocol):
     """
 
     def open(self, path: str, mode: OpenMode) -> File:
-        """Opens a file. Raises ``FileNotFoundError``, ``FileExistsError``, ``IsADirectoryError``, ``PermissionError``."""
+        """Opens a file. Raises ``FileNotFoundError``, ``FileExistsError``, ``IsADirectoryError``, ``OSError``."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -246,7 +250,7 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Takes the exclusive lock file ``path`` (created if missing). Raises ``BlockingIOError`` if another holds it."""
+        """Takes the exclusive lock file ``path`` (created if missing). Raises ``BlockingIOError`` if it is held."""
         ...
 
     def offload(self, work: Callable[[], T]) -> Awaitable[T]:
