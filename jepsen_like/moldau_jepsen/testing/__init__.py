@@ -40,7 +40,8 @@ def cluster(
         brokers: Number of brokers (1 or more); their ids are 1..brokers.
         controllers: Number of controllers (1 or more); their ids are 101...
         settings: Configuration keys added to every node's file (Kafka's names).
-        directory: Where data, logs and ``cluster.json`` go, and stay. A temporary directory, removed afterwards, if not given.
+        directory: Where data, logs and ``cluster.json`` go, and stay. A temporary directory, removed afterwards, if
+            not given.
         ready_timeout_ms: How long the cluster may take until every broker is unfenced.
 
     Yields:

@@ -1,6 +1,8 @@
-"""The pytest plugin: fixtures ``moldau_cluster`` (one shared cluster) and ``moldau_cluster_factory`` (clusters of one's own).
+"""The pytest plugin: fixtures ``moldau_cluster`` (one shared cluster) and ``moldau_cluster_factory`` (clusters of
+one's own).
 
-Loaded by every pytest run of an environment that has Moldau installed: it imports nothing of Moldau until a fixture is used.
+Loaded by every pytest run of an environment that has Moldau installed: it imports nothing of Moldau until a fixture
+is used.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class ClusterFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def moldau_cluster() -> Iterator[LocalCluster]:
-    """Three brokers under three controllers, shared by the whole session: use own topic names and leave the nodes alone."""
+    """Three brokers under three controllers, shared by the whole session: use own topic names and leave the nodes
+    alone.
+    """
     from moldau_jepsen.testing import cluster
 
     with cluster() as running:
@@ -42,9 +46,7 @@ def moldau_cluster_factory() -> Iterator[ClusterFactory]:
 
     with ExitStack() as stack:
 
-        def start(
-            *, brokers: int = 3, controllers: int = 3, settings: Mapping[str, str] | None = None
-        ) -> LocalCluster:
+        def start(*, brokers: int = 3, controllers: int = 3, settings: Mapping[str, str] | None = None) -> LocalCluster:
             return stack.enter_context(cluster(brokers=brokers, controllers=controllers, settings=settings))
 
         yield start

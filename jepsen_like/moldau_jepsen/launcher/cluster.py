@@ -1,0 +1,370 @@
+"""A local cluster as one object: started, opened again, looked at, harmed and shut down.
+
+``cluster.json`` is rewritten (atomically) after every change of a process, so that the next command finds the truth.
+The file is held by no one between commands; two commands that change one cluster at the same time exclude each other
+by a lock on ``cluster.lock``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher.ports import choose_ports, port_in_use
+from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.launcher.spec import (
+    FILE_NAME,
+    ClusterSpec,
+    LauncherError,
+    LauncherUsageError,
+    Node,
+    bootstrap_of,
+    from_json,
+    node_properties,
+    plan_nodes,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+READY_TIMEOUT_MS = 30_000
+STOP_TIMEOUT_MS = 15_000
+SIGNAL_TIMEOUT_MS = 5_000
+PROBE_TIMEOUT_MS = 1_000
+POLL_S = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A node as it is now."""
+
+    node_id: int
+    role: str
+    address: str
+    pid: int
+    state: ProcessState
+    fenced: bool | None  # None for controllers, and when no broker answers
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumStatus:
+    """The metadata quorum as a controller tells it; offsets are exclusive ends."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[tuple[int, int], ...]  # (node id, log end offset)
+
+
+class LocalCluster:
+    """Nodes of one directory. Not for use by several threads at once."""
+
+    def __init__(self, directory: Path, nodes: Sequence[Node], *, tied_to_parent: bool = True) -> None:
+        """Use ``start_cluster`` or ``open_cluster``."""
+        self.directory = directory
+        self.nodes = list(nodes)
+        self._tied_to_parent = tied_to_parent
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port,...`` of all brokers, for ``bootstrap.servers``."""
+        return bootstrap_of(self.nodes)
+
+    @property
+    def brokers(self) -> list[Node]:
+        """The brokers, by id."""
+        return [node for node in self.nodes if node.role == "broker"]
+
+    @property
+    def controllers(self) -> list[Node]:
+        """The controllers, by id."""
+        return [node for node in self.nodes if node.role == "controller"]
+
+    def node(self, node_id: int) -> Node:
+        """The node of that id; raises ``LauncherUsageError`` naming those that exist."""
+        for node in self.nodes:
+            if node.node_id == node_id:
+                return node
+        known = ", ".join(str(node.node_id) for node in self.nodes)
+        raise LauncherUsageError(f"no node {node_id} in this cluster; its nodes are {known}")
+
+    def state(self, node_id: int) -> ProcessState:
+        """Whether the node's process runs, is paused, or is gone."""
+        node = self.node(node_id)
+        process.reap(node.pid)
+        return process.state_of(node.pid, node.started)
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def kill(self, node_id: int) -> None:
+        """kill -9; returns when the process is gone. Raises ``LauncherError`` when it does not run."""
+        node = self.node(node_id)
+        if not process.send_signal(node, signal.SIGKILL):
+            raise LauncherError(f"node {node_id} does not run")
+        self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP; returns when the process stands still."""
+        node = self.node(node_id)
+        if not process.send_signal(node, signal.SIGSTOP):
+            raise LauncherError(f"node {node_id} does not run")
+        self._await_state(node, ProcessState.PAUSED, SIGNAL_TIMEOUT_MS, "pause after SIGSTOP")
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT; raises ``LauncherError`` when the node is not paused."""
+        node = self.node(node_id)
+        if self.state(node_id) is not ProcessState.PAUSED:
+            raise LauncherError(f"node {node_id} is not paused")
+        process.send_signal(node, signal.SIGCONT)
+        self._await_state(node, ProcessState.RUNNING, SIGNAL_TIMEOUT_MS, "run after SIGCONT")
+
+    def stop_node(self, node_id: int, *, timeout_ms: float = STOP_TIMEOUT_MS) -> bool:
+        """SIGTERM (controlled shutdown), then SIGKILL after ``timeout_ms``. Returns whether it ended by itself."""
+        node = self.node(node_id)
+        process.send_signal(node, signal.SIGTERM)
+        process.send_signal(node, signal.SIGCONT)
+        if process.wait_state(node, ProcessState.STOPPED, timeout_ms):
+            return True
+        self.kill(node_id)
+        return False
+
+    def start_node(self, node_id: int, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
+        """Starts a node that does not run, on its old port and data, and waits until it serves."""
+        node = self.node(node_id)
+        if self.state(node_id) is not ProcessState.STOPPED:
+            raise LauncherError(f"node {node_id} runs already; stop, kill or restart it")
+        self._spawn([node])
+        self.wait_ready([node], timeout_ms=ready_timeout_ms)
+
+    def restart(self, node_id: int, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
+        """Stops the node in order if it runs, starts it again, and waits until it serves."""
+        if self.state(node_id) is not ProcessState.STOPPED:
+            self.stop_node(node_id)
+        self.start_node(node_id, ready_timeout_ms=ready_timeout_ms)
+
+    # -- the whole cluster --------------------------------------------------------------------------------------------
+
+    def start_all(self, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
+        """Starts every node that does not run and waits until all brokers are unfenced."""
+        self._spawn([node for node in self.nodes if self.state(node.node_id) is ProcessState.STOPPED])
+        self.wait_ready(self.nodes, timeout_ms=ready_timeout_ms)
+
+    def stop_all(self, *, timeout_ms: float = STOP_TIMEOUT_MS) -> list[int]:
+        """Stops brokers, then controllers, in order. Returns the ids that had to be killed after ``timeout_ms``."""
+        killed = []
+        for role in ("broker", "controller"):
+            group = [node for node in self.nodes if node.role == role]
+            for node in group:
+                process.send_signal(node, signal.SIGTERM)
+                process.send_signal(node, signal.SIGCONT)
+            deadline = time.monotonic() + timeout_ms / 1000
+            for node in group:
+                left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
+                if not process.wait_state(node, ProcessState.STOPPED, left_ms):
+                    self.kill(node.node_id)
+                    killed.append(node.node_id)
+        return killed
+
+    def shut_down(self) -> None:
+        """Ends all processes at once, without order: for the end of a test whose data nobody needs."""
+        for node in self.nodes:
+            process.send_signal(node, signal.SIGKILL)
+        for node in self.nodes:
+            self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
+
+    def wait_ready(self, nodes: Sequence[Node], *, timeout_ms: float = READY_TIMEOUT_MS) -> None:
+        """Waits until each broker among ``nodes`` answers and sees every running broker unfenced, itself among them.
+
+        Raises ``LauncherError`` when one of ``nodes`` ends meanwhile (with the last line of its log) or time runs out.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        waiting = [node for node in nodes if node.role == "broker"]
+        while True:
+            for node in nodes:
+                process.reap(node.pid)
+                if process.state_of(node.pid, node.started) is ProcessState.STOPPED:
+                    told = process.log_tail(node) or "it wrote nothing"
+                    raise LauncherError(f"{node.role} {node.node_id} ended while starting: {told} (log {node.log})")
+            waiting = [node for node in waiting if not self._sees_all(node)]
+            if not waiting:
+                return
+            if time.monotonic() >= deadline:
+                names = ", ".join(str(node.node_id) for node in waiting)
+                raise LauncherError(
+                    f"broker {names} not ready after {timeout_ms / 1000:g} s: {process.log_tail(waiting[0])} "
+                    f"(log {waiting[0].log})"
+                )
+            time.sleep(POLL_S)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def status(self) -> list[NodeStatus]:
+        """State of every node, with what the brokers say about each other."""
+        unfenced = self._unfenced_brokers()
+        result = []
+        for node in self.nodes:
+            state = self.state(node.node_id)
+            fenced = None if node.role != "broker" or unfenced is None else node.node_id not in unfenced
+            result.append(
+                NodeStatus(
+                    node_id=node.node_id,
+                    role=node.role,
+                    address=node.address,
+                    pid=node.pid,
+                    state=state,
+                    fenced=fenced,
+                    rss_bytes=0 if state is ProcessState.STOPPED else process.resident_bytes(node.pid),
+                )
+            )
+        return result
+
+    def quorum(self) -> QuorumStatus | None:
+        """What the first controller that knows a leader says; None when none does."""
+        from moldau_jepsen.launcher import probe
+
+        for node in self._running("controller"):
+            answer = probe.fetch_quorum(node.port, PROBE_TIMEOUT_MS)
+            if answer is None or answer.error_code != 0 or not answer.topics:
+                continue
+            partition = answer.topics[0].partitions[0]
+            if partition.error_code != 0 or partition.leader_id < 0:
+                continue
+            return QuorumStatus(
+                leader_id=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                high_watermark=partition.high_watermark,
+                voters=tuple((voter.replica_id, voter.log_end_offset) for voter in partition.current_voters),
+            )
+        return None
+
+    def partition_leader(self, topic: str, partition: int, *, ask: int | None = None) -> int | None:
+        """Id of the partition's leader as a running broker (``ask``, or any) sees it; None when there is none."""
+        from moldau_jepsen.launcher import probe
+
+        for node in self._running("broker"):
+            if ask is not None and node.node_id != ask:
+                continue
+            answer = probe.fetch_metadata(node.port, [topic], PROBE_TIMEOUT_MS)
+            if answer is None:
+                continue
+            for entry in answer.topics:
+                for part in entry.partitions:
+                    if part.partition_index == partition and part.error_code == 0:
+                        return part.leader_id if part.leader_id >= 0 else None
+        return None
+
+    def _running(self, role: str) -> list[Node]:
+        return [node for node in self.nodes if node.role == role and self.state(node.node_id) is ProcessState.RUNNING]
+
+    def _unfenced_brokers(self) -> list[int] | None:
+        from moldau_jepsen.launcher import probe
+
+        for node in self._running("broker"):
+            answer = probe.fetch_metadata(node.port, [], PROBE_TIMEOUT_MS)
+            if answer is not None:
+                return sorted(broker.node_id for broker in answer.brokers)
+        return None
+
+    def _sees_all(self, node: Node) -> bool:
+        from moldau_jepsen.launcher import probe
+
+        answer = probe.fetch_metadata(node.port, [], PROBE_TIMEOUT_MS)
+        if answer is None:
+            return False
+        seen = {broker.node_id for broker in answer.brokers}
+        return all(other.node_id in seen for other in self._running("broker"))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if port_in_use(node.port):
+                raise LauncherUsageError(f"port {node.port} of {node.role} {node.node_id} is in use by another process")
+        for node in nodes:
+            process.spawn(node, tied_to_parent=self._tied_to_parent)
+        self._save()
+
+    def _await_state(self, node: Node, wanted: ProcessState, timeout_ms: float, what: str) -> None:
+        if not process.wait_state(node, wanted, timeout_ms):
+            raise LauncherError(
+                f"node {node.node_id} (process {node.pid}) did not {what} within {timeout_ms / 1000:g} s"
+            )
+
+    def _save(self) -> None:
+        target = self.directory / FILE_NAME
+        draft = target.with_suffix(".tmp")
+        draft.write_text(to_json(self.nodes), encoding="utf-8")
+        os.replace(draft, target)
+
+
+def start_cluster(
+    directory: Path, spec: ClusterSpec, *, ready_timeout_ms: float = READY_TIMEOUT_MS, tied_to_parent: bool = True
+) -> LocalCluster:
+    """Makes a cluster in ``directory`` (created; must be empty) and returns when all brokers are unfenced.
+
+    With ``tied_to_parent`` the nodes end when the calling process ends, however it ends.
+
+    Raises:
+        LauncherUsageError: the directory holds something else, or a port is in use.
+        LauncherError: a node did not come up; no process is left running.
+    """
+    directory = directory.absolute()
+    if directory.exists() and not directory.is_dir():
+        raise LauncherUsageError(f"{directory} is not a directory")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
+    nodes = plan_nodes(spec, directory, choose_ports(spec.nodes, spec.base_port))
+    try:
+        for node in nodes:
+            Path(node.directory).mkdir(parents=True)
+            Path(node.config).write_text(node_properties(node, nodes, spec.settings), encoding="utf-8")
+    except OSError as error:
+        raise LauncherUsageError(f"cannot write {error.filename}: {error.strerror}") from error
+    cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)
+    try:
+        cluster.start_all(ready_timeout_ms=ready_timeout_ms)
+    except BaseException:
+        cluster.shut_down()
+        raise
+    return cluster
+
+
+def open_cluster(directory: Path, *, tied_to_parent: bool = False) -> LocalCluster:
+    """Opens the cluster whose ``cluster.json`` lies in ``directory``. Raises ``LauncherUsageError`` when there is
+    none.
+    """
+    directory = directory.absolute()
+    path = directory / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise LauncherUsageError(f"no cluster in {directory} ({FILE_NAME} is missing)") from None
+    except OSError as error:
+        raise LauncherUsageError(f"cannot read {path}: {error.strerror}") from error
+    return LocalCluster(directory, from_json(text, str(path)), tied_to_parent=tied_to_parent)
+
+
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Keeps other commands from changing the cluster of ``directory`` for the length of the block.
+
+    Raises ``LauncherError`` at once when another command is at it. The lock lies beside the directory, so that an
+    empty directory stays empty.
+    """
+    path = directory.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / f".{path.name}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LauncherError(f"another command is changing the cluster in {directory}") from None
+        yield

@@ -1,0 +1,79 @@
+"""Short questions to a node over Kafka's protocol, without an event loop: for readiness, status and fault timing.
+
+One connection per question; every wait has the caller's deadline. All functions return None when the node does not
+answer (refused, reset, silent, an error code), because a node that is down is an ordinary answer here.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.protocol.framing import decode_response, encode_request
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+)
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+from moldau_jepsen.launcher.spec import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CLIENT_ID = "moldau-launcher"
+METADATA_VERSION = 9
+DESCRIBE_QUORUM_VERSION = 1
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+METADATA_TOPIC = "__cluster_metadata"
+
+Response = TypeVar("Response")
+
+
+def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
+    chunks = bytearray()
+    while len(chunks) < count:
+        peer.settimeout(max(0.001, deadline - time.monotonic()))
+        chunk = peer.recv(count - len(chunks))
+        if not chunk:
+            raise ConnectionResetError("connection closed in the middle of an answer")
+        chunks += chunk
+    return bytes(chunks)
+
+
+def ask(port: int, request: object, version: int, response_class: type[Response], timeout_ms: float) -> Response | None:
+    """Sends one request to ``HOST:port`` and returns the answer, or None when none came in time."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    try:
+        with socket.create_connection((HOST, port), timeout=timeout_ms / 1000) as peer:
+            peer.sendall(encode_request(request, version, 1, CLIENT_ID))
+            size = int.from_bytes(_read_exactly(peer, 4, deadline), "big")
+            if not 4 <= size <= FRAME_BYTES_MAX:
+                return None
+            _, message = decode_response(response_class, version, memoryview(_read_exactly(peer, size, deadline)))
+            return message
+    except (OSError, ValueError):
+        return None
+
+
+def fetch_metadata(port: int, topics: Sequence[str], timeout_ms: float) -> MetadataResponse | None:
+    """Metadata as the broker at ``port`` sees it; an empty ``topics`` asks for brokers only."""
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
+    )
+    return ask(port, request, METADATA_VERSION, MetadataResponse, timeout_ms)
+
+
+def fetch_quorum(port: int, timeout_ms: float) -> DescribeQuorumResponse | None:
+    """The metadata quorum as the node at ``port`` sees it."""
+    request = DescribeQuorumRequest(
+        topics=[
+            DescribeQuorumRequestTopic(
+                topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartition(partition_index=0)]
+            )
+        ]
+    )
+    return ask(port, request, DESCRIBE_QUORUM_VERSION, DescribeQuorumResponse, timeout_ms)

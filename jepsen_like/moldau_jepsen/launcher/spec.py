@@ -1,0 +1,176 @@
+"""What a local cluster consists of: the values behind ``cluster.json`` and the nodes' configuration files.
+
+Nothing here starts or asks anything: the functions turn a ``ClusterSpec`` and port numbers into nodes, files' text
+and JSON, and back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+HOST = "127.0.0.1"
+"""Address of every listener: a literal, because ``localhost`` means two addresses to some clients."""
+
+FILE_NAME = "cluster.json"
+FILE_VERSION = 1
+CONTROLLER_ID_FIRST = 101
+NODES_MAX = 99
+
+
+class LauncherError(Exception):
+    """The cluster could not do what was asked; the text is one sentence for the user."""
+
+
+class LauncherUsageError(LauncherError):
+    """What was asked cannot be asked of this cluster or directory (exit code 2 on the command line)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What to start.
+
+    ``base_port`` None takes free ports; otherwise brokers listen on ``base_port`` and following, controllers behind
+    them. ``settings`` are configuration keys for every node and win over the launcher's own.
+    """
+
+    brokers: int = 3
+    controllers: int = 3
+    base_port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
+            if not 1 <= count <= NODES_MAX:
+                raise LauncherUsageError(f"number of {name} must be 1..{NODES_MAX}, not {count}")
+        if self.base_port is not None and not 1024 <= self.base_port <= 65535 - self.nodes:
+            raise LauncherUsageError(f"base port must be 1024..{65535 - self.nodes}, not {self.base_port}")
+
+    @property
+    def nodes(self) -> int:
+        """Number of processes."""
+        return self.brokers + self.controllers
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One process of the cluster. ``pid`` and ``started`` (see ``process.start_mark``) change with every start."""
+
+    node_id: int
+    role: str
+    port: int
+    directory: str
+    config: str
+    log: str
+    pid: int = 0
+    started: str = ""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of its listener."""
+        return f"{HOST}:{self.port}"
+
+
+def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list[Node]:
+    """Lays out the nodes: ``ports`` holds one free port per node, brokers first."""
+    assert len(ports) == spec.nodes, f"{len(ports)} ports for {spec.nodes} nodes"
+    names = [(number, "broker") for number in range(1, spec.brokers + 1)]
+    names += [(CONTROLLER_ID_FIRST + number, "controller") for number in range(spec.controllers)]
+    nodes = []
+    for (node_id, role), port in zip(names, ports, strict=True):
+        home = directory / f"{role}-{node_id}"
+        nodes.append(
+            Node(
+                node_id=node_id,
+                role=role,
+                port=port,
+                directory=str(home / "data"),
+                config=str(home / "server.properties"),
+                log=str(home / "server.log"),
+            )
+        )
+    return nodes
+
+
+def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, str]) -> str:
+    """Text of a node's configuration file (Kafka's properties)."""
+    brokers = sum(1 for other in nodes if other.role == "broker")
+    replicas = min(3, brokers)
+    voters = ",".join(f"{other.node_id}@{other.address}" for other in nodes if other.role == "controller")
+    values = {
+        "process.roles": node.role,
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"{'CONTROLLER' if node.role == 'controller' else 'PLAINTEXT'}://{node.address}",
+        "log.dirs": node.directory,
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(max(1, replicas - 1)),
+        "offsets.topic.replication.factor": str(replicas),
+        "offsets.topic.num.partitions": "8",
+    }
+    values.update(settings)
+    return "".join(f"{key}={escape_value(value)}\n" for key, value in values.items())
+
+
+def escape_value(value: str) -> str:
+    """Escapes what the properties format would read otherwise (backslashes, ends of lines, a leading blank)."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{text}" if text.startswith((" ", "\t")) else text
+
+
+def bootstrap_of(nodes: Sequence[Node]) -> str:
+    """``host:port,...`` of the brokers."""
+    return ",".join(node.address for node in nodes if node.role == "broker")
+
+
+def to_json(nodes: Sequence[Node]) -> str:
+    """Text of ``cluster.json``."""
+    document = {
+        "version": FILE_VERSION,
+        "bootstrap": bootstrap_of(nodes),
+        "controllers": ",".join(node.address for node in nodes if node.role == "controller"),
+        "nodes": [
+            {
+                "id": node.node_id,
+                "role": node.role,
+                "host": HOST,
+                "port": node.port,
+                "pid": node.pid,
+                "started": node.started,
+                "directory": node.directory,
+                "config": node.config,
+                "log": node.log,
+            }
+            for node in nodes
+        ],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def from_json(text: str, origin: str) -> list[Node]:
+    """Reads ``cluster.json``; ``origin`` names it in errors. Raises ``LauncherUsageError`` if it is not one."""
+    try:
+        document = json.loads(text)
+        if document["version"] != FILE_VERSION:
+            raise LauncherUsageError(f"{origin} has version {document['version']!r}, this Moldau reads {FILE_VERSION}")
+        return [
+            Node(
+                node_id=int(entry["id"]),
+                role=str(entry["role"]),
+                port=int(entry["port"]),
+                pid=int(entry["pid"]),
+                started=str(entry["started"]),
+                directory=str(entry["directory"]),
+                config=str(entry["config"]),
+                log=str(entry["log"]),
+            )
+            for entry in document["nodes"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LauncherUsageError(f"{origin} is not a cluster file: {type(error).__name__} {error}") from error
