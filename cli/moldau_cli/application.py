@@ -1,0 +1,35 @@
+"""The tree of commands. Each command module registers its own; none imports more than the standard library and
+typer.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from moldau_cli.commands import cluster
+
+application = typer.Typer(
+    name="moldau",
+    help="A Kafka-compatible replicated log. Add --json anywhere for machine-readable output.",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+application.add_typer(cluster.commands, name="cluster")
+
+
+@application.command("server")
+def server_help(config: str) -> None:
+    """Run one node from a properties or TOML file (roles broker, controller, or both)."""
+    raise AssertionError(f"server {config} is handled before the command-line library is loaded")
+
+
+@application.command("version")
+def version() -> None:
+    """Print Moldau's version."""
+    from importlib.metadata import version as installed_version
+
+    from moldau_cli import output
+
+    number = installed_version("moldau")
+    output.answer({"version": number}, number)

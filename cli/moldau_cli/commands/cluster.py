@@ -1,0 +1,203 @@
+"""``moldau cluster``: local clusters of separate processes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moldau_jepsen.launcher import LocalCluster
+
+commands = typer.Typer(help="Start, look at and harm a local cluster.", rich_markup_mode=None)
+
+DEFAULT_DIRECTORY = Path("moldau-cluster")
+
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the cluster.")]
+NodeId = Annotated[int, typer.Argument(metavar="NODE", help="Node id: brokers 1.., controllers 101..")]
+TimeoutS = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait until the cluster serves.")]
+
+
+@contextmanager
+def launcher_errors() -> Iterator[None]:
+    """Turns the launcher's errors into the command line's."""
+    from moldau_jepsen.launcher import LauncherError, LauncherUsageError
+
+    try:
+        yield
+    except LauncherUsageError as error:
+        raise UsageError(str(error)) from error
+    except LauncherError as error:
+        raise CommandError(str(error)) from error
+
+
+@contextmanager
+def _changing(directory: Path) -> Iterator[LocalCluster]:
+    """Opens a cluster for a command that changes it."""
+    from moldau_jepsen.launcher import open_cluster
+    from moldau_jepsen.launcher.cluster import exclusive
+
+    with launcher_errors():
+        cluster = open_cluster(directory)
+        with exclusive(directory):
+            yield cluster
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """``KEY=VALUE`` words as a mapping; raises ``UsageError`` for a word without ``=``."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"expected KEY=VALUE, not {pair!r}")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+@commands.command()
+def start(
+    directory: Directory = DEFAULT_DIRECTORY,
+    controllers: Annotated[int, typer.Option(help="Number of controllers.")] = 3,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 3,
+    base_port: Annotated[
+        int | None, typer.Option(help="First port; brokers come first. Default 9092, or free ports if it is taken.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Configuration key for every node.")
+    ] = None,
+    timeout: TimeoutS = 30.0,
+) -> None:
+    """Start a cluster (again) and return when every broker serves; the nodes keep running."""
+    from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
+    from moldau_jepsen.launcher.cluster import exclusive
+    from moldau_jepsen.launcher.ports import usual_base_port
+    from moldau_jepsen.launcher.process import ProcessState
+    from moldau_jepsen.launcher.spec import FILE_NAME
+
+    began = time.monotonic()
+    parsed = parse_settings(settings or [])
+    with launcher_errors(), exclusive(directory):
+        if (directory / FILE_NAME).exists():
+            if parsed or base_port is not None:
+                raise UsageError(f"{directory} holds a cluster already; --set and --base-port are for a new one")
+            cluster = open_cluster(directory)
+            if all(status.state is not ProcessState.STOPPED for status in cluster.status()):
+                raise CommandError(f"the cluster in {directory} runs already at {cluster.bootstrap}")
+            cluster.start_all(ready_timeout_ms=timeout * 1000)
+        else:
+            spec = ClusterSpec(
+                brokers=brokers,
+                controllers=controllers,
+                base_port=usual_base_port(brokers + controllers) if base_port is None else base_port,
+                settings=parsed,
+            )
+            cluster = start_cluster(directory, spec, ready_timeout_ms=timeout * 1000, tied_to_parent=False)
+    took_ms = (time.monotonic() - began) * 1000
+    output.answer(
+        {
+            "bootstrap": cluster.bootstrap,
+            "directory": str(cluster.directory),
+            "ready_ms": round(took_ms),
+            "nodes": [{"id": node.node_id, "role": node.role, "pid": node.pid} for node in cluster.nodes],
+        },
+        cluster.bootstrap,
+    )
+    if not output.wants_json():
+        output.note(
+            f"{len(cluster.brokers)} brokers and {len(cluster.controllers)} controllers ready "
+            f"in {took_ms / 1000:.1f} s; state in {cluster.directory / FILE_NAME}"
+        )
+
+
+@commands.command()
+def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Show every node: process, state, memory, and what the quorum and the brokers say. Exit code 1 if a node is
+    down.
+    """
+    from moldau_jepsen.launcher import open_cluster
+    from moldau_jepsen.launcher.process import ProcessState
+
+    with launcher_errors():
+        cluster = open_cluster(directory)
+        nodes = cluster.status()
+        quorum = cluster.quorum()
+    leader = quorum.leader_id if quorum else None
+    rows: list[dict[str, output.Json]] = [
+        {
+            "node": node.node_id,
+            "role": node.role,
+            "address": node.address,
+            "pid": node.pid,
+            "state": node.state.value,
+            "fenced": node.fenced,
+            "leader": node.node_id == leader if node.role == "controller" else None,
+            "rss_mb": round(node.rss_bytes / 1_000_000, 1),
+        }
+        for node in nodes
+    ]
+    if output.wants_json():
+        document: dict[str, output.Json] = {
+            "bootstrap": cluster.bootstrap,
+            "quorum_leader": leader,
+            "quorum_epoch": quorum.leader_epoch if quorum else None,
+            "nodes": list(rows),
+        }
+        output.answer(document, "")
+    else:
+        output.answer_rows("nodes", ["node", "role", "address", "pid", "state", "fenced", "leader", "rss_mb"], rows)
+    if any(node.state is not ProcessState.RUNNING for node in nodes):
+        raise typer.Exit(1)
+
+
+@commands.command()
+def stop(
+    directory: Directory = DEFAULT_DIRECTORY,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a node that does not end is killed.")] = 15.0,
+) -> None:
+    """Stop all nodes in order (controlled shutdown). The data stays; ``start`` takes it up again."""
+    with _changing(directory) as cluster:
+        killed = cluster.stop_all(timeout_ms=timeout * 1000)
+    output.answer({"stopped": len(cluster.nodes), "killed": list(killed)}, "")
+    if killed:
+        raise CommandError(f"node {', '.join(map(str, killed))} did not stop within {timeout:g} s and was killed")
+
+
+@commands.command()
+def kill(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Kill a node with SIGKILL."""
+    with _changing(directory) as cluster:
+        cluster.kill(node)
+    output.answer({"node": node, "state": "stopped"}, "")
+
+
+@commands.command()
+def pause(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Freeze a node with SIGSTOP."""
+    with _changing(directory) as cluster:
+        cluster.pause(node)
+    output.answer({"node": node, "state": "paused"}, "")
+
+
+@commands.command()
+def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Let a paused node go on (SIGCONT)."""
+    with _changing(directory) as cluster:
+        cluster.resume(node)
+    output.answer({"node": node, "state": "running"}, "")
+
+
+@commands.command()
+def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY, timeout: TimeoutS = 30.0) -> None:
+    """Start a node again, after stopping it in order if it runs, and wait until it serves."""
+    with _changing(directory) as cluster:
+        cluster.restart(node, ready_timeout_ms=timeout * 1000)
+        pid = cluster.node(node).pid
+    output.answer({"node": node, "state": "running", "pid": pid}, "")

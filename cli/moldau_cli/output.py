@@ -1,0 +1,78 @@
+"""How commands answer: a table or sentences for people, one JSON document per answer with ``--json``.
+
+stdout carries only the answer; notes and progress go to stderr, so that pipes stay clean.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+_as_json = False
+
+
+def use_json(enabled: bool) -> None:
+    """Sets the form of all answers of this process; called once, from the command line."""
+    global _as_json
+    _as_json = enabled
+
+
+def wants_json() -> bool:
+    """Whether answers are JSON."""
+    return _as_json
+
+
+def note(text: str) -> None:
+    """A line for people that is no part of the answer."""
+    sys.stderr.write(text + "\n")
+
+
+def write_line(text: str) -> None:
+    """A line of the answer."""
+    sys.stdout.write(text + "\n")
+
+
+def answer(document: Mapping[str, Json], text: str) -> None:
+    """Gives the answer in the form that was asked for: ``document`` as JSON, or ``text`` (nothing when empty)."""
+    if _as_json:
+        write_line(json.dumps(document))
+    elif text:
+        write_line(text)
+    sys.stdout.flush()
+
+
+def answer_rows(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Json]]) -> None:
+    """Gives rows as a table, or as ``{name: [...]}``. Each row has the keys ``columns`` (and may have more, for
+    JSON).
+    """
+    if _as_json:
+        write_line(json.dumps({name: [dict(row) for row in rows]}))
+    else:
+        write_line(table(columns, [[cell(row.get(column)) for column in columns] for row in rows]))
+    sys.stdout.flush()
+
+
+def cell(value: Json) -> str:
+    """Text of one value in a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ",".join(cell(item) for item in value) or "-"
+    return str(value)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Plain aligned columns, as ``ps`` and ``docker`` print them: easy to read and to cut."""
+    lines = [[column.upper().replace("_", " ") for column in columns], *[list(row) for row in rows]]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
