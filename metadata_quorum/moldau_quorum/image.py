@@ -1,0 +1,578 @@
+"""The metadata image: what the committed metadata log means, and how it changes.
+
+An image is immutable and shares structure with its predecessor, so that a reader keeps one for as long as it likes and
+an update costs about as much as what it changes. ``ImageEditor`` is the only mutator: it replays records,
+deterministically, and ``finish`` gives the new image together with a ``MetadataDelta`` that names what changed. Every
+node replays the same log, so all images converge to the committed prefix.
+
+Records are trusted to fit the image they meet (the controller decided them against it, and ``apply_command`` refuses
+the commands of a deposed controller); one that does not fit means that the log is damaged or that nodes disagree, and
+raises ``MetadataCorruptError`` rather than guessing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from moldau_quorum import records as r
+from moldau_quorum.persistent_map import MapEditor, PersistentMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from uuid import UUID
+
+RESOURCE_TOPIC: Final = 2
+RESOURCE_BROKER: Final = 4
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Pairs of entity type and name (None: the default entity), sorted by type."""
+ResourceKey = tuple[int, str]
+"""Kafka's number of a resource type, and the resource's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerImage:
+    """A registered controller."""
+
+    controller_id: int
+    incarnation_id: UUID
+    endpoints: tuple[r.Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A registered broker."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: UUID
+    endpoints: tuple[r.Endpoint, ...]
+    rack: str | None = None
+    fenced: bool = True
+    """A fenced broker leads nothing, is in no ISR beyond its own last one, and is not shown to clients."""
+    in_controlled_shutdown: bool = False
+    features: tuple[tuple[str, int, int], ...] = ()
+    log_dirs: tuple[UUID, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker may be made leader or join an ISR."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener_name: str) -> r.Endpoint | None:
+        """The endpoint of a listener, or None."""
+        for endpoint in self.endpoints:
+            if endpoint.name == listener_name:
+                return endpoint
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """State of one partition.
+
+    Invariants: ``isr`` and ``elr`` are disjoint parts of ``replicas``; ``leader`` is in ``isr`` or ``r.NO_LEADER``.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+
+    @property
+    def preferred_leader(self) -> int:
+        """The first replica."""
+        return self.replicas[0]
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """A topic and its partitions."""
+
+    name: str
+    topic_id: UUID
+    partitions: PersistentMap[int, PartitionImage]
+    """By partition number, 0 to n-1; iterate with ``range(len(partitions))`` where order matters."""
+
+
+_EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_QUOTAS: Final[Mapping[str, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """All metadata as of one offset of the log. Never changed; ``apply`` makes the next one."""
+
+    offset: int = -1
+    """Last log offset that is applied; -1 before the first."""
+    epoch: int = 0
+    """Raft epoch of that entry."""
+    controller_id: int = -1
+    """The controller whose reign the log is in."""
+    controller_epoch: int = 0
+    controller_sequence: int = -1
+    """Sequence of the last accepted command of that reign."""
+    cluster_id: str = ""
+    """Empty until the first controller has named the cluster."""
+    controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics_by_id: PersistentMap[UUID, TopicImage] = field(default_factory=PersistentMap)
+    topics_by_name: PersistentMap[str, TopicImage] = field(default_factory=PersistentMap)
+    configs: PersistentMap[ResourceKey, Mapping[str, str]] = field(default_factory=PersistentMap)
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+    quotas: PersistentMap[QuotaEntity, Mapping[str, float]] = field(default_factory=PersistentMap)
+    scram_credentials: PersistentMap[tuple[str, int], r.UserScramCredentialRecord] = field(
+        default_factory=PersistentMap
+    )
+    acls: PersistentMap[UUID, r.AccessControlEntryRecord] = field(default_factory=PersistentMap)
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """Values set for a resource itself (no defaults merged); empty when none.
+
+        Brokers' cluster-wide defaults are ``config(RESOURCE_BROKER, "")``.
+        """
+        return self.configs.get((resource_type, name), _EMPTY)
+
+    def topic_config(self, topic_name: str) -> Mapping[str, str]:
+        """Overrides set for a topic."""
+        return self.config(RESOURCE_TOPIC, topic_name)
+
+    def quota(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """Quotas set for an entity itself."""
+        return self.quotas.get(entity, _NO_QUOTAS)
+
+    def partition(self, topic_id: UUID, partition_id: int) -> PartitionImage | None:
+        """One partition, or None."""
+        topic = self.topics_by_id.get(topic_id)
+        return None if topic is None else topic.partitions.get(partition_id)
+
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self.topics_by_id.values())
+
+    def edit(self) -> ImageEditor:
+        """An editor that starts from this image."""
+        return ImageEditor(self)
+
+    def apply(self, records: Iterable[r.MetadataRecord], *, offset: int, epoch: int) -> MetadataDelta:
+        """Replays records as if one accepted command had held them.
+
+        Raises:
+            MetadataCorruptError: a record does not fit.
+        """
+        editor = self.edit()
+        editor.replay_all(records)
+        return editor.finish(offset=offset, epoch=epoch)
+
+    def apply_command(self, command: r.Command, *, offset: int, epoch: int) -> MetadataDelta:
+        """Replays one entry of the log, unless it is fenced; see ``ImageEditor.replay_command``."""
+        editor = self.edit()
+        editor.replay_command(command)
+        return editor.finish(offset=offset, epoch=epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDelta:
+    """One partition that changed."""
+
+    topic_name: str
+    topic_id: UUID
+    partition_id: int
+    before: PartitionImage | None
+    """None when the partition is new."""
+    after: PartitionImage | None
+    """None when the partition is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataDelta:
+    """What changed between two images. Tuples are sorted."""
+
+    previous: MetadataImage
+    image: MetadataImage
+    accepted: bool = True
+    """False when the command was that of a deposed controller, and was ignored."""
+    created_topics: tuple[TopicImage, ...] = ()
+    """As they are now, by name."""
+    deleted_topics: tuple[TopicImage, ...] = ()
+    """As they were last, by name. A topic deleted and created again under its name is in both, with two ids."""
+    changed_partitions: tuple[PartitionDelta, ...] = ()
+    """Created, changed and removed partitions (those of deleted topics too), by topic id and number."""
+    changed_brokers: tuple[int, ...] = ()
+    """Registered, changed and unregistered."""
+    changed_configs: tuple[ResourceKey, ...] = ()
+    changed_quotas: tuple[QuotaEntity, ...] = ()
+    changed_scram_credentials: tuple[tuple[str, int], ...] = ()
+    features_changed: bool = False
+    acls_changed: bool = False
+    controllers_changed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing but the offset changed."""
+        return not (
+            self.created_topics
+            or self.deleted_topics
+            or self.changed_partitions
+            or self.changed_brokers
+            or self.changed_configs
+            or self.changed_quotas
+            or self.changed_scram_credentials
+            or self.features_changed
+            or self.acls_changed
+            or self.controllers_changed
+            or self.image.cluster_id != self.previous.cluster_id
+            or self.image.controller_id != self.previous.controller_id
+            or self.image.next_producer_id != self.previous.next_producer_id
+        )
+
+
+_K = TypeVar("_K", int, str)
+_V = TypeVar("_V")
+
+
+def quota_sort_key(entity: QuotaEntity) -> tuple[tuple[str, bool, str], ...]:
+    """Orders entities; the default entity of a type comes before the named ones."""
+    return tuple((kind, name is not None, name or "") for kind, name in entity)
+
+
+def _differing(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> tuple[_K, ...]:
+    if before is after:
+        return ()
+    return tuple(sorted(key for key in {**before, **after} if before.get(key) != after.get(key)))
+
+
+def delta_between(previous: MetadataImage, image: MetadataImage, *, accepted: bool = True) -> MetadataDelta:
+    """What changed from ``previous`` to ``image``, whatever path led there (a snapshot, many commands)."""
+    created: list[TopicImage] = []
+    deleted: list[TopicImage] = []
+    partitions: list[PartitionDelta] = []
+    for topic_id in sorted(previous.topics_by_id.changed_keys(image.topics_by_id), key=lambda key: key.int):
+        before, after = previous.topics_by_id.get(topic_id), image.topics_by_id.get(topic_id)
+        if before is None and after is not None:
+            created.append(after)
+        if after is None and before is not None:
+            deleted.append(before)
+        partitions.extend(_partition_deltas(before, after))
+    return MetadataDelta(
+        previous=previous,
+        image=image,
+        accepted=accepted,
+        created_topics=tuple(sorted(created, key=lambda topic: topic.name)),
+        deleted_topics=tuple(sorted(deleted, key=lambda topic: topic.name)),
+        changed_partitions=tuple(partitions),
+        changed_brokers=_differing(previous.brokers, image.brokers),
+        changed_configs=tuple(sorted(previous.configs.changed_keys(image.configs))),
+        changed_quotas=tuple(sorted(previous.quotas.changed_keys(image.quotas), key=quota_sort_key)),
+        changed_scram_credentials=tuple(sorted(previous.scram_credentials.changed_keys(image.scram_credentials))),
+        features_changed=dict(previous.features) != dict(image.features),
+        acls_changed=bool(previous.acls.changed_keys(image.acls)),
+        controllers_changed=bool(_differing(previous.controllers, image.controllers)),
+    )
+
+
+def _partition_deltas(before: TopicImage | None, after: TopicImage | None) -> Iterator[PartitionDelta]:
+    topic = after or before
+    assert topic is not None
+    old: PersistentMap[int, PartitionImage] = PersistentMap() if before is None else before.partitions
+    new: PersistentMap[int, PartitionImage] = PersistentMap() if after is None else after.partitions
+    for partition_id in sorted(old.changed_keys(new)):
+        yield PartitionDelta(
+            topic_name=topic.name,
+            topic_id=topic.topic_id,
+            partition_id=partition_id,
+            before=old.get(partition_id),
+            after=new.get(partition_id),
+        )
+
+
+class ImageEditor:
+    """Replays records on top of an image. Used once: after ``finish`` start from the new image."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._accepted = True
+        self._controller = (image.controller_id, image.controller_epoch, image.controller_sequence)
+        self._cluster_id = image.cluster_id
+        self._next_producer_id = image.next_producer_id
+        self._controllers = dict(image.controllers)
+        self._brokers = dict(image.brokers)
+        self._features = dict(image.features)
+        self._by_id: MapEditor[UUID, TopicImage] = image.topics_by_id.edit()
+        self._by_name: MapEditor[str, TopicImage] = image.topics_by_name.edit()
+        self._open_topics: dict[UUID, MapEditor[int, PartitionImage]] = {}
+        """Partitions of topics that were touched; they go back into the maps at the end."""
+        self._configs = image.configs.edit()
+        self._quotas = image.quotas.edit()
+        self._scram = image.scram_credentials.edit()
+        self._acls = image.acls.edit()
+
+    def replay_command(self, command: r.Command) -> bool:
+        """Replays an entry of the log if the reigning controller decided it, next in its sequence.
+
+        A command whose first record is a ``ControllerChangeRecord`` of a higher epoch begins a reign. Returns False,
+        having changed nothing, for any other command that is not the next one of the reign.
+        """
+        _, epoch, sequence = self._controller
+        first = command.records[0] if command.records else None
+        if isinstance(first, r.ControllerChangeRecord):
+            accepted = first.epoch == command.controller_epoch > epoch and command.sequence == 0
+        else:
+            accepted = command.controller_epoch == epoch and command.sequence == sequence + 1
+        if not accepted:
+            self._accepted = False
+            return False
+        controller_id = first.controller_id if isinstance(first, r.ControllerChangeRecord) else self._controller[0]
+        self._controller = (controller_id, command.controller_epoch, command.sequence)
+        self.replay_all(command.records)
+        return True
+
+    def replay_all(self, records: Iterable[r.MetadataRecord]) -> None:
+        """Replays records in order; raises ``MetadataCorruptError`` at one that does not fit."""
+        for record in records:
+            _REPLAY[type(record)](self, record)
+
+    def finish(self, *, offset: int, epoch: int) -> MetadataDelta:
+        """The new image at ``offset``, and what changed."""
+        for topic_id, partitions in self._open_topics.items():
+            topic = self._by_id.get(topic_id)
+            assert topic is not None
+            topic = replace(topic, partitions=partitions.finish())
+            self._by_id.set(topic_id, topic)
+            self._by_name.set(topic.name, topic)
+        self._open_topics = {}
+        previous = self._image
+        controller_id, controller_epoch, controller_sequence = self._controller
+        image = MetadataImage(
+            offset=offset,
+            epoch=epoch,
+            controller_id=controller_id,
+            controller_epoch=controller_epoch,
+            controller_sequence=controller_sequence,
+            cluster_id=self._cluster_id,
+            controllers=self._controllers,
+            brokers=self._brokers,
+            topics_by_id=self._by_id.finish(),
+            topics_by_name=self._by_name.finish(),
+            configs=self._configs.finish(),
+            features=self._features,
+            next_producer_id=self._next_producer_id,
+            quotas=self._quotas.finish(),
+            scram_credentials=self._scram.finish(),
+            acls=self._acls.finish(),
+        )
+        return delta_between(previous, image, accepted=self._accepted)
+
+    def restore_position(self, header: r.SnapshotHeaderRecord) -> None:
+        """Takes the controller's reign from a snapshot."""
+        self._controller = (header.controller_id, header.controller_epoch, header.controller_sequence)
+
+    def _partitions(self, topic_id: UUID) -> MapEditor[int, PartitionImage]:
+        partitions = self._open_topics.get(topic_id)
+        if partitions is None:
+            topic = self._by_id.get(topic_id)
+            if topic is None:
+                raise r.MetadataCorruptError(f"a record names topic id {topic_id}, which does not exist")
+            partitions = self._open_topics[topic_id] = topic.partitions.edit()
+        return partitions
+
+    def _replay_controller_change(self, record: r.ControllerChangeRecord) -> None:
+        pass  # the header of the command did all: see replay_command
+
+    def _replay_cluster(self, record: r.ClusterRecord) -> None:
+        if self._cluster_id not in ("", record.cluster_id):
+            raise r.MetadataCorruptError(f"cluster {self._cluster_id} cannot become {record.cluster_id}")
+        self._cluster_id = record.cluster_id
+
+    def _replay_register_controller(self, record: r.RegisterControllerRecord) -> None:
+        self._controllers[record.controller_id] = ControllerImage(
+            controller_id=record.controller_id, incarnation_id=record.incarnation_id, endpoints=record.endpoints
+        )
+
+    def _replay_register_broker(self, record: r.RegisterBrokerRecord) -> None:
+        self._brokers[record.broker_id] = BrokerImage(
+            broker_id=record.broker_id,
+            broker_epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            endpoints=record.endpoints,
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            features=record.features,
+            log_dirs=record.log_dirs,
+        )
+
+    def _broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        broker = self._brokers.get(broker_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            known = "none" if broker is None else str(broker.broker_epoch)
+            raise r.MetadataCorruptError(f"a record names epoch {broker_epoch} of broker {broker_id}, known: {known}")
+        return broker
+
+    def _replay_unregister_broker(self, record: r.UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._brokers[record.broker_id]
+
+    def _replay_broker_change(self, record: r.BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        self._brokers[record.broker_id] = replace(
+            broker,
+            fenced=broker.fenced if record.fenced is None else record.fenced,
+            in_controlled_shutdown=broker.in_controlled_shutdown
+            if record.in_controlled_shutdown is None
+            else record.in_controlled_shutdown,
+            log_dirs=broker.log_dirs if record.log_dirs is None else record.log_dirs,
+        )
+
+    def _replay_topic(self, record: r.TopicRecord) -> None:
+        if record.topic_id in self._by_id or record.name in self._by_name:
+            raise r.MetadataCorruptError(f"topic {record.name} with id {record.topic_id} exists already")
+        topic = TopicImage(name=record.name, topic_id=record.topic_id, partitions=PersistentMap())
+        self._by_id.set(record.topic_id, topic)
+        self._by_name.set(record.name, topic)
+
+    def _replay_remove_topic(self, record: r.RemoveTopicRecord) -> None:
+        topic = self._by_id.get(record.topic_id)
+        if topic is None:
+            raise r.MetadataCorruptError(f"topic id {record.topic_id} cannot be removed: it does not exist")
+        self._open_topics.pop(record.topic_id, None)
+        self._by_id.remove(record.topic_id)
+        self._by_name.remove(topic.name)
+        if (RESOURCE_TOPIC, topic.name) in self._configs:
+            self._configs.remove((RESOURCE_TOPIC, topic.name))
+
+    def _replay_partition(self, record: r.PartitionRecord) -> None:
+        self._partitions(record.topic_id).set(
+            record.partition_id,
+            PartitionImage(
+                replicas=record.replicas,
+                isr=record.isr,
+                leader=record.leader,
+                leader_epoch=record.leader_epoch,
+                partition_epoch=record.partition_epoch,
+                adding_replicas=record.adding_replicas,
+                removing_replicas=record.removing_replicas,
+                elr=record.elr,
+                last_known_elr=record.last_known_elr,
+                leader_recovery_state=record.leader_recovery_state,
+            ),
+        )
+
+    def _replay_partition_change(self, record: r.PartitionChangeRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        before = partitions.get(record.partition_id)
+        if before is None or before.partition_epoch + 1 != record.partition_epoch:
+            known = "no such partition" if before is None else f"it has epoch {before.partition_epoch}"
+            raise r.MetadataCorruptError(
+                f"partition {record.partition_id} of {record.topic_id} cannot go to epoch "
+                f"{record.partition_epoch}: {known}"
+            )
+        partitions.set(record.partition_id, changed_partition(before, record))
+
+    def _replay_config(self, record: r.ConfigRecord) -> None:
+        key = (record.resource_type, record.resource_name)
+        values = dict(self._configs.get(key) or {})
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            self._configs.set(key, values)
+        elif key in self._configs:
+            self._configs.remove(key)
+
+    def _replay_feature(self, record: r.FeatureLevelRecord) -> None:
+        if record.level:
+            self._features[record.name] = record.level
+        else:
+            self._features.pop(record.name, None)
+
+    def _replay_producer_ids(self, record: r.ProducerIdsRecord) -> None:
+        if record.next_producer_id < self._next_producer_id:
+            raise r.MetadataCorruptError(f"producer ids cannot go back to {record.next_producer_id}")
+        self._next_producer_id = record.next_producer_id
+
+    def _replay_quota(self, record: r.ClientQuotaRecord) -> None:
+        values = dict(self._quotas.get(record.entity) or {})
+        if record.value is None:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = float(record.value)
+        if values:
+            self._quotas.set(record.entity, values)
+        elif record.entity in self._quotas:
+            self._quotas.remove(record.entity)
+
+    def _replay_scram(self, record: r.UserScramCredentialRecord) -> None:
+        self._scram.set((record.user, record.mechanism), record)
+
+    def _replay_remove_scram(self, record: r.RemoveUserScramCredentialRecord) -> None:
+        if (record.user, record.mechanism) in self._scram:
+            self._scram.remove((record.user, record.mechanism))
+
+    def _replay_acl(self, record: r.AccessControlEntryRecord) -> None:
+        self._acls.set(record.acl_id, record)
+
+    def _replay_remove_acl(self, record: r.RemoveAccessControlEntryRecord) -> None:
+        if record.acl_id in self._acls:
+            self._acls.remove(record.acl_id)
+
+    def _replay_frame(self, record: r.MetadataRecord) -> None:
+        raise r.MetadataCorruptError(f"{type(record).__name__} belongs into snapshots only, at their ends")
+
+
+_REPLAY: Final[Mapping[type[r.MetadataRecord], Callable[[ImageEditor, Any], None]]] = {
+    r.ControllerChangeRecord: ImageEditor._replay_controller_change,
+    r.ClusterRecord: ImageEditor._replay_cluster,
+    r.RegisterControllerRecord: ImageEditor._replay_register_controller,
+    r.RegisterBrokerRecord: ImageEditor._replay_register_broker,
+    r.UnregisterBrokerRecord: ImageEditor._replay_unregister_broker,
+    r.BrokerRegistrationChangeRecord: ImageEditor._replay_broker_change,
+    r.TopicRecord: ImageEditor._replay_topic,
+    r.RemoveTopicRecord: ImageEditor._replay_remove_topic,
+    r.PartitionRecord: ImageEditor._replay_partition,
+    r.PartitionChangeRecord: ImageEditor._replay_partition_change,
+    r.ConfigRecord: ImageEditor._replay_config,
+    r.FeatureLevelRecord: ImageEditor._replay_feature,
+    r.ProducerIdsRecord: ImageEditor._replay_producer_ids,
+    r.ClientQuotaRecord: ImageEditor._replay_quota,
+    r.UserScramCredentialRecord: ImageEditor._replay_scram,
+    r.RemoveUserScramCredentialRecord: ImageEditor._replay_remove_scram,
+    r.AccessControlEntryRecord: ImageEditor._replay_acl,
+    r.RemoveAccessControlEntryRecord: ImageEditor._replay_remove_acl,
+    r.SnapshotHeaderRecord: ImageEditor._replay_frame,
+    r.SnapshotFooterRecord: ImageEditor._replay_frame,
+}
+
+
+def changed_partition(before: PartitionImage, record: r.PartitionChangeRecord) -> PartitionImage:
+    """The partition after a change."""
+    new_leader = record.leader != r.NO_LEADER_CHANGE
+    return PartitionImage(
+        replicas=before.replicas if record.replicas is None else record.replicas,
+        isr=before.isr if record.isr is None else record.isr,
+        leader=record.leader if new_leader else before.leader,
+        leader_epoch=before.leader_epoch + new_leader,
+        partition_epoch=record.partition_epoch,
+        adding_replicas=before.adding_replicas if record.adding_replicas is None else record.adding_replicas,
+        removing_replicas=before.removing_replicas if record.removing_replicas is None else record.removing_replicas,
+        elr=before.elr if record.elr is None else record.elr,
+        last_known_elr=before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
+        leader_recovery_state=before.leader_recovery_state
+        if record.leader_recovery_state is None
+        else record.leader_recovery_state,
+    )
