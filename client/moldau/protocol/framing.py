@@ -1,0 +1,155 @@
+"""Frames: a 32-bit size, a header, a body.
+
+Request headers are version 1 or 2 (with a tagged section), response headers 0 or 1; `moldau.protocol.api` says which.
+Sizes are signed; a frame's own size field is not counted in its size.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import TypeVar
+
+from moldau.protocol.api import APIS, request_header_version, response_header_version
+from moldau.protocol.codec import DecodeError, EncodeError, decode_prefix, encode_into
+from moldau.protocol.compiler import read_uvarint
+from moldau.protocol.field import Buffer
+from moldau.protocol.schema import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_SIZE = struct.Struct(">i")
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+FRAME_SIZE_MAX = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """The header of a request; ``body_offset`` is the position of the body in the buffer that was read."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def skip_tagged_section(buffer: memoryview, position: int) -> int:
+    """Step over a tagged section; returns the position after it.
+
+    Raises:
+        DecodeError: it does not end inside the buffer.
+    """
+    try:
+        count, position = read_uvarint(buffer, position)
+        for _ in range(count):
+            _, position = read_uvarint(buffer, position)
+            size, position = read_uvarint(buffer, position)
+            position += size
+            if position > len(buffer):
+                raise DecodeError(f"a tagged field of {size} bytes ends beyond the frame")
+    except IndexError as error:
+        raise DecodeError("the frame ends inside a tagged section") from error
+    return position
+
+
+def decode_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
+    """Read the header of a request frame (without its size prefix).
+
+    An unknown API key, or a version of a known one that is not, is not an error here: the header is then read as
+    version 1 up to the client id, and ``body_offset`` stands behind that. Callers check key and version before they
+    decode a body.
+
+    Raises:
+        DecodeError: the frame ends inside the header, or the client id is not UTF-8.
+    """
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(view, offset)
+    except struct.error as error:
+        raise DecodeError(f"a frame of {len(view) - offset} bytes is too short for a request header") from error
+    position = offset + _REQUEST_HEADER.size
+    client_id: str | None = None
+    if length >= 0:
+        if length > len(view) - position:
+            raise DecodeError(f"client id: {length} bytes announced, {len(view) - position} are left")
+        try:
+            client_id = str(view[position : position + length], "utf-8")
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"client id is not UTF-8: {error}") from error
+        position += length
+    elif length != -1:
+        raise DecodeError(f"client id: negative length {length}")
+    api = APIS.get(api_key)
+    if api is not None and api_version in api.versions and api.is_flexible(api_version):
+        position = skip_tagged_section(view, position)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def encode_request_header(api_key: int, version: int, correlation_id: int, client_id: str | None, header: int) -> bytes:
+    """Write a request header of version 1 or 2.
+
+    Raises:
+        EncodeError: the client id is longer than 32767 bytes, or a number is out of range.
+    """
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    try:
+        start = _REQUEST_HEADER.pack(api_key, version, correlation_id, length)
+    except struct.error as error:
+        raise EncodeError(f"request header of API {api_key}: {error}") from error
+    return start + name + (b"\0" if header == 2 else b"")
+
+
+def encode_request(message: Request, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """A whole request frame, size prefix included.
+
+    Raises:
+        EncodeError: a value does not fit its field.
+        UnsupportedVersionError: the request has no such version.
+    """
+    key = message.__api_key__
+    header = encode_request_header(key, version, correlation_id, client_id, request_header_version(key, version))
+    out: list[Buffer] = [b"", header]
+    encode_into(message, version, out)
+    out[0] = _SIZE.pack(_frame_size(out))
+    return b"".join(out)
+
+
+def encode_response(message: Response, version: int, correlation_id: int) -> bytes:
+    """A whole response frame, size prefix included.
+
+    Raises:
+        EncodeError: a value does not fit its field.
+        UnsupportedVersionError: the response has no such version.
+    """
+    out: list[Buffer] = [b""]
+    if response_header_version(message.__api_key__, version) == 1:
+        out.append(b"\0")
+    encode_into(message, version, out)
+    out[0] = _SIZE_AND_CORRELATION.pack(_frame_size(out) + 4, correlation_id)
+    return b"".join(out)
+
+
+def _frame_size(parts: list[Buffer]) -> int:
+    size = sum(map(len, parts))
+    if size + 4 > FRAME_SIZE_MAX:
+        raise EncodeError(f"a frame of {size} bytes exceeds the limit of {FRAME_SIZE_MAX}")
+    return size
+
+
+def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[int, R]:
+    """Read a response frame (without its size prefix); returns the correlation id and the message.
+
+    Raises:
+        DecodeError: the frame is no such response.
+        UnsupportedVersionError: the response has no such version.
+    """
+    view = frame if type(frame) is memoryview else memoryview(frame)
+    if len(view) < 4:
+        raise DecodeError(f"a frame of {len(view)} bytes is too short for a response header")
+    (correlation_id,) = _SIZE.unpack_from(view)
+    position = 4
+    if response_header_version(cls.__api_key__, version) == 1:
+        position = skip_tagged_section(view, position)
+    message, _ = decode_prefix(cls, version, view, position)
+    return correlation_id, message

@@ -1,0 +1,1 @@
+"""One module per API: request, response and their parts as tables."""

@@ -1,0 +1,40 @@
+"""AlterUserScramCredentials: table of the request and of the response."""
+
+from collections.abc import Sequence
+
+from moldau.protocol import field
+from moldau.protocol.field import Buffer
+from moldau.protocol.schema import Request, Response, Struct
+
+
+class ScramCredentialDeletion(Struct):
+    name: str = field.string("0+")
+    mechanism: int = field.int8("0+")
+
+
+class ScramCredentialUpsertion(Struct):
+    name: str = field.string("0+")
+    mechanism: int = field.int8("0+")
+    iterations: int = field.int32("0+")
+    salt: Buffer = field.binary("0+")
+    salted_password: Buffer = field.binary("0+")
+
+
+class AlterUserScramCredentialsRequest(Request, api_key=51, versions="0", flexible="0+"):
+    """Create, change or delete SCRAM credentials (KIP-554)."""
+
+    deletions: Sequence[ScramCredentialDeletion] = field.array(ScramCredentialDeletion, "0+")
+    upsertions: Sequence[ScramCredentialUpsertion] = field.array(ScramCredentialUpsertion, "0+")
+
+
+class AlterUserScramCredentialsResult(Struct):
+    user: str = field.string("0+")
+    error_code: int = field.int16("0+")
+    error_message: str | None = field.string("0+", nullable="0+")
+
+
+class AlterUserScramCredentialsResponse(Response, api_key=51, versions="0", flexible="0+"):
+    """One outcome for each user."""
+
+    throttle_time_ms: int = field.int32("0+")
+    results: Sequence[AlterUserScramCredentialsResult] = field.array(AlterUserScramCredentialsResult, "0+")

@@ -1,0 +1,43 @@
+"""ApiVersions: table of the request and of the response."""
+
+from collections.abc import Sequence
+
+from moldau.protocol import field
+from moldau.protocol.schema import Request, Response, Struct
+
+
+class ApiVersionsRequest(Request, api_key=18, versions="0-4", flexible="3+"):
+    """Ask which APIs and versions a broker serves (KIP-35, KIP-511 client software)."""
+
+    client_software_name: str = field.string("3+")
+    client_software_version: str = field.string("3+")
+
+
+class ApiVersion(Struct):
+    api_key: int = field.int16("0+")
+    min_version: int = field.int16("0+")
+    max_version: int = field.int16("0+")
+
+
+class SupportedFeatureKey(Struct):
+    name: str = field.string("3+")
+    min_version: int = field.int16("3+")
+    max_version: int = field.int16("3+")
+
+
+class FinalizedFeatureKey(Struct):
+    name: str = field.string("3+")
+    max_version_level: int = field.int16("3+")
+    min_version_level: int = field.int16("3+")
+
+
+class ApiVersionsResponse(Response, api_key=18, versions="0-4", flexible="3+"):
+    """Served version ranges and features (KIP-584). The response header is version 0 always."""
+
+    error_code: int = field.int16("0+")
+    api_keys: Sequence[ApiVersion] = field.array(ApiVersion, "0+")
+    throttle_time_ms: int = field.int32("1+")
+    supported_features: Sequence[SupportedFeatureKey] = field.array(SupportedFeatureKey, "3+", tag=0)
+    finalized_features_epoch: int = field.int64("3+", default=-1, tag=1)
+    finalized_features: Sequence[FinalizedFeatureKey] = field.array(FinalizedFeatureKey, "3+", tag=2)
+    zk_migration_ready: bool = field.boolean("3+", tag=3)

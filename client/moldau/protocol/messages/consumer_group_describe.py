@@ -1,0 +1,57 @@
+"""ConsumerGroupDescribe: table of the request and of the response."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol import field
+from moldau.protocol.schema import Request, Response, Struct
+
+
+class ConsumerGroupDescribeRequest(Request, api_key=69, versions="0-1", flexible="0+"):
+    """Describe groups of the new consumer protocol (KIP-848)."""
+
+    group_ids: Sequence[str] = field.string_array("0+")
+    include_authorized_operations: bool = field.boolean("0+")
+
+
+class TopicPartitions(Struct):
+    topic_id: UUID = field.uuid("0+")
+    topic_name: str = field.string("0+")
+    partitions: Sequence[int] = field.int32_array("0+")
+
+
+class Assignment(Struct):
+    topic_partitions: Sequence[TopicPartitions] = field.array(TopicPartitions, "0+")
+
+
+class Member(Struct):
+    member_id: str = field.string("0+")
+    instance_id: str | None = field.string("0+", nullable="0+", default=None)
+    rack_id: str | None = field.string("0+", nullable="0+", default=None)
+    member_epoch: int = field.int32("0+")
+    client_id: str = field.string("0+")
+    client_host: str = field.string("0+")
+    subscribed_topic_names: Sequence[str] = field.string_array("0+")
+    subscribed_topic_regex: str | None = field.string("0+", nullable="0+", default=None)
+    assignment: Assignment = field.struct(Assignment, "0+")
+    target_assignment: Assignment = field.struct(Assignment, "0+")
+    member_type: int = field.int8("1+", default=-1)
+
+
+class DescribedGroup(Struct):
+    error_code: int = field.int16("0+")
+    error_message: str | None = field.string("0+", nullable="0+", default=None)
+    group_id: str = field.string("0+")
+    group_state: str = field.string("0+")
+    group_epoch: int = field.int32("0+")
+    assignment_epoch: int = field.int32("0+")
+    assignor_name: str = field.string("0+")
+    members: Sequence[Member] = field.array(Member, "0+")
+    authorized_operations: int = field.int32("0+", default=-2147483648)
+
+
+class ConsumerGroupDescribeResponse(Response, api_key=69, versions="0-1", flexible="0+"):
+    """Epochs, members and assignments of each group."""
+
+    throttle_time_ms: int = field.int32("0+")
+    groups: Sequence[DescribedGroup] = field.array(DescribedGroup, "0+")

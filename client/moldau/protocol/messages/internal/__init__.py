@@ -1,0 +1,1 @@
+"""Keys and values of the records of internal topics, and of control records."""
