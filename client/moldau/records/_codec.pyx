@@ -1,0 +1,754 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The loops over records of a batch (format v2, KIP-98), in typed Cython.
+
+``_codec_py`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
+A record is: length varint, attributes int8, timestamp delta varlong, offset delta varint, key (varint length, -1 = null), value (likewise),
+header count varint, headers (key length varint, key, value length varint, value). Varints are zigzag. Nothing here allocates
+before the length that asks for it has been checked against the bytes that are there.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from moldau.records.columns import BinaryColumn, Columns
+from moldau.records.errors import InvalidRecordError, corrupt_record
+
+IMPLEMENTATION = "cython"
+
+cdef enum:
+    REASON_NONE = 0
+    REASON_VARINT = 1
+    REASON_LENGTH = 2
+    REASON_KEY = 3
+    REASON_VALUE = 4
+    REASON_HEADER_COUNT = 5
+    REASON_HEADER_KEY = 6
+    REASON_HEADER_VALUE = 7
+    REASON_END = 8
+    REASON_OFFSET = 9
+    REASON_RANGE = 10
+    REASON_TRAILING = 11
+
+cdef int64_t INT32_LIMIT = 2147483647
+
+
+@cython.freelist(1024)
+@cython.no_gc
+@cython.final
+cdef class Record:
+    """One record; see ``_codec.pyi``."""
+
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp
+    cdef readonly object key
+    cdef readonly object value
+    cdef readonly tuple headers
+
+    def __init__(self, int64_t offset, int64_t timestamp, bytes key, bytes value, headers=()):
+        self.offset = offset
+        self.timestamp = timestamp
+        self.key = key
+        self.value = value
+        self.headers = tuple(headers)
+
+    def __repr__(self):
+        return (
+            f"Record(offset={self.offset!r}, timestamp={self.timestamp!r}, key={self.key!r}, "
+            f"value={self.value!r}, headers={self.headers!r})"
+        )
+
+    def __eq__(self, other):
+        if not isinstance(other, Record):
+            return NotImplemented
+        cdef Record that = other
+        return (
+            self.offset == that.offset
+            and self.timestamp == that.timestamp
+            and self.key == that.key
+            and self.value == that.value
+            and self.headers == that.headers
+        )
+
+    def __hash__(self):
+        return hash((self.offset, self.timestamp, self.key, self.value, self.headers))
+
+    def __reduce__(self):
+        return (Record, (self.offset, self.timestamp, self.key, self.value, self.headers))
+
+
+cdef struct Parsed:
+    int64_t timestamp_delta
+    int64_t offset_delta
+    Py_ssize_t key_at
+    Py_ssize_t key_size  # -1 is null
+    Py_ssize_t value_at
+    Py_ssize_t value_size  # -1 is null
+    Py_ssize_t headers_at
+    Py_ssize_t header_count
+    Py_ssize_t end
+
+
+cdef inline int read_varlong(const uint8_t* data, Py_ssize_t* at, Py_ssize_t end, int64_t* out) noexcept nogil:
+    cdef uint64_t raw = 0
+    cdef int shift = 0
+    cdef Py_ssize_t position = at[0]
+    cdef uint8_t byte
+    while True:
+        if position >= end:
+            return -1
+        byte = data[position]
+        position += 1
+        if shift == 63 and byte > 1:
+            return -1
+        raw |= (<uint64_t>(byte & 0x7F)) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    at[0] = position
+    out[0] = <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
+    return 0
+
+
+cdef inline int read_varint(const uint8_t* data, Py_ssize_t* at, Py_ssize_t end, int64_t* out) noexcept nogil:
+    cdef uint64_t raw
+    cdef int shift = 7
+    cdef Py_ssize_t position = at[0]
+    cdef uint8_t byte
+    if position >= end:
+        return -1
+    byte = data[position]
+    position += 1
+    raw = byte & 0x7F
+    while byte >= 0x80:
+        if position >= end:
+            return -1
+        byte = data[position]
+        position += 1
+        if shift == 28 and byte > 0x0F:
+            return -1
+        raw |= (<uint64_t>(byte & 0x7F)) << shift
+        shift += 7
+    at[0] = position
+    out[0] = <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
+    return 0
+
+
+cdef int parse_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count) noexcept nogil:
+    cdef int64_t size = 0
+    while count > 0:
+        count -= 1
+        if read_varint(data, &at, end, &size) < 0:
+            return REASON_VARINT
+        if size < 0 or size > end - at:
+            return REASON_HEADER_KEY
+        at += size
+        if read_varint(data, &at, end, &size) < 0:
+            return REASON_VARINT
+        if size < -1 or size > end - at:
+            return REASON_HEADER_VALUE
+        if size > 0:
+            at += size
+    if at != end:
+        return REASON_END
+    return REASON_NONE
+
+
+cdef inline int parse_record(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Parsed* record) noexcept nogil:
+    cdef int64_t number
+    if read_varint(data, &at, end, &number) < 0:
+        return REASON_VARINT
+    if number < 0 or number > end - at:
+        return REASON_LENGTH
+    end = at + number
+    record.end = end
+    if at >= end:
+        return REASON_END
+    at += 1
+    if read_varlong(data, &at, end, &record.timestamp_delta) < 0:
+        return REASON_VARINT
+    if read_varint(data, &at, end, &record.offset_delta) < 0:
+        return REASON_VARINT
+    if read_varint(data, &at, end, &number) < 0:
+        return REASON_VARINT
+    if number < -1 or number > end - at:
+        return REASON_KEY
+    record.key_at = at
+    record.key_size = number
+    if number > 0:
+        at += number
+    if read_varint(data, &at, end, &number) < 0:
+        return REASON_VARINT
+    if number < -1 or number > end - at:
+        return REASON_VALUE
+    record.value_at = at
+    record.value_size = number
+    if number > 0:
+        at += number
+    if read_varint(data, &at, end, &number) < 0:
+        return REASON_VARINT
+    if number < 0 or number > (end - at) // 2:
+        return REASON_HEADER_COUNT
+    record.headers_at = at
+    record.header_count = number
+    if number == 0:
+        if at != end:
+            return REASON_END
+        return REASON_NONE
+    return parse_headers(data, at, end, number)
+
+
+cdef inline bint sum_overflows(int64_t a, int64_t b) noexcept nogil:
+    if b >= 0:
+        return a > INT64_MAX - b
+    return a < INT64_MIN - b
+
+
+cdef tuple read_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count):
+    cdef int64_t size = 0
+    cdef list headers = []
+    cdef object key
+    while count > 0:
+        count -= 1
+        read_varint(data, &at, end, &size)
+        key = PyUnicode_DecodeUTF8(<const char*>data + at, size, "replace")
+        at += size
+        read_varint(data, &at, end, &size)
+        if size < 0:
+            headers.append((key, None))
+        else:
+            headers.append((key, PyBytes_FromStringAndSize(<const char*>data + at, size)))
+            at += size
+    return tuple(headers)
+
+
+cdef inline void check_range(Py_buffer* view, Py_ssize_t start, Py_ssize_t end) except *:
+    if start < 0 or start > end or end > view.len:
+        raise ValueError(f"range {start}..{end} does not lie within {view.len} bytes")
+
+
+def decode_records(
+    buffer,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    Py_ssize_t count,
+    int64_t base_offset,
+    int64_t base_timestamp,
+    append_timestamp,
+    int64_t last_offset_delta,
+    int64_t first_offset,
+):
+    cdef Py_buffer view
+    cdef const uint8_t* data
+    cdef Py_ssize_t at = start
+    cdef Py_ssize_t index = 0
+    cdef int64_t previous = -1
+    cdef int64_t fixed_timestamp = 0
+    cdef bint is_fixed = append_timestamp is not None
+    cdef Parsed parsed
+    cdef int reason
+    cdef Record record
+    cdef list records = []
+    if is_fixed:
+        fixed_timestamp = append_timestamp
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        check_range(&view, start, end)
+        data = <const uint8_t*>view.buf
+        while index < count:
+            reason = parse_record(data, at, end, &parsed)
+            if reason != REASON_NONE:
+                raise corrupt_record(reason, index)
+            if parsed.offset_delta <= previous or parsed.offset_delta > last_offset_delta:
+                raise corrupt_record(REASON_OFFSET, index)
+            if sum_overflows(base_offset, parsed.offset_delta) or sum_overflows(base_timestamp, parsed.timestamp_delta):
+                raise corrupt_record(REASON_RANGE, index)
+            previous = parsed.offset_delta
+            at = parsed.end
+            index += 1
+            if base_offset + previous < first_offset:
+                continue
+            record = Record.__new__(Record)
+            record.offset = base_offset + previous
+            record.timestamp = fixed_timestamp if is_fixed else base_timestamp + parsed.timestamp_delta
+            if parsed.key_size >= 0:
+                record.key = PyBytes_FromStringAndSize(<const char*>data + parsed.key_at, parsed.key_size)
+            if parsed.value_size >= 0:
+                record.value = PyBytes_FromStringAndSize(<const char*>data + parsed.value_at, parsed.value_size)
+            if parsed.header_count == 0:
+                record.headers = ()
+            else:
+                record.headers = read_headers(data, parsed.headers_at, parsed.end, parsed.header_count)
+            records.append(record)
+        if at != end:
+            raise corrupt_record(REASON_TRAILING, count)
+        return records
+    finally:
+        PyBuffer_Release(&view)
+
+
+def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
+    cdef Py_buffer view
+    cdef const uint8_t* data
+    cdef Py_ssize_t at = start
+    cdef Py_ssize_t index = 0
+    cdef Py_ssize_t null_keys = 0
+    cdef int64_t previous = -1
+    cdef int64_t first = -1
+    cdef int64_t min_timestamp = 0
+    cdef int64_t max_timestamp = 0
+    cdef int64_t max_timestamp_offset = 0
+    cdef Parsed parsed
+    cdef int reason
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        check_range(&view, start, end)
+        data = <const uint8_t*>view.buf
+        while index < count:
+            reason = parse_record(data, at, end, &parsed)
+            if reason != REASON_NONE:
+                raise corrupt_record(reason, index)
+            if parsed.offset_delta <= previous:
+                raise corrupt_record(REASON_OFFSET, index)
+            previous = parsed.offset_delta
+            if index == 0:
+                first = previous
+                min_timestamp = parsed.timestamp_delta
+                max_timestamp = parsed.timestamp_delta
+                max_timestamp_offset = previous
+            elif parsed.timestamp_delta > max_timestamp:
+                max_timestamp = parsed.timestamp_delta
+                max_timestamp_offset = previous
+            elif parsed.timestamp_delta < min_timestamp:
+                min_timestamp = parsed.timestamp_delta
+            if parsed.key_size < 0:
+                null_keys += 1
+            at = parsed.end
+            index += 1
+        if at != end:
+            raise corrupt_record(REASON_TRAILING, count)
+        return (first, previous, min_timestamp, max_timestamp, max_timestamp_offset, null_keys)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline int varint_size(uint64_t raw) noexcept nogil:
+    cdef int size = 1
+    while raw >= 0x80:
+        raw >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
+    return (<uint64_t>number << 1) ^ (<uint64_t>0 - (<uint64_t>number >> 63))
+
+
+cdef inline Py_ssize_t write_varint(uint8_t* data, Py_ssize_t at, uint64_t raw) noexcept nogil:
+    while raw >= 0x80:
+        data[at] = <uint8_t>(raw & 0x7F) | 0x80
+        at += 1
+        raw >>= 7
+    data[at] = <uint8_t>raw
+    return at + 1
+
+
+cdef inline Py_ssize_t field_size(object field) except -2:
+    if field is None:
+        return -1
+    if PyBytes_CheckExact(field):
+        return PyBytes_GET_SIZE(field)
+    return memoryview(field).nbytes
+
+
+cdef Py_ssize_t copy_field(uint8_t* data, Py_ssize_t at, object field, Py_ssize_t size) except -1:
+    cdef Py_buffer view
+    at = write_varint(data, at, zigzag(size))
+    if size <= 0:
+        return at
+    if PyBytes_CheckExact(field):
+        memcpy(data + at, PyBytes_AS_STRING(field), size)
+        return at + size
+    PyObject_GetBuffer(field, &view, PyBUF_SIMPLE)
+    try:
+        if view.len != size:
+            raise BufferError("a buffer changed its size while it was encoded")
+        memcpy(data + at, view.buf, size)
+    finally:
+        PyBuffer_Release(&view)
+    return at + size
+
+
+cdef list prepare_headers(headers):
+    cdef list prepared = []
+    for name, value in headers:
+        if type(name) is not str:
+            raise InvalidRecordError(f"a header key must be a str, not {type(name).__name__}")
+        prepared.append((name.encode(), value))
+    return prepared
+
+
+cdef inline Py_ssize_t headers_size(list headers) except -1:
+    cdef Py_ssize_t total = varint_size(zigzag(len(headers)))
+    cdef Py_ssize_t size
+    for name, value in headers:
+        size = PyBytes_GET_SIZE(name)
+        total += varint_size(zigzag(size)) + size
+        size = field_size(value)
+        total += varint_size(zigzag(size)) + (size if size > 0 else 0)
+    return total
+
+
+@cython.final
+cdef class RecordWriter:
+    """Encodes records one after the other; see ``_codec.pyi``."""
+
+    cdef object buffer
+    cdef Py_ssize_t at
+    cdef Py_ssize_t capacity
+    cdef readonly Py_ssize_t count
+    cdef readonly int64_t last_offset_delta
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef bint is_base_fixed
+
+    def __init__(self, Py_ssize_t reserved=0, Py_ssize_t capacity=1024, base_timestamp=None):
+        if reserved < 0 or capacity < 0:
+            raise ValueError("reserved and capacity must not be negative")
+        self.capacity = reserved + capacity
+        self.buffer = bytearray(self.capacity)
+        self.at = reserved
+        self.count = 0
+        self.last_offset_delta = -1
+        self.is_base_fixed = base_timestamp is not None
+        self.base_timestamp = -1 if base_timestamp is None else base_timestamp
+        self.max_timestamp = -1
+
+    @property
+    def size(self):
+        return self.at
+
+    def append(self, int64_t timestamp, key, value, headers=(), Py_ssize_t size_limit=INT32_LIMIT, int64_t offset_delta=-1):
+        cdef Py_ssize_t key_size = field_size(key)
+        cdef Py_ssize_t value_size = field_size(value)
+        cdef list prepared = None
+        cdef Py_ssize_t body
+        cdef Py_ssize_t total
+        cdef int64_t delta
+        cdef uint8_t* data
+        cdef Py_ssize_t at
+        cdef int64_t base = self.base_timestamp
+        if self.buffer is None:
+            raise ValueError("the writer's bytes have been taken")
+        if offset_delta < 0:
+            offset_delta = self.last_offset_delta + 1
+        elif offset_delta <= self.last_offset_delta:
+            raise ValueError(f"offset delta {offset_delta} is not above {self.last_offset_delta}")
+        if offset_delta > INT32_LIMIT:
+            raise ValueError(f"offset delta {offset_delta} does not fit 32 bits")
+        if self.count == 0 and not self.is_base_fixed:
+            base = timestamp
+        delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
+        if (timestamp >= base) != (delta >= 0):
+            raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
+        body = (
+            1
+            + varint_size(zigzag(delta))
+            + varint_size(zigzag(offset_delta))
+            + varint_size(zigzag(key_size))
+            + (key_size if key_size > 0 else 0)
+            + varint_size(zigzag(value_size))
+            + (value_size if value_size > 0 else 0)
+        )
+        if headers:
+            prepared = prepare_headers(headers)
+            body += headers_size(prepared)
+        else:
+            body += 1
+        if body > INT32_LIMIT:
+            raise InvalidRecordError(f"a record of {body} bytes does not fit 32 bits")
+        total = varint_size(zigzag(body)) + body
+        if self.count > 0 and self.at + total > size_limit:
+            return -1
+        if self.at + total > INT32_LIMIT:
+            raise InvalidRecordError(f"a batch of {self.at + total} bytes does not fit 32 bits")
+        if self.at + total > self.capacity:
+            self.capacity = max(self.at + total, min(2 * self.capacity, INT32_LIMIT))
+            PyByteArray_Resize(self.buffer, self.capacity)
+        data = <uint8_t*>PyByteArray_AS_STRING(self.buffer)
+        at = write_varint(data, self.at, zigzag(body))
+        data[at] = 0
+        at = write_varint(data, at + 1, zigzag(delta))
+        at = write_varint(data, at, zigzag(offset_delta))
+        at = copy_field(data, at, key, key_size)
+        at = copy_field(data, at, value, value_size)
+        if prepared is None:
+            data[at] = 0
+            at += 1
+        else:
+            at = write_varint(data, at, zigzag(len(prepared)))
+            for name, field in prepared:
+                at = copy_field(data, at, name, PyBytes_GET_SIZE(name))
+                at = copy_field(data, at, field, field_size(field))
+        if self.count == 0:
+            self.base_timestamp = base
+            self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.at = at
+        self.count += 1
+        self.last_offset_delta = offset_delta
+        return offset_delta
+
+    def take(self):
+        if self.buffer is None:
+            raise ValueError("the writer's bytes have been taken")
+        buffer = self.buffer
+        self.buffer = None
+        PyByteArray_Resize(buffer, self.at)
+        return buffer
+
+
+cdef struct Vector:
+    uint8_t* data
+    Py_ssize_t size
+    Py_ssize_t capacity
+
+
+cdef int reserve(Vector* vector, Py_ssize_t more) except -1:
+    cdef Py_ssize_t capacity
+    cdef uint8_t* data
+    if vector.size + more <= vector.capacity:
+        return 0
+    capacity = max(vector.size + more, 2 * vector.capacity, 256)
+    data = <uint8_t*>realloc(vector.data, capacity)
+    if data == NULL:
+        raise MemoryError()
+    vector.data = data
+    vector.capacity = capacity
+    return 0
+
+
+cdef inline int push_int32(Vector* vector, int32_t number) except -1:
+    reserve(vector, 4)
+    memcpy(vector.data + vector.size, &number, 4)
+    vector.size += 4
+    return 0
+
+
+cdef inline int push_int64(Vector* vector, int64_t number) except -1:
+    reserve(vector, 8)
+    memcpy(vector.data + vector.size, &number, 8)
+    vector.size += 8
+    return 0
+
+
+cdef struct BinaryVector:
+    Vector offsets
+    Vector data
+    Vector validity
+    Py_ssize_t length
+    Py_ssize_t null_count
+
+
+cdef int push_binary(BinaryVector* column, const uint8_t* data, Py_ssize_t size) except -1:
+    cdef Py_ssize_t bit = column.length & 7
+    if column.length == 0:
+        push_int32(&column.offsets, 0)
+    if bit == 0:
+        reserve(&column.validity, 1)
+        column.validity.data[column.validity.size] = 0
+        column.validity.size += 1
+    if size < 0:
+        column.null_count += 1
+    else:
+        if column.data.size + size > INT32_LIMIT:
+            raise OverflowError("a column holds at most 2 GiB; finish it sooner")
+        column.validity.data[column.validity.size - 1] |= <uint8_t>(1 << bit)
+        if size > 0:
+            reserve(&column.data, size)
+            memcpy(column.data.data + column.data.size, data, size)
+            column.data.size += size
+    column.length += 1
+    push_int32(&column.offsets, <int32_t>column.data.size)
+    return 0
+
+
+cdef bytes take_vector(Vector* vector):
+    cdef bytes taken = PyBytes_FromStringAndSize(<const char*>vector.data, vector.size)
+    vector.size = 0
+    return taken
+
+
+cdef object take_binary(BinaryVector* column):
+    if column.length == 0:
+        push_int32(&column.offsets, 0)
+    taken = BinaryColumn(
+        length=column.length,
+        null_count=column.null_count,
+        validity=take_vector(&column.validity),
+        offsets=take_vector(&column.offsets),
+        data=take_vector(&column.data),
+    )
+    column.length = 0
+    column.null_count = 0
+    return taken
+
+
+cdef void free_binary(BinaryVector* column) noexcept:
+    free(column.offsets.data)
+    free(column.data.data)
+    free(column.validity.data)
+
+
+@cython.final
+cdef class ColumnBuilder:
+    """Decodes batches into columns; see ``_codec.pyi``."""
+
+    cdef Vector offsets
+    cdef Vector timestamps
+    cdef Vector header_offsets
+    cdef BinaryVector keys
+    cdef BinaryVector values
+    cdef BinaryVector header_keys
+    cdef BinaryVector header_values
+    cdef readonly Py_ssize_t length
+
+    def __dealloc__(self):
+        free(self.offsets.data)
+        free(self.timestamps.data)
+        free(self.header_offsets.data)
+        free_binary(&self.keys)
+        free_binary(&self.values)
+        free_binary(&self.header_keys)
+        free_binary(&self.header_values)
+
+    @property
+    def size_bytes(self):
+        return (
+            self.length * 16
+            + self.keys.data.size
+            + self.values.data.size
+            + self.header_keys.data.size
+            + self.header_values.data.size
+        )
+
+    cdef int push_headers(self, const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count) except -1:
+        cdef int64_t size = 0
+        cdef Py_ssize_t index
+        cdef uint8_t seen
+        cdef bytes name
+        while count > 0:
+            count -= 1
+            read_varint(data, &at, end, &size)
+            seen = 0
+            for index in range(at, at + size):
+                seen |= data[index]
+            if seen < 0x80:
+                push_binary(&self.header_keys, data + at, size)
+            else:
+                name = PyUnicode_DecodeUTF8(<const char*>data + at, size, "replace").encode()
+                push_binary(&self.header_keys, <const uint8_t*>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            at += size
+            read_varint(data, &at, end, &size)
+            push_binary(&self.header_values, data + at, size)
+            if size > 0:
+                at += size
+        return 0
+
+    def append(
+        self,
+        buffer,
+        Py_ssize_t start,
+        Py_ssize_t end,
+        Py_ssize_t count,
+        int64_t base_offset,
+        int64_t base_timestamp,
+        append_timestamp,
+        int64_t last_offset_delta,
+        int64_t first_offset,
+        int64_t end_offset,
+    ):
+        cdef Py_buffer view
+        cdef const uint8_t* data
+        cdef Py_ssize_t at = start
+        cdef Py_ssize_t index = 0
+        cdef Py_ssize_t before = self.length
+        cdef int64_t previous = -1
+        cdef int64_t offset
+        cdef int64_t fixed_timestamp = 0
+        cdef bint is_fixed = append_timestamp is not None
+        cdef Parsed parsed
+        cdef int reason
+        if is_fixed:
+            fixed_timestamp = append_timestamp
+        # The first walk finds corruption before any row is added, so a failed append leaves the columns as they were.
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            check_range(&view, start, end)
+            data = <const uint8_t*>view.buf
+            while index < count:
+                reason = parse_record(data, at, end, &parsed)
+                if reason != REASON_NONE:
+                    raise corrupt_record(reason, index)
+                if parsed.offset_delta <= previous or parsed.offset_delta > last_offset_delta:
+                    raise corrupt_record(REASON_OFFSET, index)
+                if sum_overflows(base_offset, parsed.offset_delta) or sum_overflows(
+                    base_timestamp, parsed.timestamp_delta
+                ):
+                    raise corrupt_record(REASON_RANGE, index)
+                previous = parsed.offset_delta
+                at = parsed.end
+                index += 1
+            if at != end:
+                raise corrupt_record(REASON_TRAILING, count)
+            if (
+                self.keys.data.size + (end - start) > INT32_LIMIT
+                or self.values.data.size + (end - start) > INT32_LIMIT
+                or self.header_keys.data.size + 3 * (end - start) > INT32_LIMIT
+                or self.header_values.data.size + (end - start) > INT32_LIMIT
+            ):
+                raise OverflowError("a column holds at most 2 GiB; finish it sooner")
+            at = start
+            for index in range(count):
+                parse_record(data, at, end, &parsed)
+                at = parsed.end
+                offset = base_offset + parsed.offset_delta
+                if offset < first_offset:
+                    continue
+                if offset >= end_offset:
+                    break
+                if self.length == 0:
+                    push_int32(&self.header_offsets, 0)
+                push_int64(&self.offsets, offset)
+                push_int64(&self.timestamps, fixed_timestamp if is_fixed else base_timestamp + parsed.timestamp_delta)
+                push_binary(&self.keys, data + parsed.key_at, parsed.key_size)
+                push_binary(&self.values, data + parsed.value_at, parsed.value_size)
+                if parsed.header_count > 0:
+                    self.push_headers(data, parsed.headers_at, parsed.end, parsed.header_count)
+                push_int32(&self.header_offsets, <int32_t>self.header_keys.length)
+                self.length += 1
+            return self.length - before
+        finally:
+            PyBuffer_Release(&view)
+
+    def finish(self):
+        cdef Py_ssize_t length = self.length
+        if length == 0:
+            push_int32(&self.header_offsets, 0)
+        self.length = 0
+        return Columns(
+            length=length,
+            offsets=take_vector(&self.offsets),
+            timestamps=take_vector(&self.timestamps),
+            keys=take_binary(&self.keys),
+            values=take_binary(&self.values),
+            header_offsets=take_vector(&self.header_offsets),
+            header_keys=take_binary(&self.header_keys),
+            header_values=take_binary(&self.header_values),
+        )

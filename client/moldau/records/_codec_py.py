@@ -1,0 +1,499 @@
+"""The loops over records of a batch (format v2, KIP-98) in plain Python: the twin of ``_codec.pyx``.
+
+It serves where the extension was not built, and tests hold both equal on any input, error texts included. Signatures
+and documentation are in ``_codec.pyi``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, final
+
+from moldau.records.columns import BinaryColumn, Columns
+from moldau.records.errors import InvalidRecordError, corrupt_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias
+
+    Buffer: TypeAlias = bytes | bytearray | memoryview
+    Header: TypeAlias = tuple[str, bytes | None]
+
+IMPLEMENTATION = "python"
+
+_VARINT, _LENGTH, _KEY, _VALUE, _HEADER_COUNT, _HEADER_KEY, _HEADER_VALUE, _END, _OFFSET, _RANGE, _TRAILING = range(
+    1, 12
+)
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+
+
+@final
+class Record:
+    """One record; see ``_codec.pyi``."""
+
+    __slots__ = ("_headers", "_key", "_offset", "_timestamp", "_value")
+
+    def __init__(
+        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()
+    ) -> None:
+        self._offset = offset
+        self._timestamp = timestamp
+        self._key = key
+        self._value = value
+        self._headers = tuple(headers)
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    @property
+    def timestamp(self) -> int:
+        return self._timestamp
+
+    @property
+    def key(self) -> bytes | None:
+        return self._key
+
+    @property
+    def value(self) -> bytes | None:
+        return self._value
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        return self._headers
+
+    def _fields(self) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]:
+        return (self._offset, self._timestamp, self._key, self._value, self._headers)
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(offset={self._offset!r}, timestamp={self._timestamp!r}, key={self._key!r}, "
+            f"value={self._value!r}, headers={self._headers!r})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __reduce__(self) -> tuple[type[Record], tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]]:
+        return (Record, self._fields())
+
+
+class _Broken(Exception):
+    """Carries the number of a reason out of the parser."""
+
+    def __init__(self, reason: int) -> None:
+        self.reason = reason
+
+
+def _read_varlong(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    raw = 0
+    shift = 0
+    while True:
+        if at >= end:
+            raise _Broken(_VARINT)
+        byte = data[at]
+        at += 1
+        if shift == 63 and byte > 1:
+            raise _Broken(_VARINT)
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+
+
+def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    if at >= end:
+        raise _Broken(_VARINT)
+    byte = data[at]
+    at += 1
+    raw = byte & 0x7F
+    shift = 7
+    while byte >= 0x80:
+        if at >= end:
+            raise _Broken(_VARINT)
+        byte = data[at]
+        at += 1
+        if shift == 28 and byte > 0x0F:
+            raise _Broken(_VARINT)
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+_Parsed = tuple[int, int, int, int, int, int, int, int, int]
+# timestamp delta, offset delta, key at, key size, value at, value size, headers at, header count, end
+
+
+def _parse_record(data: memoryview, at: int, end: int) -> _Parsed:
+    size, at = _read_varint(data, at, end)
+    if size < 0 or size > end - at:
+        raise _Broken(_LENGTH)
+    end = at + size
+    if at >= end:
+        raise _Broken(_END)
+    timestamp_delta, at = _read_varlong(data, at + 1, end)
+    offset_delta, at = _read_varint(data, at, end)
+    key_size, at = _read_varint(data, at, end)
+    if key_size < -1 or key_size > end - at:
+        raise _Broken(_KEY)
+    key_at = at
+    at += max(key_size, 0)
+    value_size, at = _read_varint(data, at, end)
+    if value_size < -1 or value_size > end - at:
+        raise _Broken(_VALUE)
+    value_at = at
+    at += max(value_size, 0)
+    header_count, at = _read_varint(data, at, end)
+    if header_count < 0 or header_count > (end - at) // 2:
+        raise _Broken(_HEADER_COUNT)
+    headers_at = at
+    for _ in range(header_count):
+        size, at = _read_varint(data, at, end)
+        if size < 0 or size > end - at:
+            raise _Broken(_HEADER_KEY)
+        size, at = _read_varint(data, at + size, end)
+        if size < -1 or size > end - at:
+            raise _Broken(_HEADER_VALUE)
+        at += max(size, 0)
+    if at != end:
+        raise _Broken(_END)
+    return timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, header_count, end
+
+
+def _read_headers(data: memoryview, at: int, end: int, count: int) -> tuple[Header, ...]:
+    headers: list[Header] = []
+    for _ in range(count):
+        size, at = _read_varint(data, at, end)
+        name = str(data[at : at + size], "utf-8", "replace")
+        size, at = _read_varint(data, at + size, end)
+        headers.append((name, None if size < 0 else bytes(data[at : at + size])))
+        at += max(size, 0)
+    return tuple(headers)
+
+
+def _view(buffer: Buffer, start: int, end: int) -> memoryview:
+    data = memoryview(buffer).cast("B")
+    if start < 0 or start > end or end > len(data):
+        raise ValueError(f"range {start}..{end} does not lie within {len(data)} bytes")
+    return data
+
+
+def _fits(number: int) -> bool:
+    return _INT64_MIN <= number <= _INT64_MAX
+
+
+def _parse_all(
+    data: memoryview, start: int, end: int, count: int, base_offset: int, base_timestamp: int, last_offset_delta: int
+) -> list[_Parsed]:
+    records: list[_Parsed] = []
+    at = start
+    previous = -1
+    for index in range(count):
+        try:
+            record = _parse_record(data, at, end)
+        except _Broken as broken:
+            raise corrupt_record(broken.reason, index) from None
+        if record[1] <= previous or record[1] > last_offset_delta:
+            raise corrupt_record(_OFFSET, index)
+        if not _fits(base_offset + record[1]) or not _fits(base_timestamp + record[0]):
+            raise corrupt_record(_RANGE, index)
+        previous = record[1]
+        at = record[8]
+        records.append(record)
+    if at != end:
+        raise corrupt_record(_TRAILING, count)
+    return records
+
+
+def decode_records(
+    buffer: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_timestamp: int | None,
+    last_offset_delta: int,
+    first_offset: int,
+) -> list[Record]:
+    """See ``_codec.pyi``."""
+    data = _view(buffer, start, end)
+    records: list[Record] = []
+    for parsed in _parse_all(data, start, end, count, base_offset, base_timestamp, last_offset_delta):
+        timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, header_count, record_end = (
+            parsed
+        )
+        if base_offset + offset_delta < first_offset:
+            continue
+        records.append(
+            Record(
+                base_offset + offset_delta,
+                base_timestamp + timestamp_delta if append_timestamp is None else append_timestamp,
+                None if key_size < 0 else bytes(data[key_at : key_at + key_size]),
+                None if value_size < 0 else bytes(data[value_at : value_at + value_size]),
+                _read_headers(data, headers_at, record_end, header_count) if header_count else (),
+            )
+        )
+    return records
+
+
+def walk_records(buffer: Buffer, start: int, end: int, count: int) -> tuple[int, int, int, int, int, int]:
+    """See ``_codec.pyi``."""
+    data = _view(buffer, start, end)
+    at = start
+    previous = first = -1
+    null_keys = min_timestamp = max_timestamp = max_timestamp_offset = 0
+    for index in range(count):
+        try:
+            timestamp, offset_delta, _, key_size, _, _, _, _, at = _parse_record(data, at, end)
+        except _Broken as broken:
+            raise corrupt_record(broken.reason, index) from None
+        if offset_delta <= previous:
+            raise corrupt_record(_OFFSET, index)
+        previous = offset_delta
+        if index == 0:
+            first = offset_delta
+            min_timestamp = max_timestamp = timestamp
+            max_timestamp_offset = offset_delta
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+            max_timestamp_offset = offset_delta
+        elif timestamp < min_timestamp:
+            min_timestamp = timestamp
+        if key_size < 0:
+            null_keys += 1
+    if at != end:
+        raise corrupt_record(_TRAILING, count)
+    return first, previous, min_timestamp, max_timestamp, max_timestamp_offset, null_keys
+
+
+def _encode_varint(number: int) -> bytes:
+    raw = (number << 1) ^ (number >> 63)
+    if raw < 0x80:
+        return bytes((raw,))
+    encoded = bytearray()
+    while raw >= 0x80:
+        encoded.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    encoded.append(raw)
+    return bytes(encoded)
+
+
+def _encode_field(field: Buffer | None) -> bytes:
+    if field is None:
+        return b"\x01"
+    if type(field) is not bytes:
+        field = bytes(memoryview(field))
+    return _encode_varint(len(field)) + field
+
+
+def _check_int64(name: str, number: int) -> None:
+    if not _fits(number):
+        raise OverflowError(f"{name} {number} does not fit 64 bits")
+
+
+@final
+class RecordWriter:
+    """Encodes records one after the other; see ``_codec.pyi``."""
+
+    __slots__ = ("_buffer", "_is_base_fixed", "base_timestamp", "count", "last_offset_delta", "max_timestamp")
+
+    def __init__(self, reserved: int = 0, capacity: int = 1024, base_timestamp: int | None = None) -> None:
+        if reserved < 0 or capacity < 0:
+            raise ValueError("reserved and capacity must not be negative")
+        self._buffer: bytearray | None = bytearray(reserved)
+        self.count = 0
+        self.last_offset_delta = -1
+        self._is_base_fixed = base_timestamp is not None
+        self.base_timestamp = -1 if base_timestamp is None else base_timestamp
+        self.max_timestamp = -1
+
+    def _bytes(self) -> bytearray:
+        if self._buffer is None:
+            raise ValueError("the writer's bytes have been taken")
+        return self._buffer
+
+    @property
+    def size(self) -> int:
+        return len(self._bytes())
+
+    def append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+        size_limit: int = _INT32_MAX,
+        offset_delta: int = -1,
+    ) -> int:
+        buffer = self._bytes()
+        _check_int64("timestamp", timestamp)
+        _check_int64("offset delta", offset_delta)
+        if offset_delta < 0:
+            offset_delta = self.last_offset_delta + 1
+        elif offset_delta <= self.last_offset_delta:
+            raise ValueError(f"offset delta {offset_delta} is not above {self.last_offset_delta}")
+        if offset_delta > _INT32_MAX:
+            raise ValueError(f"offset delta {offset_delta} does not fit 32 bits")
+        base = timestamp if self.count == 0 and not self._is_base_fixed else self.base_timestamp
+        delta = timestamp - base
+        if not _fits(delta):
+            raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
+        parts = [b"\0", _encode_varint(delta), _encode_varint(offset_delta), _encode_field(key), _encode_field(value)]
+        encoded_headers = list(headers)
+        parts.append(_encode_varint(len(encoded_headers)))
+        for name, field in encoded_headers:
+            if type(name) is not str:
+                raise InvalidRecordError(f"a header key must be a str, not {type(name).__name__}")
+            parts.append(_encode_field(name.encode()))
+            parts.append(_encode_field(field))
+        body = b"".join(parts)
+        if len(body) > _INT32_MAX:
+            raise InvalidRecordError(f"a record of {len(body)} bytes does not fit 32 bits")
+        size = _encode_varint(len(body))
+        total = len(buffer) + len(size) + len(body)
+        if self.count > 0 and total > size_limit:
+            return -1
+        if total > _INT32_MAX:
+            raise InvalidRecordError(f"a batch of {total} bytes does not fit 32 bits")
+        buffer += size
+        buffer += body
+        if self.count == 0:
+            self.base_timestamp = base
+            self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+        self.last_offset_delta = offset_delta
+        return offset_delta
+
+    def take(self) -> bytearray:
+        buffer = self._bytes()
+        self._buffer = None
+        return buffer
+
+
+class _BinaryBuilder:
+    """Rows of one binary column."""
+
+    __slots__ = ("data", "offsets", "present")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.offsets = array("i", [0])
+        self.present = bytearray()
+
+    def push(self, field: Buffer | None) -> None:
+        self.present.append(field is not None)
+        if field is not None:
+            self.data += field
+        self.offsets.append(len(self.data))
+
+    def finish(self) -> BinaryColumn:
+        length = len(self.present)
+        validity = bytearray((length + 7) // 8)
+        for index, is_present in enumerate(self.present):
+            validity[index >> 3] |= is_present << (index & 7)
+        return BinaryColumn(
+            length=length,
+            null_count=length - sum(self.present),
+            validity=bytes(validity),
+            offsets=self.offsets.tobytes(),
+            data=bytes(self.data),
+        )
+
+
+@final
+class ColumnBuilder:
+    """Decodes batches into columns; see ``_codec.pyi``."""
+
+    __slots__ = (
+        "_header_keys",
+        "_header_offsets",
+        "_header_values",
+        "_keys",
+        "_offsets",
+        "_timestamps",
+        "_values",
+    )
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._offsets = array("q")
+        self._timestamps = array("q")
+        self._keys = _BinaryBuilder()
+        self._values = _BinaryBuilder()
+        self._header_offsets = array("i", [0])
+        self._header_keys = _BinaryBuilder()
+        self._header_values = _BinaryBuilder()
+
+    @property
+    def length(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        binary = (self._keys, self._values, self._header_keys, self._header_values)
+        return self.length * 16 + sum(len(column.data) for column in binary)
+
+    def append(
+        self,
+        buffer: Buffer,
+        start: int,
+        end: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        append_timestamp: int | None,
+        last_offset_delta: int,
+        first_offset: int,
+        end_offset: int,
+    ) -> int:
+        data = _view(buffer, start, end)
+        before = self.length
+        records = _parse_all(data, start, end, count, base_offset, base_timestamp, last_offset_delta)
+        extra = end - start
+        largest = max(len(self._keys.data), len(self._values.data), len(self._header_values.data))
+        if max(largest + extra, len(self._header_keys.data) + 3 * extra) > _INT32_MAX:
+            raise OverflowError("a column holds at most 2 GiB; finish it sooner")
+        for parsed in records:
+            timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, header_count, ends = (
+                parsed
+            )
+            offset = base_offset + offset_delta
+            if offset < first_offset:
+                continue
+            if offset >= end_offset:
+                break
+            self._offsets.append(offset)
+            self._timestamps.append(base_timestamp + timestamp_delta if append_timestamp is None else append_timestamp)
+            self._keys.push(None if key_size < 0 else data[key_at : key_at + key_size])
+            self._values.push(None if value_size < 0 else data[value_at : value_at + value_size])
+            for name, field in _read_headers(data, headers_at, ends, header_count):
+                self._header_keys.push(name.encode())
+                self._header_values.push(field)
+            self._header_offsets.append(len(self._header_keys.present))
+        return self.length - before
+
+    def finish(self) -> Columns:
+        columns = Columns(
+            length=self.length,
+            offsets=self._offsets.tobytes(),
+            timestamps=self._timestamps.tobytes(),
+            keys=self._keys.finish(),
+            values=self._values.finish(),
+            header_offsets=self._header_offsets.tobytes(),
+            header_keys=self._header_keys.finish(),
+            header_values=self._header_values.finish(),
+        )
+        self._clear()
+        return columns

@@ -1,0 +1,241 @@
+"""The compression codecs of record batches, each with a bound on what it may produce.
+
+| codec | what it is on the wire |
+|---|---|
+| gzip | RFC 1952, one or several members |
+| snappy | written in xerial framing as the Java client does; read so or as one raw block (librdkafka, sarama) |
+| lz4 | LZ4 frame format |
+| zstd | one or several frames, with or without a content size |
+
+A batch that was compressed a thousandfold is an attack or a mistake: ``decompress`` never holds more than
+``size_limit`` bytes of output, and first allocates what the compressed bytes can justify.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from typing import assert_never
+
+import cramjam
+import lz4.frame
+
+from moldau.records.errors import CorruptRecordError
+
+Buffer = bytes | bytearray | memoryview
+
+DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+"""Bound on the decompressed size of one batch, where the caller gives none."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_SNAPPY_EXPANSION_MAX = 32  # a copy element of 3 bytes yields at most 64
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_EXPANSION_MAX = 128 * 1024  # a block of 3 to 4 bytes yields at most 128 KiB
+_ZSTD_FIRST_BYTES = 64 * 1024
+_INT32 = struct.Struct(">i")
+
+
+class Compression(enum.IntEnum):
+    """Compression codec of a batch: the three lowest bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @property
+    def config_name(self) -> str:
+        """Name in configurations: ``none``, ``gzip`` ..."""
+        return self.name.lower()
+
+    @classmethod
+    def from_config_name(cls, name: str) -> Compression:
+        """Returns the codec called ``name`` (``none``, ``gzip`` ...). Raises ``ValueError`` for another name."""
+        try:
+            return _BY_NAME[name]
+        except KeyError:
+            raise ValueError(f"unknown compression {name!r}; expected one of {', '.join(_BY_NAME)}") from None
+
+
+_BY_NAME = {codec.name.lower(): codec for codec in Compression}
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """Returns ``data`` compressed by ``codec``; ``level`` None is the codec's default. ``NONE`` returns a copy."""
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+            return compressor.compress(data) + compressor.flush()
+        case Compression.SNAPPY:
+            view = memoryview(data)
+            parts = [_XERIAL_HEADER]
+            for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+                block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+                parts.append(_INT32.pack(len(block)))
+                parts.append(block)
+            return b"".join(parts)
+        case Compression.LZ4:
+            compressed: bytes = lz4.frame.compress(
+                data, compression_level=0 if level is None else level, block_size=lz4.frame.BLOCKSIZE_MAX64KB
+            )
+            return compressed
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+        case _:
+            assert_never(codec)
+
+
+def decompress(codec: Compression, data: Buffer, size_limit: int = DECOMPRESSED_BYTES_MAX) -> bytes | bytearray:
+    """Returns the decompressed bytes. Raises ``CorruptRecordError`` if they are damaged or exceed ``size_limit``
+    bytes.
+    """
+    match codec:
+        case Compression.NONE:
+            if len(data) > size_limit:
+                raise _too_large(codec, size_limit)
+            return bytes(data)
+        case Compression.GZIP:
+            return _decompress_gzip(data, size_limit)
+        case Compression.SNAPPY:
+            return _decompress_snappy(memoryview(data), size_limit)
+        case Compression.LZ4:
+            return _decompress_lz4(data, size_limit)
+        case Compression.ZSTD:
+            return _decompress_zstd(memoryview(data), size_limit)
+        case _:
+            assert_never(codec)
+
+
+def _too_large(codec: Compression, size_limit: int) -> CorruptRecordError:
+    return CorruptRecordError(f"{codec.config_name} data decompresses to more than {size_limit} bytes")
+
+
+def _damaged(codec: Compression, detail: object) -> CorruptRecordError:
+    return CorruptRecordError(f"{codec.config_name} data is damaged: {detail}")
+
+
+def _decompress_gzip(data: Buffer, size_limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    rest: Buffer = data
+    while True:
+        member = zlib.decompressobj(31)
+        try:
+            # max_length 0 would mean "unlimited", hence one more than the limit.
+            part = member.decompress(rest, size_limit - size + 1)
+        except zlib.error as error:
+            raise _damaged(Compression.GZIP, error) from None
+        size += len(part)
+        if size > size_limit:
+            raise _too_large(Compression.GZIP, size_limit)
+        if not member.eof:
+            raise _damaged(Compression.GZIP, "it ends too early")
+        parts.append(part)
+        rest = member.unused_data
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_lz4(data: Buffer, size_limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    rest: Buffer | None = data
+    while rest:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        try:
+            part: bytes = frame.decompress(rest, max_length=size_limit - size + 1)
+        except (RuntimeError, ValueError) as error:
+            raise _damaged(Compression.LZ4, error) from None
+        size += len(part)
+        if size > size_limit:
+            raise _too_large(Compression.LZ4, size_limit)
+        if not frame.eof:
+            raise _damaged(Compression.LZ4, "it ends too early")
+        parts.append(part)
+        rest = frame.unused_data
+    if not parts:
+        raise _damaged(Compression.LZ4, "it is empty")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_snappy_block(block: memoryview, size_limit: int) -> bytearray:
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise _damaged(Compression.SNAPPY, error) from None
+    if size > size_limit:
+        raise _too_large(Compression.SNAPPY, size_limit)
+    if size > len(block) * _SNAPPY_EXPANSION_MAX:
+        raise _damaged(Compression.SNAPPY, f"{len(block)} bytes claim to hold {size}")
+    output = bytearray(size)
+    if size == 0:
+        return output
+    try:
+        written = cramjam.snappy.decompress_raw_into(block, output)
+    except cramjam.DecompressionError as error:
+        raise _damaged(Compression.SNAPPY, error) from None
+    if written != size:
+        raise _damaged(Compression.SNAPPY, f"a block of {size} bytes yielded {written}")
+    return output
+
+
+def _decompress_snappy(data: memoryview, size_limit: int) -> bytes | bytearray:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, size_limit)
+    at = len(_XERIAL_HEADER)
+    if len(data) < at:
+        raise _damaged(Compression.SNAPPY, "the xerial header is incomplete")
+    output = bytearray()
+    while at < len(data):
+        if len(data) - at < 4:
+            raise _damaged(Compression.SNAPPY, "a block length is incomplete")
+        (size,) = _INT32.unpack_from(data, at)
+        at += 4
+        if size <= 0 or size > len(data) - at:
+            raise _damaged(Compression.SNAPPY, f"a block of {size} bytes exceeds the {len(data) - at} left")
+        output += _decompress_snappy_block(data[at : at + size], size_limit - len(output))
+        at += size
+    return output
+
+
+def _zstd_content_size(data: memoryview) -> int | None:
+    """Returns the content size that the first frame declares, or None (RFC 8878, section 3.1.1.1)."""
+    descriptor = data[4]
+    is_single_segment = bool(descriptor & 0x20)
+    size_flag = descriptor >> 6
+    if size_flag == 0 and not is_single_segment:
+        return None
+    at = 5 + (0 if is_single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    width = (1, 2, 4, 8)[size_flag]
+    field = data[at : at + width]
+    return int.from_bytes(field, "little") + (256 if width == 2 else 0)
+
+
+def _decompress_zstd(data: memoryview, size_limit: int) -> bytearray:
+    if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
+        raise _damaged(Compression.ZSTD, "it does not start with a zstd frame")
+    justified = min(size_limit, len(data) * _ZSTD_EXPANSION_MAX)
+    content_size = _zstd_content_size(data)
+    capacity = min(content_size if content_size is not None else max(_ZSTD_FIRST_BYTES, 8 * len(data)), justified)
+    while True:
+        output = bytearray(max(capacity, 1))
+        try:
+            size = cramjam.zstd.decompress_into(data, output)
+        except cramjam.DecompressionError as error:
+            # The only sign of a full output buffer is its text; where the frame is damaged, growing would not help.
+            if "whole buffer" not in str(error):
+                raise _damaged(Compression.ZSTD, error) from None
+            if capacity >= justified:
+                raise _too_large(Compression.ZSTD, size_limit) from None
+            capacity = min(max(4 * capacity, _ZSTD_FIRST_BYTES), justified)
+            continue
+        if size > size_limit:
+            raise _too_large(Compression.ZSTD, size_limit)
+        del output[size:]
+        return output
