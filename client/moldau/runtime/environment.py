@@ -2,8 +2,8 @@
 
 Every shell (broker, controller, client) receives one ``Environment`` and takes from it all that is not computation. Two
 implementations obey the contracts below and pass one contract suite: ``moldau.runtime.real`` maps them to the operating
-system at no cost, and ``moldau_jepsen.simulation`` maps them to virtual time, a virtual network and a virtual disk. There
-is no second code path: code that cannot run behind these ports does not belong in Moldau.
+system at no cost, and ``moldau_jepsen.simulation`` maps them to virtual time, a virtual network and a virtual disk.
+There is no second code path: code that cannot run behind these ports does not belong in Moldau.
 
 Waiting is trio's: ``trio.sleep``, ``trio.move_on_after`` and ``trio.fail_after`` follow the clock that ``trio.run`` was
 given, which is the real one in production and an autojumping ``trio.testing.MockClock`` in simulation. Reading the time
@@ -125,7 +125,7 @@ class Network(Protocol):
         ...
 
     async def connect(self, host: str, port: int) -> Connection:
-        """Opens a connection; no deadline of its own: callers use ``trio.fail_after``. Raises ``OSError`` if refused."""
+        """Opens a connection; it has no deadline: callers use ``trio.fail_after``. Raises ``OSError`` if refused."""
         ...
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from moldau.runtime.buffers import drop_filled, drop_sent
 from moldau.runtime.environment import Buffer, Environment, File, OpenMode
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class RealConnection:
     async def wait_readable(self) -> None:
         """See ``Connection.wait_readable``."""
         try:
-            await trio.lowlevel.wait_readable(self._socket.fileno())
+            await trio.lowlevel.wait_readable(self._socket)
         except (trio.ClosedResourceError, ValueError) as error:
             raise _closed_error() from error
 
@@ -141,7 +142,7 @@ class RealConnection:
     async def wait_writable(self) -> None:
         """See ``Connection.wait_writable``."""
         try:
-            await trio.lowlevel.wait_writable(self._socket.fileno())
+            await trio.lowlevel.wait_writable(self._socket)
         except (trio.ClosedResourceError, ValueError) as error:
             raise _closed_error() from error
 
@@ -169,21 +170,8 @@ class RealConnection:
     def close(self) -> None:
         """See ``Connection.close``."""
         if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket.fileno())
+            trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
-
-
-def drop_sent(buffers: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
-    """Returns what remains of ``buffers`` after the first ``sent`` bytes; nothing is copied. Empty buffers vanish."""
-    for index, buffer in enumerate(buffers):
-        size = buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
-        if sent < size:
-            if sent == 0:
-                return buffers[index:] if index else buffers
-            return [memoryview(buffer).cast("B")[sent:], *buffers[index + 1 :]]
-        sent -= size
-    assert sent == 0, "more bytes reported as sent than were handed over"
-    return ()
 
 
 def _closed_error() -> ConnectionAbortedError:
@@ -228,14 +216,14 @@ class RealListener:
 
     async def _wait_acceptable(self) -> None:
         try:
-            await trio.lowlevel.wait_readable(self._socket.fileno())
+            await trio.lowlevel.wait_readable(self._socket)
         except (trio.ClosedResourceError, ValueError) as error:
             raise OSError(errno.EBADF, "the listener was closed") from error
 
     def close(self) -> None:
         """See ``Listener.close``."""
         if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket.fileno())
+            trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
 
@@ -280,7 +268,7 @@ class RealNetwork:
             assert isinstance(name, tuple)
             code = connecting.connect_ex(name)
             if code == errno.EINPROGRESS:
-                await trio.lowlevel.wait_writable(connecting.fileno())
+                await trio.lowlevel.wait_writable(connecting)
                 code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             else:
                 await trio.lowlevel.checkpoint()
@@ -354,7 +342,7 @@ class RealFile:
             if count == 0:
                 break
             total += count
-            pending = _drop_filled(pending, count)
+            pending = drop_filled(pending, count)
         return total
 
     def read(self, position: int, count: int) -> bytes:
@@ -403,14 +391,6 @@ class RealFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
-
-
-def _drop_filled(buffers: list[memoryview], filled: int) -> list[memoryview]:
-    for index, buffer in enumerate(buffers):
-        if filled < len(buffer):
-            return [buffer[filled:], *buffers[index + 1 :]]
-        filled -= len(buffer)
-    return []
 
 
 class RealLock:

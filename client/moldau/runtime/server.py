@@ -1,0 +1,624 @@
+"""The server side of Kafka connections: the loop that turns bytes into requests and answers into bytes.
+
+Per connection two tasks run. The reader receives as much as its buffer holds, hands every complete frame to the
+connection's handler, calls ``flush`` once (so that the appends of many pipelined requests become one write), and then
+sends what can be sent at once. Only when an answer is not ready yet (a ``Deferred``: a long poll, an append that waits
+for followers) does the writer take over: it waits for the answers in order and sends them, while the reader goes on
+handling. Answers always leave in the order of the requests.
+
+The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
+always finds more bytes yields once per drain, which keeps the others' latency flat.
+
+Everything is bounded. A receive buffer starts small, grows to the frame that is announced (never beyond
+``request_bytes_max``), and its growth is paid from a byte budget that all connections share: when that is used up,
+growing waits, and with it the peer. Answers in flight are bounded in number per connection and, those that are ready,
+in bytes. One sweeper per server enforces the deadlines (idle connections, frames that never complete, readers that do
+not read) and gives unused buffers back; thus a wait costs no cancel scope.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+import trio
+
+from moldau.runtime.buffers import BufferPool, byte_count, drop_sent
+from moldau.runtime.environment import Buffer, Connection, File
+from moldau.runtime.log import EventLogger
+from moldau.runtime.sync import ByteBudget, Signal
+
+if TYPE_CHECKING:
+    from moldau.runtime.environment import Clock, Environment, Listener
+
+_unpack_size = struct.Struct(">i").unpack_from
+
+SIZE_BYTES = 4
+"""The size prefix of a frame."""
+
+FRAME_BYTES_MIN = 8
+"""API key, version and correlation id: no request is shorter."""
+
+NEVER_MS = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a file that are part of an answer. The file must stay open until the answer is sent or cancelled."""
+
+    file: File
+    position: int
+    count: int
+
+
+ResponsePart = Buffer | FileRange
+
+
+class Deferred(Protocol):
+    """An answer that is not ready yet."""
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Returns the answer. Must end by a deadline of its own; is cancelled when the connection dies.
+
+        An empty sequence means that no answer is sent.
+        """
+        ...
+
+
+Answer = list[ResponsePart] | tuple[ResponsePart, ...] | Deferred | None
+"""What ``ConnectionHandler.handle`` returns; a list or tuple of parts is an answer that is ready."""
+
+
+class ConnectionHandler(Protocol):
+    """Serves one connection. Its methods are called from one task, never concurrently."""
+
+    def handle(self, frame: memoryview) -> Answer:
+        """Handles one request: ``frame`` is without the size prefix and borrowed until the call returns.
+
+        The parts of an answer include the size prefix. None means that there is no answer (acks=0). Raises
+        ``CloseConnection`` to end the connection.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Called once per drain: after all buffered requests were handled, before any of their answers is sent."""
+        ...
+
+    def closed(self) -> None:
+        """Called once when the connection has ended, for whatever reason."""
+        ...
+
+
+HandlerFactory = Callable[[Connection], ConnectionHandler]
+
+
+class CloseConnection(Exception):
+    """Raised by ``ConnectionHandler.handle``: answers of earlier requests are sent, then ``answer``, then it closes."""
+
+    def __init__(self, reason: str, answer: Sequence[ResponsePart] = ()) -> None:
+        """``reason`` goes to the log."""
+        super().__init__(reason)
+        self.reason = reason
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """The bounds of one listener; the names in brackets are the configuration keys."""
+
+    request_bytes_max: int = 100 * 1024 * 1024  # [socket.request.max.bytes] largest frame
+    buffered_bytes_max: int = 256 * 1024 * 1024  # [queued.max.request.bytes] receive buffers beyond the first, together
+    connections_max: int = 10_000  # [max.connections]
+    connections_per_ip_max: int = 10_000  # [max.connections.per.ip]
+    idle_ms: float = 600_000  # [connections.max.idle.ms] without a request and without an answer under way
+    frame_ms: float = 60_000  # a frame that has begun must be complete after this time
+    send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
+    handshake_ms: float = 10_000  # TLS handshake
+    answers_max: int = 64  # answers under way per connection before its requests wait
+    answer_bytes_max: int = 1024 * 1024  # ready answers of one drain before they are sent
+    buffer_bytes: int = 16 * 1024  # first size of a receive buffer
+    gather_bytes_max: int = 1024 * 1024  # file ranges up to this size are read and sent in one call, others by sendfile
+    pooled_buffers_max: int = 8  # gather buffers kept for reuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatistics:
+    """Counts since the start of the server, and what is open now."""
+
+    connections: int
+    accepted: int
+    refused: int
+    requests: int
+    closed_for_cause: int
+    buffered_bytes: int
+
+
+class Server:
+    """State that the connections of one listener share. Made by ``serve``."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        handler_factory: HandlerFactory,
+        limits: ServerLimits,
+        budget: ByteBudget,
+        logger: EventLogger,
+    ) -> None:
+        """Nothing is connected."""
+        self.clock = clock
+        self.handler_factory = handler_factory
+        self.limits = limits
+        self.budget = budget
+        self.logger = logger
+        self.pool = BufferPool(limits.gather_bytes_max, limits.pooled_buffers_max)
+        self.connections: dict[int, _ConnectionLoop] = {}
+        self.per_ip: dict[str, int] = {}
+        self.accepted = 0
+        self.refused = 0
+        self.requests = 0
+        self.closed_for_cause = 0
+
+    def statistics(self) -> ServerStatistics:
+        """Returns the present counts."""
+        return ServerStatistics(
+            connections=len(self.connections),
+            accepted=self.accepted,
+            refused=self.refused,
+            requests=self.requests,
+            closed_for_cause=self.closed_for_cause,
+            buffered_bytes=self.budget.used,
+        )
+
+    def refusal(self, peer_host: str) -> str | None:
+        """Returns why one more connection from ``peer_host`` is not taken, None if it is."""
+        if len(self.connections) >= self.limits.connections_max:
+            return f"max.connections={self.limits.connections_max} reached"
+        if self.per_ip.get(peer_host, 0) >= self.limits.connections_per_ip_max:
+            return f"max.connections.per.ip={self.limits.connections_per_ip_max} reached"
+        return None
+
+    async def run_connection(
+        self, number: int, connection: Connection, secure: Callable[[Connection], Connection] | None
+    ) -> None:
+        """Serves one accepted connection until it ends; raises nothing but broken invariants and cancellation."""
+        host = connection.peer_address[0]
+        self.per_ip[host] = self.per_ip.get(host, 0) + 1
+        loop = _ConnectionLoop(self, connection)
+        self.connections[number] = loop
+        try:
+            await loop.run(secure)
+        finally:
+            del self.connections[number]
+            self.per_ip[host] -= 1
+            if self.per_ip[host] == 0:
+                del self.per_ip[host]
+
+    def reclaim(self) -> None:
+        """Gives back the large buffers of connections that do not need them now."""
+        for loop in self.connections.values():
+            loop.shrink_if_parked()
+
+    async def sweep(self) -> None:
+        """Enforces the deadlines of all connections, with a delay of at most a quarter of the shortest."""
+        limits = self.limits
+        shortest_ms = min(limits.idle_ms, limits.frame_ms, limits.send_ms)
+        period_seconds = max(0.001, min(1000.0, shortest_ms / 4) / 1000)
+        while True:
+            await trio.sleep(period_seconds)
+            now_ms = self.clock.monotonic_ms()
+            for loop in list(self.connections.values()):
+                loop.shrink_if_parked()
+                loop.enforce_deadlines(now_ms)
+
+
+class _ConnectionLoop:
+    """One connection. Invariant: the bytes ``start..end`` of ``buffer`` are received and not yet handled."""
+
+    __slots__ = (
+        "_answers",
+        "_buffer",
+        "_connection",
+        "_end",
+        "_end_reason",
+        "_frame_deadline_ms",
+        "_handler",
+        "_last_active_ms",
+        "_limits",
+        "_parked",
+        "_reserved",
+        "_scope",
+        "_send_deadline_ms",
+        "_server",
+        "_start",
+        "_view",
+        "_work",
+    )
+
+    def __init__(self, server: Server, connection: Connection) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._connection = connection
+        self._handler: ConnectionHandler | None = None
+        self._buffer = bytearray(self._limits.buffer_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._reserved = 0  # bytes of the shared budget: the size of the buffer when it is larger than the first
+        self._parked = False  # the reader waits for bytes and holds no view of the buffer
+        self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
+        self._work = Signal()  # notified when ``_answers`` changes
+        self._scope = trio.CancelScope()
+        self._end_reason: str | None = None
+        self._last_active_ms = server.clock.monotonic_ms()
+        self._frame_deadline_ms = NEVER_MS
+        self._send_deadline_ms = NEVER_MS
+
+    # --- life of the connection
+
+    async def run(self, secure: Callable[[Connection], Connection] | None) -> None:
+        try:
+            with self._scope:
+                if secure is not None:
+                    self._connection = secure(self._connection)
+                    await self._guard(self._shake_hands)
+                self._handler = self._server.handler_factory(self._connection)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._write)
+                    await self._guard(self._read)
+        finally:
+            self._connection.close()
+            self._release_buffer()
+            if self._handler is not None:
+                self._handler.closed()
+        if self._end_reason is not None:
+            self._server.closed_for_cause += 1
+            host, port = self._connection.peer_address
+            self._server.logger.warning("connection-closed", peer=f"{host}:{port}", reason=self._end_reason)
+
+    def _finish(self, reason: str | None) -> None:
+        """Ends the connection; the first reason counts."""
+        if not self._scope.cancel_called:
+            self._end_reason = reason
+            self._scope.cancel()
+
+    async def _guard(self, work: Callable[[], object]) -> None:
+        """Runs a task of this connection; whatever goes wrong in it ends this connection and no other."""
+        try:
+            await work()  # type: ignore[misc]
+        except CloseConnection as error:
+            self._finish(error.reason)
+        except (ConnectionError, EOFError, trio.BrokenResourceError):
+            self._finish(None)  # the peer is gone, which is its right
+        except AssertionError:
+            raise  # a broken invariant is not this connection's trouble alone
+        except Exception as error:  # noqa: BLE001 - one peer's request must not harm the others
+            self._server.logger.error(
+                "request-failed", exception=error, peer=self._connection.peer_address, error=type(error).__name__
+            )
+            self._finish(f"internal error: {type(error).__name__}: {error}")
+
+    async def _shake_hands(self) -> None:
+        handshake = getattr(self._connection, "handshake", None)
+        if handshake is None:
+            return
+        with trio.move_on_after(self._limits.handshake_ms / 1000) as scope:
+            await handshake()
+        if scope.cancelled_caught:
+            raise CloseConnection("TLS handshake took too long")
+
+    def enforce_deadlines(self, now_ms: float) -> None:
+        """Called by the sweeper."""
+        limits = self._limits
+        if now_ms >= self._frame_deadline_ms:
+            self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
+        elif now_ms >= self._send_deadline_ms:
+            self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
+        elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
+            self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
+            self._finish(None)
+
+    # --- receiving
+
+    async def _read(self) -> None:
+        connection = self._connection
+        clock = self._server.clock
+        waited = True
+        while True:
+            try:
+                count = connection.receive_into_nowait(self._view[self._end :])
+            except BlockingIOError:
+                self._parked = True
+                await connection.wait_readable()
+                self._parked = False
+                waited = True
+                continue
+            if count == 0:
+                await self._end_of_stream()
+                return
+            self._end += count
+            self._last_active_ms = clock.monotonic_ms()
+            if not waited:
+                await trio.lowlevel.checkpoint()
+            waited = False
+            await self._handle_buffered()
+            await self._make_room()
+
+    async def _end_of_stream(self) -> None:
+        """The peer has left: nobody reads the answers that are still under way."""
+        if self._end > self._start:
+            raise CloseConnection(f"peer left in the middle of a frame ({self._end - self._start} bytes of it arrived)")
+        self._finish(None)
+
+    async def _handle_buffered(self) -> None:
+        """Handles all complete frames, in rounds that the bounds on answers allow."""
+        more = True
+        while more:
+            if len(self._answers) >= self._limits.answers_max:
+                self._frame_deadline_ms = NEVER_MS
+                await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
+            answers: list[Sequence[ResponsePart] | Deferred] = []
+            try:
+                more = self._handle_round(answers)
+            except CloseConnection as close:
+                await self._dispatch(answers)
+                await self._dispatch([close.answer] if close.answer else [])
+                await self._work.wait_until(lambda: not self._answers)
+                raise
+            await self._dispatch(answers)
+
+    def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
+        """Handles frames until none is complete (returns False) or the answers reach a bound (returns True)."""
+        handler = self._handler
+        assert handler is not None
+        limits = self._limits
+        buffer, view = self._buffer, self._view
+        start, end = self._start, self._end
+        room = limits.answers_max - len(self._answers)
+        ready_bytes = 0
+        try:
+            while end - start >= SIZE_BYTES:
+                size = _unpack_size(buffer, start)[0]
+                if size < FRAME_BYTES_MIN or size > limits.request_bytes_max:
+                    raise CloseConnection(
+                        f"frame size {size} is outside {FRAME_BYTES_MIN}..{limits.request_bytes_max} "
+                        "(socket.request.max.bytes)"
+                    )
+                stop = start + SIZE_BYTES + size
+                if stop > end:
+                    return False
+                if room <= 0 or ready_bytes >= limits.answer_bytes_max:
+                    return True
+                self._server.requests += 1
+                self._start = start = stop
+                self._frame_deadline_ms = NEVER_MS
+                answer = handler.handle(view[stop - size : stop])
+                if answer is None:
+                    continue
+                answers.append(answer)
+                room -= 1
+                if isinstance(answer, (list, tuple)):
+                    for part in answer:
+                        if not isinstance(part, FileRange):
+                            ready_bytes += byte_count(part)
+            return False
+        finally:
+            handler.flush()
+
+    async def _make_room(self) -> None:
+        """Moves the unhandled bytes to the front and grows the buffer to the frame that has begun, or shrinks it."""
+        pending = self._end - self._start
+        if pending == 0:
+            self._start = self._end = 0
+            self._frame_deadline_ms = NEVER_MS
+            if self._reserved and self._server.budget.waiting:
+                self._release_buffer()
+            return
+        if self._frame_deadline_ms == NEVER_MS:
+            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+        needed = SIZE_BYTES
+        if pending >= SIZE_BYTES:
+            needed += _unpack_size(self._buffer, self._start)[0]
+        if needed > len(self._buffer):
+            await self._grow(needed)
+        elif self._start + needed > len(self._buffer) or self._start > len(self._buffer) // 2:
+            self._buffer[:pending] = self._view[self._start : self._end].tobytes()
+            self._start, self._end = 0, pending
+
+    async def _grow(self, needed: int) -> None:
+        """Replaces the buffer by one of ``needed`` bytes, which wait for their place in the shared budget.
+
+        A fresh buffer takes memory only where bytes arrive (calloc), so that announcing a large frame costs nothing.
+        """
+        pending = self._view[self._start : self._end].tobytes()
+        budget = self._server.budget
+        if self._reserved:
+            budget.release(self._reserved)
+            self._reserved = 0
+        if not budget.acquire_nowait(needed):
+            self._frame_deadline_ms = NEVER_MS
+            await budget.acquire(needed)
+            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+        self._reserved = needed
+        self._buffer = bytearray(needed)
+        self._view = memoryview(self._buffer)
+        self._start, self._end = 0, len(pending)
+        self._buffer[: self._end] = pending
+
+    def shrink_if_parked(self) -> None:
+        """Gives a large buffer back while the reader waits with nothing in it."""
+        if self._parked and self._start == self._end:
+            self._release_buffer()
+
+    def _release_buffer(self) -> None:
+        if self._reserved:
+            self._start = self._end = 0
+            self._buffer = bytearray(self._limits.buffer_bytes)
+            self._view = memoryview(self._buffer)
+            reserved, self._reserved = self._reserved, 0
+            self._server.budget.release(reserved)
+
+    # --- sending
+
+    async def _dispatch(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        """Sends the answers, or leaves them to the writer if one is not ready or others are still under way."""
+        if not answers:
+            return
+        if self._answers or not all(isinstance(answer, (list, tuple)) for answer in answers):
+            self._answers.extend(answers)
+            self._work.notify()
+            return
+        if len(answers) == 1:
+            await self._send(cast("Sequence[ResponsePart]", answers[0]))
+        else:
+            ready = cast("list[Sequence[ResponsePart]]", answers)
+            await self._send([part for parts in ready for part in parts])
+
+    async def _write(self) -> None:
+        """The writer: waits for answers that were not ready, and sends them in order."""
+        answers = self._answers
+        while True:
+            while answers:
+                answer = answers[0]
+                parts = answer if isinstance(answer, (list, tuple)) else await cast("Deferred", answer).wait()
+                if parts:
+                    await self._send(parts)
+                self._last_active_ms = self._server.clock.monotonic_ms()
+                answers.popleft()
+                self._work.notify()
+            await self._work.wait()
+
+    async def _wait_writable(self) -> None:
+        self._send_deadline_ms = self._server.clock.monotonic_ms() + self._limits.send_ms
+        await self._connection.wait_writable()
+        self._send_deadline_ms = NEVER_MS
+
+    async def _send(self, parts: Sequence[ResponsePart]) -> None:
+        for part in parts:
+            if isinstance(part, FileRange):
+                await self._send_with_files(parts)
+                return
+        await self._send_buffers(cast("Sequence[Buffer]", parts))
+
+    async def _send_buffers(self, buffers: Sequence[Buffer]) -> None:
+        connection = self._connection
+        while buffers:
+            try:
+                sent = connection.send_nowait(buffers)
+            except BlockingIOError:
+                await self._wait_writable()
+                continue
+            buffers = drop_sent(buffers, sent)
+
+    async def _send_with_files(self, parts: Sequence[ResponsePart]) -> None:
+        """Reads the first file ranges into a pooled buffer and sends them in one call; the rest goes by sendfile.
+
+        The pooled buffer is never held over a wait: a peer that reads slowly costs no memory.
+        """
+        for part in drop_parts(parts, self._send_gathered(parts)):
+            if not isinstance(part, FileRange):
+                await self._send_buffers((part,))
+                continue
+            position, count = part.position, part.count
+            while count:
+                try:
+                    sent = self._connection.send_file_nowait(part.file, position, count)
+                except BlockingIOError:
+                    await self._wait_writable()
+                    continue
+                position += sent
+                count -= sent
+
+    def _send_gathered(self, parts: Sequence[ResponsePart]) -> int:
+        """Sends as much of the head of ``parts`` as fits a pooled buffer and the transport; returns the bytes taken."""
+        pool = self._server.pool
+        storage = pool.take()
+        try:
+            view = memoryview(storage)
+            used = 0
+            buffers: list[Buffer] = []
+            for part in parts:
+                if not isinstance(part, FileRange):
+                    buffers.append(part)
+                    continue
+                count = min(part.count, len(view) - used)
+                if count < part.count and used + count < len(view):
+                    raise AssertionError("a gathered range ends early only where the buffer ends")
+                target = view[used : used + count]
+                if part.file.read_into([target], part.position) != count:
+                    raise EOFError(f"{part.file.path}: content ends before {part.position + count}")
+                buffers.append(target)
+                used += count
+                if count < part.count:
+                    break
+            return self._connection.send_nowait(buffers)
+        except BlockingIOError:
+            return 0
+        finally:
+            pool.give_back(storage)
+
+
+def drop_parts(parts: Sequence[ResponsePart], sent: int) -> list[ResponsePart]:
+    """Returns what remains of ``parts`` after the first ``sent`` bytes."""
+    remaining: list[ResponsePart] = []
+    for part in parts:
+        size = part.count if isinstance(part, FileRange) else byte_count(part)
+        if sent >= size:
+            sent -= size
+        elif sent == 0:
+            remaining.append(part)
+        elif isinstance(part, FileRange):
+            remaining.append(FileRange(part.file, part.position + sent, part.count - sent))
+            sent = 0
+        else:
+            remaining.append(memoryview(part).cast("B")[sent:])
+            sent = 0
+    return remaining
+
+
+async def serve(
+    environment: Environment,
+    listener: Listener,
+    handler_factory: HandlerFactory,
+    limits: ServerLimits,
+    *,
+    budget: ByteBudget | None = None,
+    secure: Callable[[Connection], Connection] | None = None,
+    logger: EventLogger | None = None,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves ``listener`` until cancelled; closes the listener and all connections on the way out.
+
+    ``budget`` shares ``limits.buffered_bytes_max`` among several listeners. ``secure`` wraps each accepted connection
+    (TLS: ``moldau.runtime.tls.server_wrapper``); if the wrapper has a method ``handshake`` it runs within
+    ``limits.handshake_ms``. Started with the ``Server``, whose ``statistics()`` shells export. Raises ``OSError`` if
+    the listener dies.
+    """
+    logger = logger if logger is not None else EventLogger("moldau.server")
+    shared = budget if budget is not None else ByteBudget(limits.buffered_bytes_max)
+    server = Server(environment.clock, handler_factory, limits, shared, logger)
+    shared.add_reclaimer(server.reclaim)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.sweep)
+            task_status.started(server)
+            while True:
+                connection = await listener.accept()
+                refusal = server.refusal(connection.peer_address[0])
+                if refusal is not None:
+                    connection.close()
+                    server.refused += 1
+                    if server.refused & (server.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood stays readable
+                        logger.warning(
+                            "connection-refused",
+                            peer=connection.peer_address[0],
+                            reason=refusal,
+                            refused=server.refused,
+                        )
+                    continue
+                server.accepted += 1
+                nursery.start_soon(server.run_connection, server.accepted, connection, secure)
+    finally:
+        shared.remove_reclaimer(server.reclaim)
+        listener.close()
