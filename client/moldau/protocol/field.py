@@ -36,7 +36,8 @@ S = TypeVar("S", bound="Struct")
 class FieldSpec:
     """One row of a message table.
 
-    ``kind`` is a wire type (``"int32"``, ``"string"``, ``"struct"`` ...); with ``is_array`` it is the type of the elements.
+    ``kind`` is a wire type (``"int32"``, ``"string"``, ``"struct"`` ...); with ``is_array`` it is the type of the
+    elements.
     """
 
     kind: str
