@@ -1,0 +1,142 @@
+"""The private API by which brokers follow the committed metadata log: bodies in msgpack, one request, one response.
+
+A follower asks a controller (any, active or not) for what is committed from its next offset on, and the controller
+waits a while when there is nothing (long poll). When the wanted part of the log is no longer at hand, the answer is
+the first piece of a snapshot instead; the follower then asks for the further pieces by the snapshot's offset. Only
+committed entries are ever served, so a follower needs no truncation, and may change controllers at will.
+
+    request  = msgpack [1, cluster_id, node_id, next_offset, wait_ms, bytes_max, snapshot_offset, piece]
+    response = msgpack [1, error_code, leader_id, leader_epoch, committed_offset, entries,
+                        snapshot_offset, pieces, complete]
+    entry    = msgpack [offset, epoch, command]
+
+``snapshot_offset`` is -1 when no snapshot is meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgpack
+
+from moldau_quorum.records import MetadataCorruptError
+
+METADATA_FETCH_KEY: Final = 20_100
+"""API key of the fetch, served on controller listeners only and never advertised."""
+METADATA_FETCH_VERSION: Final = 1
+FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
+FETCH_WAIT_MS_MAX: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFetchRequest:
+    """What a follower wants."""
+
+    cluster_id: str = ""
+    """Empty when the follower does not know its cluster yet; else a mismatch is refused."""
+    node_id: int
+    next_offset: int
+    """First offset that the follower does not have."""
+    wait_ms: int = 500
+    bytes_max: int = FETCH_BYTES_MAX
+    snapshot_offset: int = -1
+    """Continues that snapshot; -1 asks for the log."""
+    piece: int = 0
+    """First piece of the snapshot that is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFetchResponse:
+    """What a controller has."""
+
+    error_code: int = 0
+    """NONE, INCONSISTENT_CLUSTER_ID, SNAPSHOT_NOT_FOUND, or BROKER_NOT_AVAILABLE: it is cut off from the quorum."""
+    leader_id: int = -1
+    leader_epoch: int = 0
+    committed_offset: int = -1
+    """Last committed offset that the controller knows."""
+    entries: tuple[tuple[int, int, bytes], ...] = ()
+    """Offset, epoch and encoded command, in order; the command is empty where Raft wrote the entry for itself."""
+    snapshot_offset: int = -1
+    pieces: tuple[bytes, ...] = ()
+    complete: bool = False
+    """Whether ``pieces`` end the snapshot."""
+
+
+def encode_fetch_request(request: MetadataFetchRequest) -> bytes:
+    """The body of a request."""
+    fields = (
+        METADATA_FETCH_VERSION,
+        request.cluster_id,
+        request.node_id,
+        request.next_offset,
+        request.wait_ms,
+        request.bytes_max,
+        request.snapshot_offset,
+        request.piece,
+    )
+    return bytes(msgpack.packb(fields))
+
+
+def decode_fetch_request(body: bytes | memoryview) -> MetadataFetchRequest:
+    """Parses a request; raises ``MetadataCorruptError``."""
+    fields = _unpack(body, (int, str, int, int, int, int, int, int))
+    return MetadataFetchRequest(
+        cluster_id=fields[1],
+        node_id=fields[2],
+        next_offset=fields[3],
+        wait_ms=max(0, min(fields[4], FETCH_WAIT_MS_MAX)),
+        bytes_max=max(1, min(fields[5], FETCH_BYTES_MAX)),
+        snapshot_offset=fields[6],
+        piece=max(0, fields[7]),
+    )
+
+
+def encode_fetch_response(response: MetadataFetchResponse) -> bytes:
+    """The body of a response."""
+    fields = (
+        METADATA_FETCH_VERSION,
+        response.error_code,
+        response.leader_id,
+        response.leader_epoch,
+        response.committed_offset,
+        response.entries,
+        response.snapshot_offset,
+        response.pieces,
+        response.complete,
+    )
+    return bytes(msgpack.packb(fields))
+
+
+def decode_fetch_response(body: bytes | memoryview) -> MetadataFetchResponse:
+    """Parses a response; raises ``MetadataCorruptError``."""
+    fields = _unpack(body, (int, int, int, int, int, tuple, int, tuple, bool))
+    entries, pieces = fields[5], fields[7]
+    for entry in entries:
+        if type(entry) is not tuple or [type(part) for part in entry] != [int, int, bytes]:
+            raise MetadataCorruptError("an entry of a metadata fetch response is ill-typed")
+    if not all(type(piece) is bytes for piece in pieces):
+        raise MetadataCorruptError("a snapshot piece of a metadata fetch response is ill-typed")
+    return MetadataFetchResponse(
+        error_code=fields[1],
+        leader_id=fields[2],
+        leader_epoch=fields[3],
+        committed_offset=fields[4],
+        entries=entries,
+        snapshot_offset=fields[6],
+        pieces=pieces,
+        complete=fields[8],
+    )
+
+
+def _unpack(body: bytes | memoryview, expected: tuple[type, ...]) -> tuple:  # type: ignore[type-arg]
+    try:
+        fields = msgpack.unpackb(body, use_list=False)
+    except (ValueError, RecursionError) as error:
+        raise MetadataCorruptError("a metadata fetch message is not valid msgpack") from error
+    if type(fields) is not tuple or not fields or fields[0] != METADATA_FETCH_VERSION:
+        raise MetadataCorruptError("a metadata fetch message has an unknown version")
+    if tuple(type(value) for value in fields) != expected:
+        raise MetadataCorruptError("a metadata fetch message is ill-typed")
+    return fields

@@ -1,0 +1,200 @@
+"""A broker's copy of the metadata: an image that follows the committed log of the quorum.
+
+``MetadataFollower.run`` fetches from one controller at a time, the active one or any other, and changes to the next
+when that one dies, falls silent or is cut off from its quorum. The first fetch usually brings a snapshot, the later
+ones the tail. Each step calls back once with a delta, in order, from the follower's task; the callback must not wait.
+
+Nothing is kept on disk: a broker that starts always asks. A broker that cannot reach any controller keeps its last
+image and goes on serving with it; it cannot become leader of anything new, because that takes a newer image.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.codec import ProtocolError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.log import EventLogger
+from moldau.runtime.rpc import RpcConnection
+from moldau.runtime.sync import Signal
+from moldau_quorum.image import MetadataDelta, MetadataImage, delta_between
+from moldau_quorum.metadata_fetch import (
+    METADATA_FETCH_KEY,
+    METADATA_FETCH_VERSION,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from moldau_quorum.records import MetadataCorruptError, decode_command
+from moldau_quorum.snapshot import SnapshotReader
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from moldau.runtime.environment import Environment
+
+CONNECT_TIMEOUT_MS: Final = 1_000
+FETCH_WAIT_MS: Final = 500
+"""Long poll: an idle follower asks twice a second, and so notices within a second that its controller hangs."""
+FETCH_GRACE_MS: Final = 1_500
+"""How much longer than the long poll an answer may take before another controller is asked."""
+RETRY_BACKOFF_MS: Final = 50
+
+
+class InconsistentClusterError(Exception):
+    """The controllers belong to another cluster than this node."""
+
+
+class MetadataFollower:
+    """Keeps ``image`` up to date."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        voters: Mapping[int, tuple[str, int]],
+        *,
+        node_id: int,
+        cluster_id: str = "",
+        on_delta: Callable[[MetadataDelta], None],
+        on_leader: Callable[[int], None] | None = None,
+        connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
+    ) -> None:
+        """``on_delta`` gets every non-empty step, ``on_leader`` the active controller's id as answers tell it.
+
+        ``cluster_id``, when not empty, must be that of the controllers.
+        """
+        self._environment = environment
+        self._voters = dict(sorted(voters.items()))
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._on_delta = on_delta
+        self._on_leader = on_leader
+        self._open = connect or self._open_plain
+        self._target = environment.random.choice(list(self._voters))
+        self._changed = Signal()
+        self._log = EventLogger("moldau.metadata-follower", node=node_id)
+        self._caught_up = False
+        self.image = MetadataImage()
+        """The newest image; never changed, only replaced."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the image has once reached what a controller knew to be committed."""
+        return self._caught_up
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follows until cancelled; started when the image has caught up for the first time.
+
+        Raises:
+            InconsistentClusterError: the controllers belong to another cluster.
+        """
+        started = False
+        while True:
+            host, port = self._voters[self._target]
+            try:
+                with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                    connection = await self._open(host, port)
+                try:
+                    while True:
+                        await self._step(connection)
+                        if self._caught_up and not started:
+                            started = True
+                            task_status.started()
+                finally:
+                    connection.close()
+            except (OSError, trio.TooSlowError, ProtocolError, KafkaError, MetadataCorruptError) as error:
+                self._log.debug("metadata-fetch-failed", controller=self._target, error=error)
+                ids = list(self._voters)
+                self._target = ids[(ids.index(self._target) + 1) % len(ids)]
+                await trio.sleep(RETRY_BACKOFF_MS * (0.5 + self._environment.random.random()) / 1000)
+
+    async def wait_for_offset(self, offset: int) -> None:
+        """Waits until the image contains ``offset``. The caller sets the deadline."""
+        await self._changed.wait_until(lambda: self.image.offset >= offset)
+
+    async def wait_until(self, condition: Callable[[MetadataImage], bool]) -> None:
+        """Waits until ``condition`` holds for the newest image. The caller sets the deadline."""
+        await self._changed.wait_until(lambda: condition(self.image))
+
+    async def _open_plain(self, host: str, port: int) -> RpcConnection:
+        return await RpcConnection.open(self._environment, host, port, f"broker-{self._node_id}")
+
+    async def _fetch(
+        self, connection: RpcConnection, *, snapshot_offset: int = -1, piece: int = 0
+    ) -> MetadataFetchResponse:
+        request = MetadataFetchRequest(
+            cluster_id=self._cluster_id,
+            node_id=self._node_id,
+            next_offset=self.image.offset + 1,
+            wait_ms=FETCH_WAIT_MS if self._caught_up else 0,
+            snapshot_offset=snapshot_offset,
+            piece=piece,
+        )
+        with trio.fail_after((FETCH_WAIT_MS + FETCH_GRACE_MS) / 1000):
+            body = await connection.request_raw(
+                METADATA_FETCH_KEY, METADATA_FETCH_VERSION, encode_fetch_request(request)
+            )
+        response = decode_fetch_response(body)
+        if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise InconsistentClusterError(
+                f"controller {self._target} does not belong to cluster {self._cluster_id}, of which this node is part"
+            )
+        if response.error_code != ErrorCode.NONE:
+            raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")
+        if self._on_leader is not None and response.leader_id >= 0:
+            self._on_leader(response.leader_id)
+        return response
+
+    async def _step(self, connection: RpcConnection) -> None:
+        response = await self._fetch(connection)
+        if response.snapshot_offset >= 0:
+            image = await self._read_snapshot(connection, response)
+            self._advance(delta_between(self.image, image))
+        elif response.entries:
+            editor = self.image.edit()
+            last_offset, last_epoch = self.image.offset, self.image.epoch
+            for offset, epoch, command in response.entries:
+                if offset <= last_offset:
+                    raise MetadataCorruptError(f"offset {offset} follows {last_offset}")
+                if command:  # Raft's own entries hold none
+                    editor.replay_command(decode_command(command))
+                last_offset, last_epoch = offset, epoch
+            self._advance(editor.finish(offset=last_offset, epoch=last_epoch))
+        if self.image.offset >= response.committed_offset >= 0:
+            self._caught_up = True
+            self._changed.notify()
+
+    async def _read_snapshot(self, connection: RpcConnection, response: MetadataFetchResponse) -> MetadataImage:
+        """Reads the rest of a snapshot whose first pieces have come."""
+        reader = SnapshotReader()
+        offset = response.snapshot_offset
+        count = 0
+        while True:
+            for piece in response.pieces:
+                reader.feed(piece)
+                await trio.lowlevel.checkpoint()
+            count += len(response.pieces)
+            if response.complete:
+                image = reader.finish()
+                if image.offset <= self.image.offset:
+                    raise MetadataCorruptError(f"a snapshot of offset {image.offset} is older than {self.image.offset}")
+                return image
+            if not response.pieces:
+                raise MetadataCorruptError("a snapshot does not go on")
+            response = await self._fetch(connection, snapshot_offset=offset, piece=count)
+            if response.snapshot_offset != offset:
+                raise MetadataCorruptError(f"snapshot {response.snapshot_offset} instead of {offset}")
+
+    def _advance(self, delta: MetadataDelta) -> None:
+        cluster_id = delta.image.cluster_id
+        if cluster_id and self._cluster_id and cluster_id != self._cluster_id:
+            raise InconsistentClusterError(
+                f"controller {self._target} belongs to cluster {cluster_id}, this node to {self._cluster_id}"
+            )
+        self._cluster_id = self._cluster_id or cluster_id
+        self.image = delta.image
+        self._on_delta(delta)
+        self._changed.notify()
