@@ -1,0 +1,73 @@
+"""Helpers for tasks that must go on: exponential backoff, and restarting what failed for a passing reason.
+
+What may be restarted is named by its exceptions. A broken invariant (``AssertionError``) and everything else that is
+not named goes up and ends the node: it then restarts with clean state from its disk, which is the better cure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from moldau.runtime.environment import Environment
+    from moldau.runtime.log import EventLogger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffPolicy:
+    """Waits of ``initial_ms * factor**n``, at most ``max_ms``, each spread by ``jitter`` (KIP-580: 0.2)."""
+
+    initial_ms: float = 100.0
+    max_ms: float = 1_000.0
+    factor: float = 2.0
+    jitter: float = 0.2
+
+    def delay_ms(self, failures: int, random: random.Random) -> float:
+        """Returns the wait after the ``failures``-th failure in a row (1 is the first)."""
+        assert failures >= 1, "no wait before the first failure"
+        exponent = min(failures - 1, 64)
+        delay = min(self.max_ms, self.initial_ms * self.factor**exponent)
+        return delay * (1 + self.jitter * (2 * random.random() - 1))
+
+
+async def run_with_restarts(
+    environment: Environment,
+    name: str,
+    work: Callable[[], Awaitable[None]],
+    *,
+    restart_on: tuple[type[Exception], ...] = (OSError, trio.TooSlowError),
+    policy: BackoffPolicy | None = None,
+    healthy_ms: float = 10_000.0,
+    logger: EventLogger,
+) -> None:
+    """Runs ``work`` until it returns; after an exception of ``restart_on`` waits and runs it again, without end.
+
+    A run of at least ``healthy_ms`` forgets the earlier failures. Exception groups are restarted when all that is in
+    them is of ``restart_on``.
+    """
+    policy = policy if policy is not None else BackoffPolicy()
+    failures = 0
+    while True:
+        started_ms = environment.clock.monotonic_ms()
+        try:
+            await work()
+        except BaseExceptionGroup as group:
+            if group.split(restart_on)[1] is not None:
+                raise
+            error: BaseException = group
+        except restart_on as single:
+            error = single
+        else:
+            return
+        if environment.clock.monotonic_ms() - started_ms >= healthy_ms:
+            failures = 0
+        failures += 1
+        delay_ms = policy.delay_ms(failures, environment.random)
+        logger.warning("restarting", task=name, error=repr(error), failures=failures, delay_ms=delay_ms)
+        await trio.sleep(delay_ms / 1000)
