@@ -1,0 +1,74 @@
+"""Rows of the source as Arrow record batches, made from decoded columns without touching single records.
+
+The schema is the one Spark derives from the source's DDL; Spark compares the two exactly, down to field names and
+units.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from moldau.records import BinaryColumn, Columns
+
+DDL = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+DDL_HEADERS = DDL + ", headers array<struct<key:string,value:binary>>"
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_HEADERS = pa.list_(pa.field("element", _HEADER))
+_FIELDS = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("timestampType", pa.int32()),
+]
+SCHEMA = pa.schema(_FIELDS)
+SCHEMA_HEADERS = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
+
+
+def to_record_batch(
+    columns: Columns, topic: str, partition: int, timestamp_type: int, *, headers: bool
+) -> pa.RecordBatch:
+    """Wraps the columns of one partition's records; buffers are shared, not copied, except timestamps (ms to us)."""
+    length = columns.length
+    milliseconds = _fixed(pa.timestamp("ms", tz="UTC"), length, columns.timestamps)
+    arrays = [
+        _variable(pa.binary(), columns.keys),
+        _variable(pa.binary(), columns.values),
+        pa.repeat(pa.scalar(topic, pa.string()), length),
+        pa.repeat(pa.scalar(partition, pa.int32()), length),
+        _fixed(pa.int64(), length, columns.offsets),
+        milliseconds.cast(pa.timestamp("us", tz="UTC")),
+        pa.repeat(pa.scalar(timestamp_type, pa.int32()), length),
+    ]
+    if headers:
+        arrays.append(_headers(columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA_HEADERS if headers else SCHEMA)
+
+
+def _fixed(kind: pa.DataType, length: int, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
+
+
+def _variable(kind: pa.DataType, column: BinaryColumn) -> pa.Array:
+    validity = pa.py_buffer(column.validity) if column.null_count else None
+    return pa.Array.from_buffers(
+        kind, column.length, [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)], column.null_count
+    )
+
+
+def _headers(columns: Columns) -> pa.Array:
+    """Headers as lists; a record without headers has null, as with Spark's Kafka source."""
+    pairs = pa.StructArray.from_arrays(
+        [_variable(pa.string(), columns.header_keys), _variable(pa.binary(), columns.header_values)],
+        fields=list(_HEADER),
+    )
+    bounds = _fixed(pa.int32(), columns.length + 1, columns.header_offsets)
+    without = pc.equal(pc.subtract(bounds.slice(1), bounds.slice(0, columns.length)), 0)
+    return pa.ListArray.from_arrays(bounds, pairs, type=_HEADERS, mask=without)

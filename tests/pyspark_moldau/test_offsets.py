@@ -1,0 +1,60 @@
+"""Goal: micro-batches lose and repeat nothing, whatever the limits. Method: properties of the arithmetic on offsets."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_moldau.offsets import OffsetRange, from_checkpoint, limit_rows, split_ranges, to_checkpoint
+
+partitions = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20))
+starts_and_lengths = st.dictionaries(partitions, st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=12)
+
+
+@given(starts_and_lengths)
+def test_the_checkpoint_form_is_lossless_and_ordered(spans):
+    offsets = {partition: start for partition, (start, _) in spans.items()}
+    document = to_checkpoint(offsets)
+    assert from_checkpoint(document) == offsets
+    assert list(document) == sorted(document)
+
+
+@given(starts_and_lengths, st.integers(1, 10**7))
+def test_a_limited_batch_makes_progress_in_every_partition_and_stays_near_the_limit(spans, rows_max):
+    start = {partition: low for partition, (low, _) in spans.items()}
+    end = {partition: low + length for partition, (low, length) in spans.items()}
+    limited = limit_rows(start, end, rows_max)
+    taken = {partition: limited[partition] - start[partition] for partition in spans}
+    assert limited.keys() == end.keys()
+    assert all((taken[one] > 0) == (length > 0) and taken[one] <= length for one, (_, length) in spans.items())
+    assert sum(taken.values()) <= max(rows_max, rows_max + len(spans) - 1)
+
+
+def test_the_limit_is_shared_in_proportion():
+    end = {("a", 0): 300, ("a", 1): 100}
+    assert limit_rows({("a", 0): 0, ("a", 1): 0}, end, 100) == {("a", 0): 75, ("a", 1): 25}
+
+
+@given(starts_and_lengths, st.one_of(st.none(), st.integers(1, 40)), st.one_of(st.none(), st.integers(1000, 10**6)))
+def test_split_ranges_cover_exactly_what_they_were_made_of(spans, partitions_min, records_max):
+    whole = [
+        OffsetRange(topic=topic, partition=number, start=start, end=start + length)
+        for (topic, number), (start, length) in spans.items()
+    ]
+    parts = split_ranges(whole, partitions_min=partitions_min, records_max=records_max)
+    for one in whole:
+        pieces = [part for part in parts if (part.topic, part.partition) == (one.topic, one.partition)]
+        assert all(piece.start < piece.end for piece in pieces)
+        bounds = [piece.start for piece in pieces] + [one.end]
+        assert [piece.end for piece in pieces] == bounds[1:]
+        assert not pieces or pieces[0].start == one.start
+        assert bool(pieces) == (one.end > one.start)
+        assert records_max is None or all(piece.end - piece.start <= records_max for piece in pieces)
+
+
+def test_large_partitions_are_divided_until_there_are_enough_tasks():
+    whole = [
+        OffsetRange(topic="a", partition=0, start=0, end=900),
+        OffsetRange(topic="a", partition=1, start=0, end=100),
+    ]
+    parts = split_ranges(whole, partitions_min=10, records_max=None)
+    assert [part.end - part.start for part in parts if part.partition == 0] == [100] * 9
+    assert len(parts) == 10

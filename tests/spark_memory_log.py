@@ -1,0 +1,55 @@
+"""A log in memory for tests of the Spark source: real record batches behind the source's port."""
+
+from __future__ import annotations
+
+from moldau.records import ColumnBuilder, Record, decode_columns, encode_batch, iterate_batches
+from pyspark_moldau.options import EARLIEST, LATEST
+from pyspark_moldau.reader import Chunk, DataLossError
+
+
+class MemoryLog:
+    """Partitions as lists of records; implements ``LogReader``."""
+
+    def __init__(self, partitions):
+        self.starts = dict.fromkeys(partitions, 0)
+        self.records = {partition: [] for partition in partitions}
+
+    def append(self, partition, *pairs):
+        log = self.records[partition]
+        for timestamp, key, value, headers in pairs:
+            log.append(Record(self.starts[partition] + len(log), timestamp, key, value, headers))
+
+    def drop_before(self, partition, offset):
+        kept = [record for record in self.records[partition] if record.offset >= offset]
+        self.records[partition] = kept
+        self.starts[partition] = offset
+
+    def partitions(self, subscription):
+        return sorted(partition for partition in self.records if partition[0] in (subscription.topics or ()))
+
+    def offsets(self, timestamps):
+        result = {}
+        for partition, timestamp in timestamps.items():
+            log = self.records[partition]
+            if timestamp == EARLIEST:
+                result[partition] = self.starts[partition]
+            elif timestamp == LATEST:
+                result[partition] = self.starts[partition] + len(log)
+            else:
+                result[partition] = next((r.offset for r in log if r.timestamp >= timestamp), None)
+        return result
+
+    def read(self, work, *, fail_on_data_loss):
+        partition = (work.topic, work.partition)
+        if work.start < self.starts[partition] and fail_on_data_loss:
+            raise DataLossError("gone")
+        log = self.records[partition]
+        first = self.starts[partition]
+        for start in range(0, len(log), 3):  # small batches, so that ranges begin and end inside of them
+            some = log[start : start + 3]
+            data = encode_batch([(r.timestamp, r.key, r.value, r.headers) for r in some], base_offset=first + start)
+            builder = ColumnBuilder()
+            for position, header in iterate_batches(data):
+                decode_columns(builder, data, position, header, first_offset=work.start, end_offset=work.end)
+            if builder.length:
+                yield Chunk(columns=builder.finish(), timestamp_type=0)
