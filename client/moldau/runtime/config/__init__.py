@@ -1,0 +1,92 @@
+"""Configuration: every key with type, default, bounds and meaning; parsing with clear errors; the texts it comes from.
+
+``BROKER_CONFIG`` serves nodes of either role, ``TOPIC_CONFIG`` topics (each key falls back to a broker key),
+``PRODUCER_CONFIG``, ``CONSUMER_CONFIG`` and ``ADMIN_CONFIG`` the clients. Names and defaults are Kafka's unless a key
+says otherwise. ``python -m moldau.runtime.config.docs`` writes docs/config.md from the declarations.
+"""
+
+from moldau.runtime.config.declaration import (
+    REQUIRED,
+    Config,
+    ConfigError,
+    ConfigKey,
+    ConfigSchema,
+    ConfigSource,
+    ConfigType,
+    DynamicScope,
+    Synonym,
+    Value,
+)
+from moldau.runtime.config.listeners import (
+    ListenerEndpoint,
+    QuorumVoter,
+    SecurityProtocol,
+    addresses,
+    advertised_listeners,
+    broker_listeners,
+    controller_listener_names,
+    controller_listeners,
+    inter_broker_listener_name,
+    listeners,
+    log_dirs,
+    metadata_log_dir,
+    parse_address,
+    quorum_voters,
+)
+from moldau.runtime.config.schemas import (
+    ADMIN_CONFIG,
+    BROKER_CONFIG,
+    CONSUMER_CONFIG,
+    PRODUCER_CONFIG,
+    TOPIC_CONFIG,
+    parse_server_config,
+    topic_config,
+    topic_defaults,
+)
+from moldau.runtime.config.text import (
+    environment_name,
+    environment_overrides,
+    parse_config_text,
+    parse_properties,
+    parse_toml,
+)
+
+__all__ = [
+    "ADMIN_CONFIG",
+    "BROKER_CONFIG",
+    "CONSUMER_CONFIG",
+    "PRODUCER_CONFIG",
+    "REQUIRED",
+    "TOPIC_CONFIG",
+    "Config",
+    "ConfigError",
+    "ConfigKey",
+    "ConfigSchema",
+    "ConfigSource",
+    "ConfigType",
+    "DynamicScope",
+    "ListenerEndpoint",
+    "QuorumVoter",
+    "SecurityProtocol",
+    "Synonym",
+    "Value",
+    "addresses",
+    "advertised_listeners",
+    "broker_listeners",
+    "controller_listener_names",
+    "controller_listeners",
+    "environment_name",
+    "environment_overrides",
+    "inter_broker_listener_name",
+    "listeners",
+    "log_dirs",
+    "metadata_log_dir",
+    "parse_address",
+    "parse_config_text",
+    "parse_properties",
+    "parse_server_config",
+    "parse_toml",
+    "quorum_voters",
+    "topic_config",
+    "topic_defaults",
+]

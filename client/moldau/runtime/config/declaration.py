@@ -1,0 +1,410 @@
+"""Declarations of configuration keys, and their parsing into a typed, immutable ``Config``.
+
+Theory of operation: a ``ConfigKey`` says name, type, default, what is allowed, and how it may change at run time; a
+``ConfigSchema`` is a set of keys with the checks that span several of them. ``ConfigSchema.parse`` takes texts (or
+already typed values), reports every problem at once in one ``ConfigError`` (key, value, what is allowed, the nearest
+known key), and yields a ``Config``. Names and defaults are Kafka's; a key of Moldau alone is marked ``is_own``. Pure:
+no file and no environment variable is read here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Value = bool | int | float | str | tuple[str, ...] | None
+"""What a parsed value can be; ``None`` only where the key's default is ``None``."""
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(enum.IntEnum):
+    """Type of a value; the numbers are those of DescribeConfigs (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class DynamicScope(enum.Enum):
+    """How a broker key can be changed while the broker runs (KIP-226)."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from; the numbers are those of DescribeConfigs (KIP-226)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class _Required(enum.Enum):
+    REQUIRED = enum.auto()
+
+
+REQUIRED = _Required.REQUIRED
+"""Marks a key without default: parsing fails where it is missing."""
+
+_RANGES = {
+    ConfigType.INT: (-(2**31), INT_MAX),
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.LONG: (-(2**63), LONG_MAX),
+}
+_NUMBERS = {ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE}
+
+
+class ConfigError(ValueError):
+    """A configuration cannot be used. ``problems`` lists every reason, one line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A broker key that a topic key falls back to; its value is multiplied by ``factor`` (hours to milliseconds
+    ...).
+    """
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One key. ``minimum`` and ``maximum`` are inclusive; ``choices`` bounds a string, or each element of a list."""
+
+    name: str
+    type: ConfigType
+    default: Value | _Required
+    doc: str
+    group: str = "General"
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    ignores_case: bool = False  # of choices; the value keeps the spelling of the choice
+    dynamic: DynamicScope = DynamicScope.READ_ONLY
+    synonyms: tuple[Synonym, ...] = ()  # of a topic key, the first that is set wins
+    is_own: bool = False  # Kafka has no such key, or another default
+    has_effect: bool = True  # False: accepted so that files written for Kafka work
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type is ConfigType.PASSWORD
+
+    def allowed(self) -> str:
+        """Says in words which values are right."""
+        if self.choices:
+            return ("a list of " if self.type is ConfigType.LIST else "one of ") + ", ".join(self.choices)
+        if self.type is ConfigType.BOOLEAN:
+            return "true or false"
+        if self.type not in _NUMBERS:
+            return {ConfigType.LIST: "a comma-separated list"}.get(self.type, "a string")
+        lows, highs = self._bounds()
+        low = max(lows, default=None)
+        high = min(highs, default=None)
+        kind = "a number" if self.type is ConfigType.DOUBLE else "an integer"
+        if low is None and high is None:
+            return kind
+        if high is None:
+            return f"{kind} of at least {low}"
+        if low is None:
+            return f"{kind} of at most {high}"
+        return f"{kind} from {low} to {high}"
+
+    def _bounds(self) -> tuple[list[float], list[float]]:
+        low, high = _RANGES.get(self.type, (None, None))
+        lows = [bound for bound in (low, self.minimum) if bound is not None]
+        highs = [bound for bound in (high, self.maximum) if bound is not None]
+        return lows, highs
+
+    def parse(self, raw: object) -> Value:
+        """Returns the typed value of ``raw`` (text, or a value of the type). Raises ``ValueError`` with what is
+        allowed.
+        """
+        try:
+            value = self._convert(raw)
+        except (ValueError, OverflowError):
+            raise ValueError(f"must be {self.allowed()}") from None
+        if value is None:
+            return None
+        if self.type is ConfigType.LIST:
+            assert isinstance(value, tuple)
+            return tuple(self._choose(element) for element in value)
+        if isinstance(value, str):
+            return self._choose(value)
+        if not isinstance(value, tuple) and self.type in _NUMBERS:
+            lows, highs = self._bounds()
+            # "not >=" instead of "<" so that NaN is refused.
+            if not all(value >= bound for bound in lows) or not all(value <= bound for bound in highs):
+                raise ValueError(f"must be {self.allowed()}")
+        return value
+
+    def _choose(self, value: str) -> str:
+        if not self.choices or value in self.choices:
+            return value
+        if self.ignores_case:
+            for choice in self.choices:
+                if choice.lower() == value.lower():
+                    return choice
+        raise ValueError(f"must be {self.allowed()}")
+
+    def _convert(self, raw: object) -> Value:
+        if raw is None:
+            if self.default is not None:
+                raise ValueError
+            return None
+        match self.type:
+            case ConfigType.BOOLEAN:
+                if isinstance(raw, bool):
+                    return raw
+                text = str(raw).strip().lower()
+                if text not in ("true", "false"):
+                    raise ValueError
+                return text == "true"
+            case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+                if isinstance(raw, bool) or (isinstance(raw, float) and not raw.is_integer()):
+                    raise ValueError
+                # int() would take "1_000", which Kafka refuses.
+                if isinstance(raw, str) and "_" in raw:
+                    raise ValueError
+                return int(raw) if isinstance(raw, int | float | str) else int(str(raw))
+            case ConfigType.DOUBLE:
+                if isinstance(raw, bool):
+                    raise ValueError
+                return float(raw) if isinstance(raw, int | float) else float(str(raw))
+            case ConfigType.LIST:
+                if isinstance(raw, str):
+                    return tuple(part for part in (piece.strip() for piece in raw.split(",")) if part)
+                if isinstance(raw, list | tuple):
+                    return tuple(str(element) for element in raw)
+                raise ValueError
+            case _:
+                if isinstance(raw, bool):
+                    return "true" if raw else "false"
+                if not isinstance(raw, str | int | float):
+                    raise ValueError
+                return str(raw).strip() if self.type is not ConfigType.PASSWORD else str(raw)
+
+    def format(self, value: Value) -> str | None:
+        """Returns the value as text, as DescribeConfigs shows it."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+class Config:
+    """Typed values of every key of a schema. Immutable; ``with_values`` makes changed copies.
+
+    The ``get_`` methods raise ``KeyError`` for an undeclared name and ``TypeError`` for the wrong type or a value of
+    None: both are mistakes of the caller, not of the user. Use the ``_or_none`` forms for keys whose default is None.
+    """
+
+    __slots__ = ("_set", "_values", "schema")
+
+    def __init__(self, schema: ConfigSchema, values: Mapping[str, Value], explicit: Mapping[str, Value]) -> None:
+        self.schema = schema
+        self._values = dict(values)
+        self._set = dict(explicit)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={self.text(name, hide=True)!r}" for name in sorted(self._set))
+        return f"Config({self.schema.name}: {shown})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return NotImplemented
+        return self.schema is other.schema and self._values == other._values and self._set == other._set
+
+    def __hash__(self) -> int:
+        return hash((self.schema.name, tuple(sorted(self._set))))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def get(self, name: str) -> Value:
+        """Returns the value whatever its type."""
+        return self._values[name]
+
+    def is_set(self, name: str) -> bool:
+        """Whether the value was given, and is not the default."""
+        return name in self._set
+
+    def explicit(self) -> dict[str, Value]:
+        """The values that were given."""
+        return dict(self._set)
+
+    def text(self, name: str, *, hide: bool = False) -> str | None:
+        """Returns the value as text; ``hide`` shows sensitive ones as ``[hidden]``."""
+        key = self.schema.key(name)
+        value = self._values[name]
+        if hide and key.is_sensitive and value is not None:
+            return "[hidden]"
+        return key.format(value)
+
+    def get_int(self, name: str) -> int:
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}, not an integer")
+        return value
+
+    def get_int_or_none(self, name: str) -> int | None:
+        return None if self._values[name] is None else self.get_int(name)
+
+    def get_bool(self, name: str) -> bool:
+        value = self._values[name]
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}, not a boolean")
+        return value
+
+    def get_double(self, name: str) -> float:
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} is {value!r}, not a number")
+        return float(value)
+
+    def get_str(self, name: str) -> str:
+        value = self._values[name]
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}, not a string")
+        return value
+
+    def get_str_or_none(self, name: str) -> str | None:
+        return None if self._values[name] is None else self.get_str(name)
+
+    def get_list(self, name: str) -> tuple[str, ...]:
+        value = self._values[name]
+        if not isinstance(value, tuple):
+            raise TypeError(f"{name} is {value!r}, not a list")
+        return value
+
+    def with_values(self, changes: Mapping[str, object]) -> Config:
+        """Returns a copy with ``changes`` on top, checked anew. Raises ``ConfigError``."""
+        merged: dict[str, object] = dict(self._set)
+        merged.update(changes)
+        return self.schema.parse(merged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSchema:
+    """A set of keys, with the checks that span several of them (each returns problems, one line each)."""
+
+    name: str
+    keys: Mapping[str, ConfigKey]
+    checks: tuple[Callable[[Config], list[str]], ...] = ()
+    listener_prefix: str | None = field(default=None)  # "listener.name.": a known key may follow prefix, name and dot
+
+    @staticmethod
+    def of(
+        name: str,
+        keys: Sequence[ConfigKey],
+        checks: tuple[Callable[[Config], list[str]], ...] = (),
+        listener_prefix: str | None = None,
+    ) -> ConfigSchema:
+        """Builds a schema; two keys of one name are a mistake."""
+        table: dict[str, ConfigKey] = {}
+        for key in keys:
+            assert key.name not in table, f"{key.name} is declared twice"
+            table[key.name] = key
+        return ConfigSchema(name=name, keys=table, checks=checks, listener_prefix=listener_prefix)
+
+    def key(self, name: str) -> ConfigKey:
+        """Returns the declaration of ``name``, which may carry a listener prefix. Raises ``KeyError``."""
+        if name in self.keys:
+            return self.keys[name]
+        plain = self._without_listener(name)
+        if plain is None:
+            raise KeyError(name)
+        return self.keys[plain]
+
+    def _without_listener(self, name: str) -> str | None:
+        prefix = self.listener_prefix
+        if prefix is None or not name.startswith(prefix):
+            return None
+        # listener.name.<listener>.<key> or listener.name.<listener>.<sasl mechanism>.<key>
+        rest = name[len(prefix) :].split(".", 1)
+        if len(rest) == 2:
+            if rest[1] in self.keys:
+                return rest[1]
+            mechanism, _, plain = rest[1].partition(".")
+            if mechanism and plain.startswith("sasl.") and plain in self.keys:
+                return plain
+        return None
+
+    def nearest(self, name: str) -> str | None:
+        """Returns the known key that looks most like ``name``, None where nothing does."""
+        close = difflib.get_close_matches(name, self.keys, n=1, cutoff=0.6)
+        return close[0] if close else None
+
+    def unknown(self, name: str) -> str:
+        """Says that ``name`` is unknown, with the nearest known key."""
+        nearest = self.nearest(name)
+        return f"{name}: unknown {self.name} configuration key" + (f"; did you mean {nearest}?" if nearest else "")
+
+    def parse_value(self, name: str, raw: object) -> Value:
+        """Parses one value. Raises ``ConfigError``."""
+        try:
+            key = self.key(name)
+        except KeyError:
+            raise ConfigError([self.unknown(name)]) from None
+        try:
+            return key.parse(raw)
+        except ValueError as error:
+            shown = "[hidden]" if key.is_sensitive else repr(raw)
+            raise ConfigError([f"{name} = {shown}: {error}"]) from None
+
+    def parse(self, given: Mapping[str, object]) -> Config:
+        """Parses ``given``; missing keys take their defaults. Raises ``ConfigError`` with every problem."""
+        problems: list[str] = []
+        explicit: dict[str, Value] = {}
+        for name, raw in given.items():
+            try:
+                explicit[name] = self.parse_value(name, raw)
+            except ConfigError as error:
+                problems.extend(error.problems)
+        values: dict[str, Value] = {}
+        for name, key in self.keys.items():
+            if name in explicit:
+                values[name] = explicit[name]
+            elif key.default is not REQUIRED:
+                values[name] = key.default
+            elif name not in given:
+                problems.append(f"{name}: missing {self.name} configuration key; it must be {key.allowed()}")
+        for name, value in explicit.items():
+            values.setdefault(name, value)
+        if problems:
+            raise ConfigError(problems)
+        config = Config(self, values, explicit)
+        for check in self.checks:
+            problems.extend(check(config))
+        if problems:
+            raise ConfigError(problems)
+        return config

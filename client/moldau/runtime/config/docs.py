@@ -1,0 +1,72 @@
+"""Writes docs/config.md from the declarations: ``python -m moldau.runtime.config.docs > docs/config.md``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
+from moldau.runtime.config.schemas import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_INTRODUCTION = """# Configuration
+
+This page is generated from the declarations in `moldau.runtime.config` (`python -m moldau.runtime.config.docs`). Names
+and defaults are Apache Kafka's, except where a key is marked *Moldau*: Kafka has no such key, or another default or
+range.
+
+A node reads one file, `moldau server CONFIG`: Java properties, or TOML where the name ends in `.toml` (tables join
+their names with dots, lists may be lists). An environment variable overrides a key: `MOLDAU_LOG_DIRS` is `log.dirs`.
+An unknown key is an error that names the nearest known one. Changes at run time: *read-only* keys need a restart,
+*per-broker* keys can be changed for one broker, *cluster-wide* ones also for all.
+"""
+
+
+def _default(key: ConfigKey) -> str:
+    if key.default is REQUIRED:
+        return "required"
+    if key.default is None:
+        return "none"
+    text = key.format(key.default)
+    return f"`{text}`" if text else "empty"
+
+
+def _row(key: ConfigKey, *, is_broker: bool) -> str:
+    doc = ("*Moldau.* " if key.is_own else "") + key.doc
+    if key.synonyms:
+        doc += " Broker: " + ", ".join(f"`{synonym.name}`" for synonym in key.synonyms) + "."
+    allowed = "secret" if key.type is ConfigType.PASSWORD else key.allowed()
+    change = f" | {key.dynamic.value}" if is_broker else ""
+    return f"| `{key.name}` | {_default(key)} | {allowed} | {doc}{change} |"
+
+
+def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False) -> list[str]:
+    lines = [f"## {title}", ""]
+    groups: dict[str, list[ConfigKey]] = {}
+    for key in keys:
+        groups.setdefault(key.group, []).append(key)
+    for group, members in groups.items():
+        lines += [f"### {group}", ""]
+        lines.append("| key | default | allowed | meaning |" + (" change |" if is_broker else ""))
+        lines.append("|---|---|---|---|" + ("---|" if is_broker else ""))
+        lines.extend(_row(key, is_broker=is_broker) for key in members)
+        lines.append("")
+    return lines
+
+
+def render() -> str:
+    """Returns docs/config.md."""
+    lines = [_INTRODUCTION]
+    lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True)
+    lines += _section("Topics", TOPIC_CONFIG.keys.values())
+    lines += _section("Producer", PRODUCER_CONFIG.keys.values())
+    lines += _section("Consumer", CONSUMER_CONFIG.keys.values())
+    lines += _section("Admin client", ADMIN_CONFIG.keys.values())
+    assert all(isinstance(key.dynamic, DynamicScope) for key in BROKER_CONFIG.keys.values())
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,282 @@
+"""Typed values of the keys that name addresses: listeners, their security protocols, quorum voters, bootstrap
+servers.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.runtime.config.declaration import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.config.declaration import Config
+
+_LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(.*):(-?\d+)")
+_VOTER = re.compile(r"(\d+)@(.+):(\d+)")
+
+
+class SecurityProtocol(enum.IntEnum):
+    """What a listener speaks below Kafka's protocol; the numbers are Kafka's."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerEndpoint:
+    """One listener. An empty host binds all interfaces; port 0 takes a free one."""
+
+    listener_name: str
+    security_protocol: SecurityProtocol
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.listener_name}://{_join(self.host, self.port)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumVoter:
+    """One voter of the metadata quorum."""
+
+    node_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@{_join(self.host, self.port)}"
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host(text: str) -> str:
+    if text.startswith("[") and text.endswith("]"):
+        return text[1:-1]
+    if ":" in text:
+        raise ValueError("an IPv6 address must stand in brackets")
+    return text
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port {port} is not from 0 to 65535")
+    return port
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Parses ``host:port`` (an IPv6 host in brackets). Raises ``ValueError``."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise ValueError(f"{text!r} is not host:port")
+    try:
+        return _host(host), _port(port)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+
+
+def parse_protocol_map(entries: Sequence[str]) -> dict[str, SecurityProtocol]:
+    """Parses ``NAME:PROTOCOL`` entries of ``listener.security.protocol.map``. Raises ``ValueError``."""
+    protocols: dict[str, SecurityProtocol] = {}
+    for entry in entries:
+        name, colon, protocol = entry.partition(":")
+        if not colon or protocol not in SecurityProtocol.__members__:
+            known = ", ".join(SecurityProtocol.__members__)
+            raise ValueError(f"{entry!r} is not NAME:PROTOCOL with a protocol of {known}")
+        if name.upper() in protocols:
+            raise ValueError(f"listener {name} is mapped twice")
+        protocols[name.upper()] = SecurityProtocol[protocol]
+    return protocols
+
+
+def _parse_endpoints(entries: Sequence[str], protocols: dict[str, SecurityProtocol]) -> tuple[ListenerEndpoint, ...]:
+    endpoints: dict[str, ListenerEndpoint] = {}
+    for entry in entries:
+        match = _LISTENER.fullmatch(entry)
+        if match is None:
+            raise ValueError(f"{entry!r} is not NAME://host:port")
+        name = match[1].upper()
+        if name not in protocols:
+            raise ValueError(f"listener {name} has no protocol in listener.security.protocol.map")
+        if name in endpoints:
+            raise ValueError(f"listener {name} is given twice")
+        try:
+            endpoints[name] = ListenerEndpoint(
+                listener_name=name, security_protocol=protocols[name], host=_host(match[2]), port=_port(match[3])
+            )
+        except ValueError as error:
+            raise ValueError(f"{entry!r}: {error}") from None
+    return tuple(endpoints.values())
+
+
+def _protocols(config: Config) -> dict[str, SecurityProtocol]:
+    try:
+        return parse_protocol_map(config.get_list("listener.security.protocol.map"))
+    except ValueError as error:
+        raise ConfigError([f"listener.security.protocol.map: {error}"]) from None
+
+
+def listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
+    """Returns the endpoints of ``listeners``. Raises ``ConfigError``."""
+    protocols = _protocols(config)
+    # A controller listener without a mapping of its own is PLAINTEXT, as in Kafka.
+    for name in config.get_list("controller.listener.names"):
+        if not config.is_set("listener.security.protocol.map"):
+            protocols.setdefault(name.upper(), SecurityProtocol.PLAINTEXT)
+    try:
+        return _parse_endpoints(config.get_list("listeners"), protocols)
+    except ValueError as error:
+        raise ConfigError([f"listeners: {error}"]) from None
+
+
+def controller_listener_names(config: Config) -> tuple[str, ...]:
+    """Returns the upper-case names of ``controller.listener.names``."""
+    return tuple(name.upper() for name in config.get_list("controller.listener.names"))
+
+
+def broker_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
+    """Returns the listeners that clients and brokers use (all but those of the controller)."""
+    controllers = controller_listener_names(config)
+    return tuple(endpoint for endpoint in listeners(config) if endpoint.listener_name not in controllers)
+
+
+def controller_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
+    """Returns the listeners that only the controller serves."""
+    controllers = controller_listener_names(config)
+    return tuple(endpoint for endpoint in listeners(config) if endpoint.listener_name in controllers)
+
+
+def advertised_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
+    """Returns what the broker tells clients: ``advertised.listeners``, or where that is not set the broker's listeners.
+
+    An empty host or a port of 0 stays: the server puts in what it bound. Raises ``ConfigError``.
+    """
+    given = config.get("advertised.listeners")
+    if given is None:
+        return broker_listeners(config)
+    try:
+        return _parse_endpoints(config.get_list("advertised.listeners"), _protocols(config))
+    except ValueError as error:
+        raise ConfigError([f"advertised.listeners: {error}"]) from None
+
+
+def inter_broker_listener_name(config: Config) -> str:
+    """Returns the name of the listener over which brokers talk to each other. Raises ``ConfigError``."""
+    name = config.get_str_or_none("inter.broker.listener.name")
+    if name is not None:
+        return name.upper()
+    wanted = SecurityProtocol[config.get_str("security.inter.broker.protocol")]
+    for endpoint in broker_listeners(config):
+        if endpoint.security_protocol is wanted:
+            return endpoint.listener_name
+    raise ConfigError(
+        [f"inter.broker.listener.name: not set, and no listener speaks {wanted.name} (security.inter.broker.protocol)"]
+    )
+
+
+def quorum_voters(config: Config) -> tuple[QuorumVoter, ...]:
+    """Returns the voters of ``controller.quorum.voters``, ascending by node id. Raises ``ConfigError``."""
+    voters: dict[int, QuorumVoter] = {}
+    for entry in config.get_list("controller.quorum.voters"):
+        match = _VOTER.fullmatch(entry)
+        if match is None:
+            raise ConfigError([f"controller.quorum.voters: {entry!r} is not id@host:port"])
+        node_id = int(match[1])
+        if node_id in voters:
+            raise ConfigError([f"controller.quorum.voters: node {node_id} is given twice"])
+        try:
+            voters[node_id] = QuorumVoter(node_id=node_id, host=_host(match[2]), port=_port(match[3]))
+        except ValueError as error:
+            raise ConfigError([f"controller.quorum.voters: {entry!r}: {error}"]) from None
+    return tuple(voters[node_id] for node_id in sorted(voters))
+
+
+def addresses(config: Config, key: str) -> tuple[tuple[str, int], ...]:
+    """Returns the ``host:port`` pairs of a list key such as ``bootstrap.servers``. Raises ``ConfigError``."""
+    try:
+        return tuple(parse_address(entry) for entry in config.get_list(key))
+    except ValueError as error:
+        raise ConfigError([f"{key}: {error}"]) from None
+
+
+def log_dirs(config: Config) -> tuple[str, ...]:
+    """Returns the log directories: ``log.dirs``, or where that is not set ``log.dir``."""
+    given = config.get("log.dirs")
+    return (config.get_str("log.dir"),) if given is None else config.get_list("log.dirs")
+
+
+def metadata_log_dir(config: Config) -> str:
+    """Returns the directory of the metadata log: ``metadata.log.dir``, or the first log directory."""
+    return config.get_str_or_none("metadata.log.dir") or log_dirs(config)[0]
+
+
+def check_server(config: Config) -> list[str]:
+    """The checks of a node's configuration that span several keys; returns problems."""
+    problems: list[str] = []
+    roles = config.get_list("process.roles")
+    try:
+        endpoints = listeners(config)
+        voters = quorum_voters(config)
+        advertised = advertised_listeners(config)
+        addresses(config, "controller.quorum.bootstrap.servers")
+    except ConfigError as error:
+        return list(error.problems)
+    names = {endpoint.listener_name: endpoint for endpoint in endpoints}
+    node_id = config.get_int("node.id")
+    controllers = controller_listener_names(config)
+    if not roles:
+        problems.append("process.roles: must name broker, controller or both")
+    if not voters and not config.get_list("controller.quorum.bootstrap.servers"):
+        problems.append("controller.quorum.voters: no controller is known; give id@host:port of each voter")
+    if not controllers:
+        problems.append("controller.listener.names: must name the listener of the controllers, for example CONTROLLER")
+    if "controller" in roles:
+        problems.extend(
+            f"controller.listener.names: listener {name} is not in listeners"
+            for name in controllers
+            if name not in names
+        )
+        if voters and node_id not in [voter.node_id for voter in voters]:
+            problems.append(f"node.id = {node_id}: a controller must be one of controller.quorum.voters")
+    elif voters and node_id in [voter.node_id for voter in voters]:
+        problems.append(f"node.id = {node_id}: is among controller.quorum.voters, but process.roles lacks controller")
+    if "broker" in roles:
+        if not any(name not in controllers for name in names):
+            problems.append("listeners: a broker needs a listener besides those of controller.listener.names")
+        else:
+            try:
+                inter_broker = inter_broker_listener_name(config)
+            except ConfigError as error:
+                problems.extend(error.problems)
+            else:
+                if inter_broker not in [endpoint.listener_name for endpoint in advertised]:
+                    problems.append(f"inter.broker.listener.name: {inter_broker} is not among the advertised listeners")
+        problems.extend(
+            f"advertised.listeners: {endpoint.listener_name} is a controller listener or not in listeners"
+            for endpoint in advertised
+            if endpoint.listener_name in controllers or endpoint.listener_name not in names
+        )
+    if not log_dirs(config):
+        problems.append("log.dirs: must name at least one directory")
+    if config.get_int("broker.session.timeout.ms") <= config.get_int("broker.heartbeat.interval.ms"):
+        problems.append("broker.session.timeout.ms: must be above broker.heartbeat.interval.ms")
+    if config.get_int("group.min.session.timeout.ms") > config.get_int("group.max.session.timeout.ms"):
+        problems.append("group.min.session.timeout.ms: must not be above group.max.session.timeout.ms")
+    return problems

@@ -1,0 +1,155 @@
+"""The schemas of Moldau, and the way from texts to a node's configuration and to a topic's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigSchema, Value
+from moldau.runtime.config.keys_client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
+from moldau.runtime.config.keys_coordinator import GROUP_KEYS, TRANSACTION_KEYS
+from moldau.runtime.config.keys_log import LOG_KEYS
+from moldau.runtime.config.keys_node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
+from moldau.runtime.config.keys_replication import FETCH_KEYS, REPLICATION_KEYS
+from moldau.runtime.config.keys_security import SECURITY_KEYS
+from moldau.runtime.config.keys_topic import TOPIC_KEYS
+from moldau.runtime.config.listeners import addresses, check_server
+from moldau.runtime.config.text import environment_overrides, parse_config_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+IDEMPOTENT_IN_FLIGHT_MAX = 5
+"""A broker remembers the last five batches of a producer; with more in flight it could not tell a repetition."""
+
+
+def _check_client(config: Config) -> list[str]:
+    problems: list[str] = []
+    if not config.get_list("bootstrap.servers"):
+        problems.append("bootstrap.servers: must name at least one host:port")
+    try:
+        addresses(config, "bootstrap.servers")
+    except ConfigError as error:
+        problems.extend(error.problems)
+    return problems
+
+
+def _check_producer(config: Config) -> list[str]:
+    problems: list[str] = []
+    acks_all = config.get_str("acks") in ("all", "-1")
+    wants_idempotence = config.is_set("enable.idempotence") and config.get_bool("enable.idempotence")
+    is_transactional = config.get_str_or_none("transactional.id") is not None
+    in_flight = config.get_int("max.in.flight.requests.per.connection")
+    if wants_idempotence or is_transactional:
+        reason = "transactional.id" if is_transactional else "enable.idempotence"
+        if not acks_all:
+            problems.append(f"acks = {config.get_str('acks')!r}: must be all with {reason}")
+        if in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
+            problems.append(
+                f"max.in.flight.requests.per.connection = {in_flight}: "
+                f"must be at most {IDEMPOTENT_IN_FLIGHT_MAX} with {reason}"
+            )
+        if config.get_int("retries") == 0:
+            problems.append(f"retries = 0: must be at least 1 with {reason}")
+    if is_transactional and config.is_set("enable.idempotence") and not config.get_bool("enable.idempotence"):
+        problems.append("enable.idempotence = false: must be true with transactional.id")
+    least = config.get_int("linger.ms") + config.get_int("request.timeout.ms")
+    if config.get_int("delivery.timeout.ms") < least and config.is_set("delivery.timeout.ms"):
+        problems.append(
+            f"delivery.timeout.ms = {config.get_int('delivery.timeout.ms')}: must be at least "
+            f"linger.ms + request.timeout.ms = {least}"
+        )
+    return problems
+
+
+def idempotence_enabled(config: Config) -> bool:
+    """Whether a producer with this configuration is idempotent: by default yes, unless other keys make it
+    impossible.
+    """
+    if config.is_set("enable.idempotence"):
+        return config.get_bool("enable.idempotence")
+    return (
+        config.get_str("acks") in ("all", "-1")
+        and config.get_int("max.in.flight.requests.per.connection") <= IDEMPOTENT_IN_FLIGHT_MAX
+        and config.get_int("retries") > 0
+    )
+
+
+def _check_consumer(config: Config) -> list[str]:
+    problems: list[str] = []
+    reset = config.get_str("auto.offset.reset")
+    if reset not in ("earliest", "latest", "none") and not reset.startswith("by_duration:P"):
+        problems.append(
+            f"auto.offset.reset = {reset!r}: must be earliest, latest, none or "
+            "by_duration:<ISO 8601 duration such as PT1H>"
+        )
+    if config.get_int("heartbeat.interval.ms") >= config.get_int("session.timeout.ms"):
+        problems.append("heartbeat.interval.ms: must be below session.timeout.ms")
+    if not config.get_list("partition.assignment.strategy"):
+        problems.append("partition.assignment.strategy: must name at least one assignor")
+    if config.get_str_or_none("group.instance.id") is not None and config.get_str_or_none("group.id") is None:
+        problems.append("group.instance.id: needs group.id")
+    return problems
+
+
+def _check_topic(config: Config) -> list[str]:
+    if config.get_int("min.compaction.lag.ms") > config.get_int("max.compaction.lag.ms"):
+        return ["min.compaction.lag.ms: must not be above max.compaction.lag.ms"]
+    return []
+
+
+BROKER_CONFIG = ConfigSchema.of(
+    "broker",
+    (
+        *NODE_KEYS,
+        *QUORUM_KEYS,
+        *NETWORK_KEYS,
+        *LOG_KEYS,
+        *REPLICATION_KEYS,
+        *FETCH_KEYS,
+        *GROUP_KEYS,
+        *TRANSACTION_KEYS,
+        *SECURITY_KEYS,
+    ),
+    (check_server,),
+    listener_prefix="listener.name.",
+)
+TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic,))
+PRODUCER_CONFIG = ConfigSchema.of("producer", (*CLIENT_KEYS, *PRODUCER_KEYS), (_check_client, _check_producer))
+CONSUMER_CONFIG = ConfigSchema.of("consumer", (*CLIENT_KEYS, *CONSUMER_KEYS), (_check_client, _check_consumer))
+ADMIN_CONFIG = ConfigSchema.of("admin", (*CLIENT_KEYS, *ADMIN_KEYS), (_check_client,))
+
+
+def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -> Config:
+    """Parses the configuration file of a node, with the ``MOLDAU_`` variables of ``environ`` on top. Raises
+    ``ConfigError``.
+    """
+    given = parse_config_text(text, file_name)
+    given.update(environment_overrides(BROKER_CONFIG, environ))
+    return BROKER_CONFIG.parse(given)
+
+
+def topic_defaults(broker: Config) -> dict[str, Value]:
+    """Returns the value of each topic key that the broker's keys give: the first synonym that is set, else the
+    default.
+    """
+    defaults: dict[str, Value] = {}
+    for key in TOPIC_CONFIG.keys.values():
+        for synonym in key.synonyms:
+            value = broker.get(synonym.name)
+            if broker.is_set(synonym.name) and value is not None:
+                if synonym.factor != 1:
+                    assert isinstance(value, int)
+                    value = -1 if value < 0 else min(value * synonym.factor, LONG_MAX)
+                defaults[key.name] = value
+                break
+    return defaults
+
+
+def topic_config(broker: Config, overrides: Mapping[str, str]) -> Config:
+    """Returns the configuration of a topic: ``overrides`` on top of the broker's keys. Raises ``ConfigError``.
+
+    ``is_set`` is true for what the topic or the broker set. Only ``overrides`` of the topic count as its own.
+    """
+    given: dict[str, object] = dict(topic_defaults(broker))
+    given.update(overrides)
+    return TOPIC_CONFIG.parse(given)

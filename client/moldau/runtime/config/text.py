@@ -1,0 +1,125 @@
+"""Texts that hold a configuration: Java properties, TOML, environment variables. Pure: texts in, mappings out."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+from moldau.runtime.config.declaration import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.runtime.config.declaration import ConfigSchema
+
+ENVIRONMENT_PREFIX = "MOLDAU_"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_config_text(text: str, file_name: str) -> dict[str, object]:
+    """Parses a configuration file by its name: TOML where it ends in ``.toml``, else Java properties."""
+    if file_name.endswith(".toml"):
+        return parse_toml(text, file_name)
+    return dict(parse_properties(text, file_name))
+
+
+def parse_toml(text: str, file_name: str = "TOML") -> dict[str, object]:
+    """Parses TOML. Tables are joined by dots: ``[log]`` with ``dirs = [...]`` is ``log.dirs``. Raises
+    ``ConfigError``.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
+    flat: dict[str, object] = {}
+    _flatten("", document, flat, file_name)
+    return flat
+
+
+def _flatten(prefix: str, table: Mapping[str, object], flat: dict[str, object], file_name: str) -> None:
+    for name, value in table.items():
+        full = prefix + name
+        if isinstance(value, dict):
+            _flatten(full + ".", value, flat, file_name)
+        elif full in flat:
+            raise ConfigError([f"{file_name}: {full} is given twice"])
+        elif isinstance(value, list) and any(isinstance(element, dict | list) for element in value):
+            raise ConfigError([f"{file_name}: {full} must be a plain list"])
+        elif isinstance(value, bool | int | float | str | list):
+            flat[full] = value
+        else:
+            raise ConfigError([f"{file_name}: {full} = {value}: dates and times are no configuration values"])
+
+
+def parse_properties(text: str, file_name: str = "properties") -> dict[str, str]:
+    """Parses Java properties: ``key=value``, ``key: value``, ``#`` and ``!`` comments, continued lines, escapes.
+
+    Raises ``ConfigError`` for a key that is given twice or a broken escape.
+    """
+    properties: dict[str, str] = {}
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        logical = line.lstrip()
+        if not logical or logical[0] in "#!":
+            continue
+        while _ends_with_odd_backslashes(logical):
+            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip()
+        key, value = _split(logical)
+        try:
+            name = _unescape(key)
+            content = _unescape(value).rstrip()
+        except ValueError as error:
+            raise ConfigError([f"{file_name}, line {number}: {error}"]) from None
+        if name in properties:
+            raise ConfigError([f"{file_name}, line {number}: {name} is given twice"])
+        properties[name] = content
+    return properties
+
+
+def _ends_with_odd_backslashes(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    at = 0
+    while at < len(line) and line[at] not in "=: \t\f":
+        at += 2 if line[at] == "\\" else 1
+    rest = line[at:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:at], rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\" or at == len(text):
+            out.append(char)
+            continue
+        char = text[at]
+        at += 1
+        if char == "u":
+            digits = text[at : at + 4]
+            try:
+                out.append(chr(int(digits, 16)) if len(digits) == 4 else chr(-1))
+            except ValueError:
+                raise ValueError(f"\\u{digits} is no Unicode escape") from None
+            at += 4
+        else:
+            out.append(_ESCAPES.get(char, char))
+    return "".join(out)
+
+
+def environment_name(key: str) -> str:
+    """Returns the environment variable that overrides ``key``: ``log.dirs`` is ``MOLDAU_LOG_DIRS``."""
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
+
+
+def environment_overrides(schema: ConfigSchema, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the keys of ``schema`` that ``environ`` sets. Other ``MOLDAU_`` variables are not for this schema."""
+    return {key: environ[environment_name(key)] for key in schema.keys if environment_name(key) in environ}
