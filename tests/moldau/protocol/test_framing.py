@@ -1,0 +1,117 @@
+"""Goal: frames carry the right header for every API and version, and hostile headers are refused.
+
+Method: every API and version is framed and read back; header bytes are compared with ones written by hand; headers
+are cut.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from moldau.protocol.codec import DecodeError, EncodeError, decode
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.framing import (
+    decode_request_header,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.protocol.messages.metadata import MetadataRequest
+
+
+def test_every_api_is_framed_and_read_back() -> None:
+    for key, api in APIS.items():
+        assert api.request.__api_key__ == api.response.__api_key__ == key == ApiKey(key)
+        for version in range(api.versions.first, api.versions.last + 1):
+            request = api.request()
+            frame = encode_request(request, version, 12, "me")
+            assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+            header = decode_request_header(frame, 4)
+            assert (header.api_key, header.api_version) == (key, version)
+            assert (header.correlation_id, header.client_id) == (12, "me")
+            assert decode(api.request, version, frame, header.body_offset) == request
+            response = encode_response(api.response(), version, 13)
+            assert int.from_bytes(response[:4], "big") == len(response) - 4
+            assert decode_response(api.response, version, response[4:]) == (13, api.response())
+
+
+def test_header_bytes() -> None:
+    assert encode_request(HeartbeatRequest(), 3, 1, None)[4:14] == b"\0\x0c\0\x03\0\0\0\x01\xff\xff"
+    assert encode_request(HeartbeatRequest(), 4, 1, "ab")[4:17] == b"\0\x0c\0\x04\0\0\0\x01\0\x02ab\0"
+    assert encode_response(HeartbeatResponse(), 4, 2) == b"\0\0\0\x0c\0\0\0\x02\0" + bytes(6) + b"\0"
+    assert request_header_version(ApiKey.HEARTBEAT, 4) == 2
+    assert response_header_version(ApiKey.HEARTBEAT, 3) == 0
+
+
+def test_api_versions_answers_with_header_zero_always() -> None:
+    """KIP-511: a client that does not know the server yet must be able to read the answer."""
+    response = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)])
+    for version in range(5):
+        assert response_header_version(ApiKey.API_VERSIONS, version) == 0
+        frame = encode_response(response, version, 9)
+        assert frame[8:10] == b"\0\x23"
+        assert decode_response(ApiVersionsResponse, version, frame[4:]) == (9, response)
+    assert request_header_version(ApiKey.API_VERSIONS, 3) == 2
+
+
+def test_headers_of_unknown_apis_and_versions_are_read_as_version_1() -> None:
+    """The dispatcher must learn what was asked for, to answer or to refuse by name."""
+    frame = encode_request(ApiVersionsRequest(), 3, 7, "c")
+    future = frame[4:6] + b"\0\x63" + frame[8:]
+    header = decode_request_header(future)
+    assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (18, 99, 7, "c")
+    header = decode_request_header(b"\x4e\x20\0\x01\0\0\0\x05\xff\xff")
+    assert (header.api_key, header.client_id, header.body_offset) == (20000, None, 10)
+
+
+def test_cut_headers_are_errors() -> None:
+    frame = encode_request(MetadataRequest(), 12, 7, "client")[4:]
+    end = decode_request_header(frame).body_offset
+    for cut in range(end):
+        with pytest.raises(DecodeError):
+            decode_request_header(frame[:cut])
+    for bad in (b"\0\x03\0\x01\0\0\0\x05\xff\xfe", b"\0\x03\0\x01\0\0\0\x05\0\x01\xff"):
+        with pytest.raises(DecodeError):
+            decode_request_header(bad)
+    with pytest.raises(DecodeError):
+        decode_response(HeartbeatResponse, 4, b"\0\0")
+
+
+@given(st.binary(max_size=60))
+def test_random_headers_raise_only_decode_errors(data: bytes) -> None:
+    try:
+        header = decode_request_header(data)
+    except DecodeError:
+        return
+    assert 10 <= header.body_offset <= len(data)
+
+
+def test_client_id_too_long() -> None:
+    with pytest.raises(EncodeError):
+        encode_request(MetadataRequest(), 1, 1, "x" * 40000)
+
+
+def test_error_codes() -> None:
+    assert ErrorCode(-1).name == "UNKNOWN_SERVER_ERROR"
+    assert [int(code) for code in sorted(ErrorCode)] == list(range(-1, 134))
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER.refreshes_metadata
+    assert ErrorCode.PRODUCER_FENCED.fatal
+    assert not any(code.fatal and code.retriable for code in ErrorCode)
+    assert not any(code.refreshes_metadata and not code.retriable for code in ErrorCode)
+    assert ErrorCode.of(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert all(code.message.endswith(".") for code in ErrorCode)
+    error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in 30000 ms")
+    assert str(error) == "REQUEST_TIMED_OUT: no answer in 30000 ms"
+    assert error.retriable
+
+
+def test_error_codes_agree_with_kio() -> None:
+    from kio.schema.errors import ErrorCode as KioErrorCode
+
+    for theirs in KioErrorCode:
+        ours = ErrorCode(int(theirs))
+        assert ours.retriable == theirs.retriable, ours.name

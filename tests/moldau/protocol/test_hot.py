@@ -1,0 +1,237 @@
+"""Goal: the hand-written Produce and Fetch paths mean exactly what the compiled codecs mean.
+
+Method: samples of every version are read by both and written by both; cut and mutated frames must fail in both or in
+neither.
+"""
+
+import random
+from uuid import UUID
+
+import pytest
+
+from moldau.protocol import hot
+from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
+from moldau.protocol.framing import encode_response
+from moldau.protocol.messages import fetch, produce
+from protocol_samples import Sampler, samples, versions_of
+
+
+def raw_topic(version: int, name: str, topic_id: UUID) -> bytes:
+    return topic_id.bytes if version >= 13 else name.encode()
+
+
+def produce_view(request: produce.ProduceRequest, version: int) -> hot.ProduceRequestView:
+    return hot.ProduceRequestView(
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        [
+            (
+                raw_topic(version, topic.name, topic.topic_id),
+                [(part.index, memoryview(part.records or b"")) for part in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ],
+    )
+
+
+def fetch_view(request: fetch.FetchRequest, version: int) -> hot.FetchRequestView:
+    state = request.replica_state
+    return hot.FetchRequestView(
+        state.replica_id if version >= 15 else request.replica_id,
+        state.replica_epoch,
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+        request.session_id,
+        request.session_epoch,
+        [
+            (
+                raw_topic(version, topic.topic, topic.topic_id),
+                [
+                    hot.FetchPartitionView(
+                        part.partition,
+                        part.current_leader_epoch,
+                        part.fetch_offset,
+                        part.last_fetched_epoch,
+                        part.log_start_offset,
+                        part.partition_max_bytes,
+                        part.replica_directory_id.bytes,
+                        part.high_watermark,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+        [
+            (raw_topic(version, topic.topic, topic.topic_id), tuple(topic.partitions))
+            for topic in request.forgotten_topics_data
+        ],
+        request.rack_id,
+        request.cluster_id,
+    )
+
+
+@pytest.mark.parametrize("version", versions_of(produce.ProduceRequest))
+def test_reading_produce_equals_the_compiled_codec(version: int) -> None:
+    generator = random.Random(version)
+    for extremes in (False, True):
+        for sample in samples(produce.ProduceRequest, version, 25, extremes=extremes):
+            assert isinstance(sample, produce.ProduceRequest)
+            data = b"head" + encode(sample, version)
+            assert hot.read_produce_request(memoryview(data), 4, version) == produce_view(sample, version)
+            for broken in spoiled(generator, data[4:]):
+                same_outcome(produce.ProduceRequest, version, broken)
+
+
+@pytest.mark.parametrize("version", versions_of(fetch.FetchRequest))
+def test_reading_fetch_equals_the_compiled_codec(version: int) -> None:
+    generator = random.Random(version)
+    for extremes in (False, True):
+        for sample in samples(fetch.FetchRequest, version, 25, extremes=extremes):
+            assert isinstance(sample, fetch.FetchRequest)
+            data = b"head" + encode(sample, version)
+            assert hot.read_fetch_request(memoryview(data), 4, version) == fetch_view(sample, version)
+            for broken in spoiled(generator, data[4:]):
+                same_outcome(fetch.FetchRequest, version, broken)
+
+
+def spoiled(generator: random.Random, data: bytes) -> list[bytes]:
+    """Cut and mutated variants, and one with unknown tagged fields where the frame ends in an empty section."""
+    variants = [data[: generator.randrange(len(data))]]
+    for _ in range(6):
+        changed = bytearray(data)
+        changed[generator.randrange(min(len(data), 80))] = generator.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
+        variants.append(bytes(changed))
+    if data.endswith(b"\0"):
+        variants.append(data[:-1] + b"\x02\x40\x02xy\x41\x00")
+    return variants
+
+
+def same_outcome(cls: type[produce.ProduceRequest] | type[fetch.FetchRequest], version: int, data: bytes) -> None:
+    expected: object
+    try:
+        message = decode(cls, version, data)
+        expected = (
+            produce_view(message, version)
+            if isinstance(message, produce.ProduceRequest)
+            else fetch_view(message, version)
+        )
+    except DecodeError:
+        expected = None
+    read = hot.read_produce_request if cls is produce.ProduceRequest else hot.read_fetch_request
+    actual: object
+    try:
+        actual = read(memoryview(data), 0, version)
+    except DecodeError:
+        actual = None
+    assert actual == expected
+
+
+@pytest.mark.parametrize("version", versions_of(produce.ProduceResponse))
+def test_writing_produce_equals_the_compiled_codec(version: int) -> None:
+    sampler = Sampler(version)
+    for _ in range(40):
+        sample = sampler.message(produce.ProduceResponse, version)
+        assert isinstance(sample, produce.ProduceResponse)
+        topics = [
+            (
+                raw_topic(version, topic.name, topic.topic_id),
+                [
+                    hot.ProducePartitionResult(
+                        part.index,
+                        part.error_code,
+                        part.base_offset,
+                        part.log_append_time_ms,
+                        part.log_start_offset,
+                        [(error.batch_index, error.batch_index_error_message) for error in part.record_errors],
+                        part.error_message,
+                        part.current_leader.leader_id,
+                        part.current_leader.leader_epoch,
+                    )
+                    for part in topic.partition_responses
+                ],
+            )
+            for topic in sample.responses
+        ]
+        endpoints = [hot.NodeEndpointResult(e.node_id, e.host, e.port, e.rack) for e in sample.node_endpoints]
+        frame = hot.write_produce_response(version, 77, topics, sample.throttle_time_ms, endpoints)
+        assert frame == encode_response(sample, version, 77)
+
+
+def placeholders(data: object, generator: random.Random) -> list[bytes]:
+    """Cut record bytes into parts, as a log that reads from two files would."""
+    assert isinstance(data, bytes)
+    middle = generator.randint(0, len(data))
+    return [part for part in (data[:middle], data[middle:]) if part]
+
+
+@pytest.mark.parametrize("version", versions_of(fetch.FetchResponse))
+def test_writing_fetch_equals_the_compiled_codec(version: int) -> None:
+    generator = random.Random(version)
+    sampler = Sampler(version)
+    for _ in range(40):
+        sample = sampler.message(fetch.FetchResponse, version)
+        assert isinstance(sample, fetch.FetchResponse)
+        topics = []
+        for topic in sample.responses:
+            results = []
+            for part in topic.partitions:
+                part.records = part.records or b""
+                aborted = part.aborted_transactions
+                diverging, leader, snapshot = part.diverging_epoch, part.current_leader, part.snapshot_id
+                results.append(
+                    hot.FetchPartitionResult(
+                        part.partition_index,
+                        part.error_code,
+                        part.high_watermark,
+                        part.last_stable_offset,
+                        part.log_start_offset,
+                        len(part.records),
+                        placeholders(part.records, generator),
+                        None if aborted is None else [(a.producer_id, a.first_offset) for a in aborted],
+                        part.preferred_read_replica,
+                        None if diverging == fetch.EpochEndOffset() else (diverging.epoch, diverging.end_offset),
+                        None if leader == fetch.LeaderIdAndEpoch() else (leader.leader_id, leader.leader_epoch),
+                        None if snapshot == fetch.SnapshotId() else (snapshot.end_offset, snapshot.epoch),
+                    )
+                )
+            topics.append((raw_topic(version, topic.topic, topic.topic_id), results))
+        parts = hot.write_fetch_response(
+            version,
+            78,
+            topics,
+            throttle_time_ms=sample.throttle_time_ms,
+            error_code=sample.error_code,
+            session_id=sample.session_id,
+            node_endpoints=[hot.NodeEndpointResult(e.node_id, e.host, e.port, e.rack) for e in sample.node_endpoints],
+        )
+        assert b"".join(parts) == encode_response(sample, version, 78)
+
+
+def test_records_stand_in_the_response_as_they_were_given() -> None:
+    """Placeholders of any kind pass through untouched, in order, and count in the size prefix."""
+    first, second = object(), object()
+    results = [hot.FetchPartitionResult(0, 0, 10, 10, 0, 1000, [first, second]), hot.FetchPartitionResult(1, 3)]
+    parts = hot.write_fetch_response(12, 5, [(b"t", results)])
+    assert parts[1] is first
+    assert parts[2] is second
+    head, tail = parts[0], parts[3]
+    assert isinstance(head, bytes)
+    assert isinstance(tail, bytes)
+    assert int.from_bytes(head[:4], "big") == len(head) - 4 + 1000 + len(tail)
+
+
+def test_unknown_versions_are_refused() -> None:
+    for version in (-1, 2, 14):
+        with pytest.raises(UnsupportedVersionError):
+            hot.read_produce_request(memoryview(b""), 0, version)
+        with pytest.raises(UnsupportedVersionError):
+            hot.write_produce_response(version, 1, [])
+    for version in (3, 19):
+        with pytest.raises(UnsupportedVersionError):
+            hot.read_fetch_request(memoryview(b""), 0, version)
+        with pytest.raises(UnsupportedVersionError):
+            hot.write_fetch_response(version, 1, [])
