@@ -1,0 +1,41 @@
+"""The frame of every report: one HTML file without anything from outside."""
+
+from __future__ import annotations
+
+from html import escape
+
+STYLE = """
+:root { color-scheme: light dark; --text: #1b2430; --soft: #5b6876; --back: #fff; --card: #f4f6f9; --edge: #dbe1e8;
+  --main: #1f6fb2; --fill: #1f6fb222; --fault: #c2362b; --repair: #1f8a4c; --shade: #c2362b1c; }
+@media (prefers-color-scheme: dark) { :root { --text: #e4e9ef; --soft: #98a5b3; --back: #12171d; --card: #1b222b;
+  --edge: #2c3641; --main: #63aee8; --fill: #63aee822; --fault: #f0776c; --repair: #5cc98a; --shade: #f0776c22; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
+  max-width: 1000px; padding: 24px; }
+h1 { font-size: 1.6rem; margin: 0 0 .6rem; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .6rem; }
+.verdict { font-size: 1.15rem; font-weight: 600; padding: 12px 16px; border-radius: 8px; border: 1px solid; }
+.verdict.good { color: var(--repair); } .verdict.bad { color: var(--fault); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 12px; }
+.card { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 12px 14px;
+  display: flex; flex-direction: column; overflow-wrap: anywhere; }
+.card b { font-size: 1.5rem; } .name, .hint { color: var(--soft); font-size: .85rem; }
+svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
+.grid { stroke: var(--edge); } .line { fill: none; stroke: var(--main); stroke-width: 2; }
+.area { fill: var(--fill); } .span { fill: var(--shade); }
+.mark { stroke-width: 1.5; stroke-dasharray: 4 3; } .mark.fault { stroke: var(--fault); }
+.mark.repair { stroke: var(--repair); } svg .label.fault { fill: var(--fault); }
+svg .label.repair { fill: var(--repair); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--edge); }
+th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; }
+li { color: var(--soft); }
+"""
+
+
+def page(title: str, body: str) -> str:
+    """A whole page; ``title`` is text, ``body`` is HTML."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
