@@ -1,0 +1,1 @@
+"""Chaos on real processes: faults, workloads and checkers against a running cluster."""
