@@ -1,0 +1,167 @@
+"""Which fault strikes whom and when: a pure plan, drawn from one seed.
+
+A run is cut into windows. Every window draws a subset of the enabled fault kinds, a quarter of the windows draws
+none, so that the cluster is seen breaking, broken and recovering. Within a window each fault of the subset begins at
+a drawn moment and ends before the window does. Whom a fault strikes is drawn as a class (Jepsen's: one, minority,
+majority, majorities-ring, leaders, all); which nodes these are is decided when it strikes, because nobody knows the
+leaders beforehand.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+CALM_SHARE = 0.25
+WINDOW_MS = 30_000.0
+BEGIN_SHARE_MAX = 0.4
+"""A fault begins within this share of its window, and ends before 0.9 of it: the rest shows the recovery."""
+END_SHARE_MAX = 0.9
+
+
+class FaultKind(enum.Enum):
+    """What is done."""
+
+    KILL = "kill"  # SIGKILL, started again at the end of the fault
+    PAUSE = "pause"  # SIGSTOP, SIGCONT at the end
+    RESTART = "restart"  # controlled stop and start, one node after the other
+    CUT = "cut"  # links of the struck nodes to all other members, both ways
+    CUT_ONE_WAY = "cut-one-way"  # only what the struck nodes send
+    ISOLATE = "isolate"  # links to all other members and to the clients
+    SLOW = "slow"  # every byte of the struck nodes comes late
+    RESET = "reset"  # connections of the struck nodes end with RST, again and again
+    REASSIGN = "reassign"  # replicas of partitions move to other brokers
+    ELECT = "elect"  # preferred leaders are elected
+
+
+class Target(enum.Enum):
+    """Whom it strikes."""
+
+    ONE = "one"
+    MINORITY = "minority"
+    MAJORITY = "majority"
+    RING = "majorities-ring"  # of CUT: every node sees a majority, no two see the same one
+    LEADERS = "leaders"  # the active controller, and a broker that leads a partition of the workload
+    ALL = "all"
+
+
+TARGETS: dict[FaultKind, tuple[Target, ...]] = {
+    FaultKind.KILL: (Target.ONE, Target.MINORITY, Target.MAJORITY, Target.LEADERS, Target.ALL),
+    FaultKind.PAUSE: (Target.ONE, Target.MINORITY, Target.MAJORITY, Target.LEADERS, Target.ALL),
+    FaultKind.RESTART: (Target.ONE, Target.LEADERS, Target.ALL),
+    FaultKind.CUT: (Target.ONE, Target.MINORITY, Target.RING, Target.LEADERS),
+    FaultKind.CUT_ONE_WAY: (Target.ONE, Target.LEADERS),
+    FaultKind.ISOLATE: (Target.ONE, Target.LEADERS),
+    FaultKind.SLOW: (Target.ONE, Target.MINORITY, Target.LEADERS, Target.ALL),
+    FaultKind.RESET: (Target.ONE, Target.LEADERS, Target.ALL),
+    FaultKind.REASSIGN: (Target.ONE,),
+    FaultKind.ELECT: (Target.ALL,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFault:
+    """One fault of the plan; times are milliseconds since the start of the run."""
+
+    kind: FaultKind
+    target: Target
+    begin_ms: float
+    end_ms: float
+    seed: int
+    """For the draws that are left until it strikes (which node, which partition, how slow)."""
+
+
+def plan_faults(
+    draw: random.Random,
+    *,
+    duration_ms: float,
+    kinds: Sequence[FaultKind],
+    window_ms: float = WINDOW_MS,
+    calm_share: float = CALM_SHARE,
+) -> tuple[PlannedFault, ...]:
+    """Draws the plan of a run.
+
+    Args:
+        draw: Source of all randomness; the same state gives the same plan.
+        duration_ms: Length of the run; only whole windows that fit get faults.
+        kinds: The enabled kinds; an empty sequence gives an empty plan.
+        window_ms: Length of a window.
+        calm_share: Share of windows without any fault, 0 to 1.
+
+    Returns:
+        The faults in order of their beginning.
+    """
+    if not 0 <= calm_share <= 1:
+        raise ValueError(f"calm_share is {calm_share}; it must lie between 0 and 1")
+    if window_ms <= 0:
+        raise ValueError(f"window_ms is {window_ms}; it must be above 0")
+    planned: list[PlannedFault] = []
+    for number in range(int(duration_ms // window_ms)):
+        if not kinds or draw.random() < calm_share:
+            continue
+        count = draw.randint(1, min(3, len(kinds)))
+        for kind in draw.sample(list(kinds), count):
+            begin = draw.uniform(0, BEGIN_SHARE_MAX)
+            end = draw.uniform(begin + 0.1, END_SHARE_MAX)
+            planned.append(
+                PlannedFault(
+                    kind=kind,
+                    target=draw.choice(TARGETS[kind]),
+                    begin_ms=(number + begin) * window_ms,
+                    end_ms=(number + end) * window_ms,
+                    seed=draw.getrandbits(32),
+                )
+            )
+    return tuple(sorted(planned, key=lambda fault: (fault.begin_ms, fault.kind.value)))
+
+
+def choose_nodes(target: Target, nodes: Sequence[int], leaders: Sequence[int], draw: random.Random) -> list[int]:
+    """Resolves a target class to node ids of one role.
+
+    Args:
+        target: The class; ``RING`` gives all nodes (see ``ring_cuts``).
+        nodes: All nodes of the role.
+        leaders: Those of them that lead something now; when empty, ``LEADERS`` is as ``ONE``.
+        draw: Source of randomness.
+
+    Returns:
+        Sorted ids, at least one if ``nodes`` is not empty.
+    """
+    known = sorted(nodes)
+    if not known:
+        return []
+    minority = max(1, (len(known) - 1) // 2)
+    match target:
+        case Target.ONE:
+            return [draw.choice(known)]
+        case Target.MINORITY:
+            return sorted(draw.sample(known, minority))
+        case Target.MAJORITY:
+            return sorted(draw.sample(known, len(known) // 2 + 1))
+        case Target.LEADERS:
+            return [draw.choice(sorted(leaders))] if leaders else [draw.choice(known)]
+        case Target.RING | Target.ALL:
+            return known
+
+
+def ring_cuts(nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs to cut so that each node keeps links to a majority (itself included), and no two keep the same one.
+
+    Nodes stand on a ring; each keeps its nearest neighbours. With three nodes the ring keeps two links of three.
+    """
+    count = len(nodes)
+    if count <= 3:
+        return [(nodes[0], nodes[-1])] if count == 3 else []
+    reach = (count // 2) // 2 + (count // 2) % 2
+    pairs = []
+    for first in range(count):
+        for second in range(first + 1, count):
+            distance = min(second - first, count - (second - first))
+            if distance > reach:
+                pairs.append((nodes[first], nodes[second]))
+    return pairs

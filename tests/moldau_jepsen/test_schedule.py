@@ -1,0 +1,71 @@
+"""Goal: the plan of faults is repeatable, keeps to its windows, leaves calm ones, and strikes whom it names.
+
+Method: properties over drawn seeds and sizes.
+"""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau_jepsen.chaos.schedule import (
+    TARGETS,
+    FaultKind,
+    Target,
+    choose_nodes,
+    plan_faults,
+    ring_cuts,
+)
+
+
+@given(st.integers(0, 2**32), st.lists(st.sampled_from(FaultKind), unique=True))
+def test_a_seed_names_one_plan_and_faults_stay_in_their_windows(seed: int, kinds: list[FaultKind]) -> None:
+    plan = plan_faults(random.Random(seed), duration_ms=300_000, kinds=kinds)
+    assert plan == plan_faults(random.Random(seed), duration_ms=300_000, kinds=kinds)
+    assert bool(plan) <= bool(kinds)
+    for fault in plan:
+        assert fault.kind in kinds
+        assert fault.target in TARGETS[fault.kind]
+        assert fault.begin_ms < fault.end_ms
+        assert fault.begin_ms // 30_000 == fault.end_ms // 30_000
+
+
+def test_a_quarter_of_the_windows_is_calm() -> None:
+    plan = plan_faults(random.Random(1), duration_ms=30_000 * 2_000, kinds=list(FaultKind))
+    struck = len({fault.begin_ms // 30_000 for fault in plan})
+    assert 0.70 < struck / 2_000 < 0.80
+
+
+@pytest.mark.parametrize("calm_share", [-0.1, 1.1])
+def test_impossible_shares_are_refused(calm_share: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        plan_faults(random.Random(1), duration_ms=1, kinds=[], calm_share=calm_share)
+
+
+@given(st.integers(1, 9), st.sampled_from(Target), st.integers(0, 1000))
+def test_targets_have_the_size_they_are_named_for(count: int, target: Target, seed: int) -> None:
+    nodes = list(range(1, count + 1))
+    chosen = choose_nodes(target, nodes, [count], random.Random(seed))
+    sizes = {
+        Target.ONE: 1,
+        Target.LEADERS: 1,
+        Target.MINORITY: max(1, (count - 1) // 2),
+        Target.MAJORITY: count // 2 + 1,
+        Target.RING: count,
+        Target.ALL: count,
+    }
+    assert len(set(chosen)) == len(chosen) == sizes[target]
+    assert set(chosen) <= set(nodes)
+    if target is Target.LEADERS:
+        assert chosen == [count]
+
+
+@given(st.integers(3, 11))
+def test_on_the_ring_each_node_sees_a_majority(count: int) -> None:
+    nodes = list(range(1, count + 1))
+    cuts = ring_cuts(nodes)
+    assert cuts
+    for node in nodes:
+        seen = count - sum(node in pair for pair in cuts)
+        assert seen > count // 2
