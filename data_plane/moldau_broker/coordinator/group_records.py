@@ -1,0 +1,132 @@
+"""Records of ``__consumer_offsets`` in Kafka's own formats: a 16-bit version, then the fields.
+
+Keys of version 0 and 1 are committed offsets, 2 is a classic group. Values are written in version 3 (or version 1
+where a commit brings its own expiry) and read in every version.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey, GroupMetadataValue
+from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau_broker.coordinator.effects import StateRecord
+
+if TYPE_CHECKING:
+    from moldau.protocol.field import Buffer
+    from moldau.protocol.schema import Data
+
+_VERSION = struct.Struct(">h")
+_OFFSET_KEY_VERSION = 1
+_GROUP_KEY_VERSION = 2
+_GROUP_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION_EXPIRING = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """A committed offset: the next offset to read. Times are Unix milliseconds; an expiry of -1 leaves it to the
+    retention."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """What a record says about one partition's offset; None deletes it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """What a record says about a group; None deletes it."""
+
+    group_id: str
+    value: GroupMetadataValue | None
+
+
+def _versioned(message: Data, version: int) -> bytes:
+    return _VERSION.pack(version) + encode(message, version)
+
+
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> StateRecord:
+    """The record that stores a committed offset, or its tombstone."""
+    key = _versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), _OFFSET_KEY_VERSION)
+    if committed is None:
+        return StateRecord(key, None)
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_ms,
+        expire_timestamp=committed.expire_ms,
+    )
+    expiring = committed.expire_ms != -1
+    return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_EXPIRING if expiring else _OFFSET_VALUE_VERSION))
+
+
+def group_record(group_id: str, value: GroupMetadataValue | None) -> StateRecord:
+    """The record that stores a group's generation, or its tombstone."""
+    key = _versioned(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
+    return StateRecord(key, None if value is None else _versioned(value, _GROUP_VALUE_VERSION))
+
+
+def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | None:
+    """Reads a record; None for a kind that is not known here (a newer coordinator may write such).
+
+    Raises:
+        DecodeError: a record of a known kind is malformed.
+    """
+    if key is None or len(key) < 2:
+        raise DecodeError("a record of a group coordinator has no versioned key")
+    (version,) = _VERSION.unpack_from(key)
+    if version in (0, 1):
+        offset_key = decode(OffsetCommitKey, version, key, 2)
+        committed = None if value is None else _parse_committed(value)
+        return OffsetRecord(
+            group_id=offset_key.group, topic=offset_key.topic, partition=offset_key.partition, committed=committed
+        )
+    if version == _GROUP_KEY_VERSION:
+        group_id = decode(GroupMetadataKey, version, key, 2).group
+        return GroupRecord(group_id=group_id, value=None if value is None else _parse_group(value))
+    return None
+
+
+def _value_version(value: Buffer, cls: type[Data]) -> int:
+    if len(value) < 2:
+        raise DecodeError(f"{cls.__name__} has no version")
+    (version,) = _VERSION.unpack_from(value)
+    if version not in cls.__versions__:
+        raise DecodeError(f"{cls.__name__} of version {version} is not known")
+    return int(version)
+
+
+def _parse_committed(value: Buffer) -> CommittedOffset:
+    message = decode(OffsetCommitValue, _value_version(value, OffsetCommitValue), value, 2)
+    return CommittedOffset(
+        offset=message.offset,
+        leader_epoch=message.leader_epoch,
+        metadata=message.metadata,
+        commit_ms=message.commit_timestamp,
+        expire_ms=message.expire_timestamp,
+    )
+
+
+def _parse_group(value: Buffer) -> GroupMetadataValue:
+    message = decode(GroupMetadataValue, _value_version(value, GroupMetadataValue), value, 2)
+    for member in message.members:
+        member.subscription = bytes(member.subscription)
+        member.assignment = bytes(member.assignment)
+    return message
