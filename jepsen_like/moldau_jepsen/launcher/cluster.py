@@ -322,7 +322,7 @@ def start_cluster(
         raise LauncherUsageError(f"{directory} is not a directory")
     if directory.is_dir() and any(directory.iterdir()):
         raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
-    nodes = plan_nodes(spec, directory, choose_ports(spec.nodes, spec.base_port))
+    nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
     try:
         for node in nodes:
             Path(node.directory).mkdir(parents=True)

@@ -37,12 +37,18 @@ class ClusterSpec:
 
     ``base_port`` None takes free ports; otherwise brokers listen on ``base_port`` and following, controllers behind
     them. ``settings`` are configuration keys for every node and win over the launcher's own.
+
+    ``ports`` names the listening port of each node (brokers first) instead. ``advertised_ports``, as many, are what the
+    nodes tell each other and clients, for clusters whose links pass a proxy (``moldau_jepsen.chaos.links``); the
+    proxies must forward to ``ports`` before the cluster starts.
     """
 
     brokers: int = 3
     controllers: int = 3
     base_port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    advertised_ports: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
@@ -50,6 +56,9 @@ class ClusterSpec:
                 raise LauncherUsageError(f"number of {name} must be 1..{NODES_MAX}, not {count}")
         if self.base_port is not None and not 1024 <= self.base_port <= 65535 - self.nodes:
             raise LauncherUsageError(f"base port must be 1024..{65535 - self.nodes}, not {self.base_port}")
+        for name, ports in (("ports", self.ports), ("advertised ports", self.advertised_ports)):
+            if ports and len(ports) != self.nodes:
+                raise LauncherUsageError(f"{name} must be one per node ({self.nodes}), not {len(ports)}")
 
     @property
     def nodes(self) -> int:
@@ -69,11 +78,22 @@ class Node:
     log: str
     pid: int = 0
     started: str = ""
+    advertised_port: int = 0  # 0: the listener's own
 
     @property
     def address(self) -> str:
-        """``host:port`` of its listener."""
-        return f"{HOST}:{self.port}"
+        """``host:port`` where others reach it: its listener, or the proxy in front of it."""
+        return f"{HOST}:{self.advertised_port or self.port}"
+
+    @property
+    def listener(self) -> str:
+        """``NAME://host:port`` of its listener."""
+        return f"{self.listener_name}://{HOST}:{self.port}"
+
+    @property
+    def listener_name(self) -> str:
+        """Name of its one listener."""
+        return "CONTROLLER" if self.role == "controller" else "PLAINTEXT"
 
 
 def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list[Node]:
@@ -82,7 +102,8 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
     names = [(number, "broker") for number in range(1, spec.brokers + 1)]
     names += [(CONTROLLER_ID_FIRST + number, "controller") for number in range(spec.controllers)]
     nodes = []
-    for (node_id, role), port in zip(names, ports, strict=True):
+    advertised = spec.advertised_ports or (0,) * spec.nodes
+    for (node_id, role), port, advertised_port in zip(names, ports, advertised, strict=True):
         home = directory / f"{role}-{node_id}"
         nodes.append(
             Node(
@@ -92,6 +113,7 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
                 directory=str(home / "data"),
                 config=str(home / "server.properties"),
                 log=str(home / "server.log"),
+                advertised_port=advertised_port,
             )
         )
     return nodes
@@ -107,13 +129,15 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
         "node.id": str(node.node_id),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"{'CONTROLLER' if node.role == 'controller' else 'PLAINTEXT'}://{node.address}",
+        "listeners": node.listener,
         "log.dirs": node.directory,
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(max(1, replicas - 1)),
         "offsets.topic.replication.factor": str(replicas),
         "offsets.topic.num.partitions": "8",
     }
+    if node.advertised_port and node.role == "broker":
+        values["advertised.listeners"] = f"{node.listener_name}://{node.address}"
     values.update(settings)
     return "".join(f"{key}={escape_value(value)}\n" for key, value in values.items())
 
@@ -141,6 +165,7 @@ def to_json(nodes: Sequence[Node]) -> str:
                 "role": node.role,
                 "host": HOST,
                 "port": node.port,
+                "advertised_port": node.advertised_port,
                 "pid": node.pid,
                 "started": node.started,
                 "directory": node.directory,
@@ -169,6 +194,7 @@ def from_json(text: str, origin: str) -> list[Node]:
                 directory=str(entry["directory"]),
                 config=str(entry["config"]),
                 log=str(entry["log"]),
+                advertised_port=int(entry.get("advertised_port", 0)),
             )
             for entry in document["nodes"]
         ]
