@@ -1,0 +1,203 @@
+"""``moldau server CONFIG``: one node of a cluster, in the foreground, until it is told to stop.
+
+This module and what it imports are all that a node loads of the command line: no typer, no rich. SIGTERM and SIGINT
+ask for a controlled shutdown (a broker hands its leaderships over first); a second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    import trio
+
+    from moldau.runtime.config import Config
+    from moldau.runtime.environment import Environment
+    from moldau.runtime.log import EventLogger
+
+USAGE = "usage: moldau server CONFIG [--log-level LEVEL] [--with-parent]"
+HELP = f"""{USAGE}
+
+Run one node from a properties or TOML file (roles broker, controller, or both).
+MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is node.id.
+
+  --log-level LEVEL  debug, info, warning or error (default info); lines go to stderr
+  --with-parent      end when the process that started this one ends
+"""
+LOG_LEVELS = ("debug", "info", "warning", "error")
+PARENT_POLL_S = 1.0
+COLLECT_AFTER = 20_000
+"""Allocations between garbage collections: a node makes few cycles, and each collection stalls every connection."""
+
+
+class _Usage(Exception):
+    """Wrong use of the command; the text is one line."""
+
+
+def serve_command(arguments: Sequence[str]) -> int:
+    """Parses the arguments and runs the node; returns the exit code."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        sys.stdout.write(HELP)
+        return EXIT_DONE
+    try:
+        path, level, with_parent = _parse(arguments)
+        config = _read_config(path)
+    except _Usage as error:
+        sys.stderr.write(f"moldau: {error}\n")
+        return EXIT_USAGE
+    return _run_node(config, path, level, os.getppid() if with_parent else None)
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
+    path: str | None = None
+    level = "info"
+    with_parent = False
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--with-parent":
+            with_parent = True
+        elif argument == "--log-level":
+            level = rest.pop(0).lower() if rest else ""
+            if level not in LOG_LEVELS:
+                raise _Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {level!r}; {USAGE}")
+        elif argument == "--json":
+            continue  # accepted everywhere; a server has no answer to give
+        elif argument.startswith("-"):
+            raise _Usage(f"unknown option {argument}; {USAGE}")
+        elif path is not None:
+            raise _Usage(f"one configuration file expected, got {path} and {argument}; {USAGE}")
+        else:
+            path = argument
+    if path is None:
+        raise _Usage(f"configuration file missing; {USAGE}")
+    return path, level, with_parent
+
+
+def _read_config(path: str) -> Config:
+    from moldau.runtime.config import ConfigError, parse_server_config
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        return parse_server_config(text, path, os.environ)
+    except OSError as error:
+        raise _Usage(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _Usage(f"{path} is not UTF-8 text: {error}") from error
+    except ConfigError as error:
+        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+
+
+def _run_node(config: Config, path: str, level: str, parent: int | None) -> int:
+    import logging
+
+    import trio
+
+    from moldau.runtime.real import real_environment
+
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    gc.set_threshold(COLLECT_AFTER, 20, 50)
+    node = _Node(real_environment(), config, parent)
+    try:
+        trio.run(node.run, strict_exception_groups=True)
+    except BaseException as error:
+        # A refusal to start (a port in use, another node's directory) is told in one line; a node that ran and then
+        # failed shows where, for it is a defect.
+        causes = list(_leaves(error))
+        if node.ready or not all(isinstance(cause, (OSError, ValueError)) for cause in causes):
+            raise
+        told = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
+        sys.stderr.write(f"moldau: {path}: {told}\n")
+        return EXIT_USAGE
+    return EXIT_DONE if node.asked_to_stop else EXIT_FAILED
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _describe(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _Node:
+    """The roles of one process under one nursery, and the signals that end them."""
+
+    def __init__(self, environment: Environment, config: Config, parent: int | None) -> None:
+        self._environment = environment
+        self._config = config
+        self._parent = parent
+        self.ready = False
+        self.asked_to_stop = False
+
+    async def run(self) -> None:
+        """Runs the roles until a signal; each role performs its controlled shutdown when it is cancelled."""
+        import trio
+
+        from moldau.runtime.log import EventLogger
+
+        log = EventLogger("moldau.server", node=self._config.get_int("node.id"))
+        work = trio.CancelScope()
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as watchers:
+                watchers.start_soon(self._watch_signals, signals, work)
+                if self._parent is not None:
+                    watchers.start_soon(_watch_parent, self._parent)
+                with work:
+                    await self._run_roles(log)
+                watchers.cancel_scope.cancel()
+        log.info("stopped", asked=self.asked_to_stop)
+
+    async def _run_roles(self, log: EventLogger) -> None:
+        import trio
+
+        roles = self._config.get_list("process.roles")
+        async with trio.open_nursery() as nursery:
+            if "controller" in roles:
+                from moldau_quorum.server import run_controller
+
+                await nursery.start(partial(run_controller, self._environment, self._config))
+            if "broker" in roles:
+                from moldau_broker.server import run_broker
+
+                await nursery.start(partial(run_broker, self._environment, self._config))
+            gc.collect()
+            gc.freeze()
+            self.ready = True
+            log.info("ready", roles=",".join(roles), pid=os.getpid())
+
+    async def _watch_signals(self, signals: AsyncIterator[int], work: trio.CancelScope) -> None:
+        async for number in signals:
+            if self.asked_to_stop:
+                os._exit(128 + number)
+            self.asked_to_stop = True
+            work.cancel()
+
+
+async def _watch_parent(parent: int) -> None:
+    """Ends the process at once when its parent has ended (it then has another one)."""
+    import trio
+
+    while os.getppid() == parent:  # noqa: ASYNC110 - the end of a parent is no event that could be awaited
+        await trio.sleep(PARENT_POLL_S)
+    os._exit(EXIT_FAILED)
