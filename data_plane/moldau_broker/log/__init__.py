@@ -1,0 +1,32 @@
+"""The storage engine: partitions as segmented, append-only logs in Kafka's own file formats.
+
+Theory of operation: a partition is a directory ``<topic>-<n>`` of segments. A segment is a ``.log`` file of record
+batches named by the first offset it holds, with a sparse offset index, a time index, an index of aborted transactions
+and a snapshot of the producer state at its start. All but the last segment are immutable. Everything is synchronous
+code over the ``Disk`` port: no clock (callers pass ``now_ms``, wall-clock milliseconds), no trio, no threads. What
+may block for long is handed out as ``Work`` (fsync, recovery of one log, cleaning of one log, deletion) that a shell
+offloads and then completes in the event loop.
+
+Use::
+
+    manager = LogManager(disk, ["/data/a", "/data/b"], node_id=1, cluster_id=..., default_config=LogConfig())
+    manager.start(now_ms, topic_configs)       # locks directories, reads checkpoints; a bad directory is offline alone
+    for work in manager.recovery_work(): ...   # offload side by side, complete in the loop; then see manager.logs
+    log = manager.get_or_create(TopicPartition("t", 0), topic_id=..., now_ms=now)
+
+    info = log.stage_as_leader(records, leader_epoch=3, now_ms=now)  # validates and assigns offsets in memory
+    log.flush_staged()                         # one gathered write; log_end_offset moves here
+    info = log.append_as_leader(...)           # the two in one
+    info = log.append_as_follower(records, now_ms=now)
+    result = log.read(offset, max_bytes=..., upper_bound_offset=log.high_watermark, min_one_batch=True)
+    log.update_high_watermark(offset)
+
+    for work in manager.tick(now_ms): ...      # retention, rolls, flush policy, checkpoints, deletions, cleaner
+
+Errors are ``LogError`` (a ``KafkaError`` with the code that goes on the wire). ``LogStorageError`` says that the
+directory failed: the shell calls ``manager.fail_directory`` and the other directories go on.
+
+The files: ``partition_log`` (one log) on ``segmented_log``, ``segment``, ``index``, ``transaction_index``,
+``producer_state``, ``epoch_cache``, ``validator``, ``loader`` (recovery), ``checkpoint`` (small files), ``manager``,
+``cleaner`` and ``offset_map``, ``dump``.
+"""

@@ -1,0 +1,145 @@
+"""Settings of one log (Kafka's topic configuration) and of the manager (broker configuration)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NO_LIMIT = -1
+"""Retention without a limit."""
+
+_LONG_MAX = (1 << 63) - 1
+
+
+class TypedConfig(Protocol):
+    """The typed reads of ``moldau.runtime.config.Config`` that the log needs."""
+
+    def get_int(self, name: str) -> int:
+        """Value of an integer key."""
+        ...
+
+    def get_double(self, name: str) -> float:
+        """Value of a floating-point key."""
+        ...
+
+    def get_str(self, name: str) -> str:
+        """Value of a text key."""
+        ...
+
+    def get_bool(self, name: str) -> bool:
+        """Value of a boolean key."""
+        ...
+
+    def get_list(self, name: str) -> Sequence[str]:
+        """Value of a list key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Topic configuration as far as the log obeys it; names and defaults are Kafka's with ``.`` for ``_``."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    flush_messages: int = _LONG_MAX
+    flush_ms: int = _LONG_MAX
+    retention_bytes: int = NO_LIMIT
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    max_message_bytes: int = 1048588
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _LONG_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    compact: bool = False  # cleanup.policy holds compact
+    delete: bool = True  # cleanup.policy holds delete
+    compression_type: str = "producer"
+    compression_level: int | None = None  # of the codec named by compression_type; None is the codec's default
+    preallocate: bool = False
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = _LONG_MAX
+    message_timestamp_after_max_ms: int = 3600 * 1000
+    sync_before_acknowledge: bool = False  # flush.messages=1: every flush_staged is followed by a sync
+
+    @classmethod
+    def from_config(cls, config: TypedConfig) -> LogConfig:
+        """Reads the topic keys (values that a topic does not set fall back to the broker's, which ``config`` does)."""
+        policy = config.get_list("cleanup.policy")
+        compression = config.get_str("compression.type")
+        level = config.get_int(f"compression.{compression}.level") if compression in ("gzip", "lz4", "zstd") else None
+        return cls(
+            segment_bytes=config.get_int("segment.bytes"),
+            segment_ms=config.get_int("segment.ms"),
+            segment_jitter_ms=config.get_int("segment.jitter.ms"),
+            segment_index_bytes=config.get_int("segment.index.bytes"),
+            index_interval_bytes=config.get_int("index.interval.bytes"),
+            flush_messages=config.get_int("flush.messages"),
+            flush_ms=config.get_int("flush.ms"),
+            retention_bytes=config.get_int("retention.bytes"),
+            retention_ms=config.get_int("retention.ms"),
+            max_message_bytes=config.get_int("max.message.bytes"),
+            file_delete_delay_ms=config.get_int("file.delete.delay.ms"),
+            delete_retention_ms=config.get_int("delete.retention.ms"),
+            min_compaction_lag_ms=config.get_int("min.compaction.lag.ms"),
+            max_compaction_lag_ms=config.get_int("max.compaction.lag.ms"),
+            min_cleanable_dirty_ratio=config.get_double("min.cleanable.dirty.ratio"),
+            compact="compact" in policy,
+            delete="delete" in policy,
+            compression_type=compression,
+            compression_level=level,
+            preallocate=config.get_bool("preallocate"),
+            message_timestamp_type=config.get_str("message.timestamp.type"),
+            message_timestamp_before_max_ms=config.get_int("message.timestamp.before.max.ms"),
+            message_timestamp_after_max_ms=config.get_int("message.timestamp.after.max.ms"),
+            sync_before_acknowledge=config.get_int("flush.messages") == 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerSettings:
+    """Broker configuration as far as the log manager and the cleaner obey it.
+
+    Names are Kafka's with ``.`` for ``_``.
+    """
+
+    retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
+    flush_check_interval_ms: int = 1000  # log.flush.scheduler.interval.ms, bounded to a second where flush.ms asks
+    flush_offset_checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
+    flush_start_offset_checkpoint_interval_ms: int = 60_000  # log.flush.start.offset.checkpoint.interval.ms
+    high_watermark_checkpoint_interval_ms: int = 5000  # replica.high.watermark.checkpoint.interval.ms
+    producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
+    producer_id_expiration_check_interval_ms: int = 600_000
+    recovery_threads_per_data_dir: int = 2  # num.recovery.threads.per.data.dir
+    cleaner_enable: bool = True  # log.cleaner.enable
+    cleaner_dedupe_buffer_size: int = 128 * 1024 * 1024  # log.cleaner.dedupe.buffer.size
+    cleaner_io_buffer_size: int = 512 * 1024  # log.cleaner.io.buffer.size
+    cleaner_io_buffer_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
+    cleaner_io_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
+    cleaner_backoff_ms: int = 15_000  # log.cleaner.backoff.ms
+    cleaner_threads: int = 1  # log.cleaner.threads
+
+    @classmethod
+    def from_config(cls, config: TypedConfig) -> LogManagerSettings:
+        """Reads the broker keys named above."""
+        return cls(
+            retention_check_interval_ms=config.get_int("log.retention.check.interval.ms"),
+            flush_check_interval_ms=min(1000, config.get_int("log.flush.scheduler.interval.ms")),
+            flush_offset_checkpoint_interval_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+            flush_start_offset_checkpoint_interval_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+            high_watermark_checkpoint_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+            recovery_threads_per_data_dir=config.get_int("num.recovery.threads.per.data.dir"),
+            cleaner_enable=config.get_bool("log.cleaner.enable"),
+            cleaner_dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
+            cleaner_io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
+            cleaner_io_buffer_load_factor=config.get_double("log.cleaner.io.buffer.load.factor"),
+            cleaner_io_max_bytes_per_second=config.get_double("log.cleaner.io.max.bytes.per.second"),
+            cleaner_backoff_ms=config.get_int("log.cleaner.backoff.ms"),
+            cleaner_threads=config.get_int("log.cleaner.threads"),
+        )

@@ -1,0 +1,372 @@
+"""Opening a log: finishing what a crash interrupted, recovering what may be damaged, loading what is small.
+
+After a clean stop nothing is scanned: segments are opened, the last entries of their indexes are checked, and the
+producer snapshot at the log's end is read. After an unclean one, every segment at or above the recovery point is read
+as a whole: each batch must be sound (length, CRC), follow the one before in offset and not fall in leader epoch. The
+log ends before the first batch that is not; what follows is dropped. Indexes, aborted transactions, producer state
+and epochs of what was read are rebuilt from it.
+
+A swap of cleaned segments is finished if ``<base>.log.swap`` is there (its content was durable before it got that
+name), else undone.
+
+The loader touches nothing but the partition's directory, so logs are loaded side by side
+(``LogManager.recovery_work``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau.records import CorruptRecordError
+from moldau.runtime.environment import OpenMode
+from moldau_broker.log.batches import CONTROL_BIT, scan_headers
+from moldau_broker.log.checkpoint import read_file
+from moldau_broker.log.epoch_cache import LeaderEpochCache
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
+from moldau_broker.log.partition_log import PartitionLog
+from moldau_broker.log.producer_state import ProducerStateManager, decode_snapshot
+from moldau_broker.log.segment import LogSegment
+from moldau_broker.log.segmented_log import decode_marker
+
+if TYPE_CHECKING:
+    import uuid
+
+    from moldau.runtime.environment import Disk
+    from moldau_broker.log.batches import Batch
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.segmented_log import RecoveryPoints
+    from moldau_broker.log.values import TopicPartition
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadReport:
+    """What loading found and did, for the log output and for tests."""
+
+    clean: bool
+    segments: int = 0
+    recovered_segments: int = 0
+    recovered_bytes: int = 0
+    truncated_at: int | None = None  # log end offset after bad bytes were cut
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What is needed to open one log."""
+
+    directory: str
+    topic_partition: TopicPartition
+    config: LogConfig
+    recovery_points: RecoveryPoints
+    now_ms: int
+    clean: bool = False
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    topic_id: uuid.UUID | None = None
+    is_future: bool = False
+    jitter_ms: int = 0
+    producer_id_expiration_ms: int = 86_400_000
+
+
+def load_log(disk: Disk, request: LoadRequest) -> tuple[PartitionLog, LoadReport]:
+    """Opens the log in ``request.directory`` (created if missing). Blocks; raises ``OSError``."""
+    return _Loader(disk, request).load()
+
+
+class _Loader:
+    def __init__(self, disk: Disk, request: LoadRequest) -> None:
+        self._disk = disk
+        self._request = request
+        self._directory = request.directory
+        self._report = LoadReport(clean=request.clean)
+        self._segments: list[LogSegment] = []
+        self._epochs = LeaderEpochCache(disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
+        self._producers = ProducerStateManager(request.producer_id_expiration_ms)
+        self._changed = False  # whether files were removed, renamed or cut: then the end is synced
+
+    def load(self) -> tuple[PartitionLog, LoadReport]:
+        disk, request = self._disk, self._request
+        if not disk.exists(self._directory):
+            disk.make_directories(self._directory)
+            disk.sync_directory(self._directory.rpartition("/")[0])
+        self._finish_interrupted()
+        names = [parse_segment_file(name) for name in disk.list_directory(self._directory)]
+        bases = [name.base_offset for name in names if name and name.kind == LOG_SUFFIX and not name.state]
+        self._segments = [
+            LogSegment(disk, self._directory, base, request.config, request.now_ms) for base in sorted(bases)
+        ]
+        self._report.segments = len(bases)
+        self._remove_orphans(bases)
+        epochs_known = self._load_epochs()
+        end_offset = self._check_or_recover(epochs_known)
+        if not self._segments or end_offset < request.log_start_offset:
+            end_offset = self._begin_empty(request.log_start_offset)
+        log_start = min(max(request.log_start_offset, self._segments[0].base_offset), end_offset)
+        self._epochs.truncate_from_end(end_offset)
+        self._epochs.truncate_from_start(log_start)
+        log = PartitionLog(
+            disk,
+            self._directory,
+            request.topic_partition,
+            request.config,
+            segments=self._segments,
+            log_start_offset=log_start,
+            log_end_offset=end_offset,
+            recovery_point=end_offset,
+            epochs=self._epochs,
+            producer_state=self._producers,
+            recovery_points=request.recovery_points,
+            topic_id=request.topic_id,
+            is_future=request.is_future,
+            jitter_ms=request.jitter_ms,
+        )
+        log.reload_producer_state(end_offset)
+        self._producers.remove_expired(request.now_ms)
+        log.active_segment.resume()
+        if self._changed:
+            disk.sync_directory(self._directory)
+        log.initialise_watermark(request.high_watermark)
+        return log, self._report
+
+    # Interrupted steps -----------------------------------------------------------------------------------------------
+
+    def _finish_interrupted(self) -> None:
+        """Removes temporary and deleted files; finishes swaps."""
+        swapped: list[int] = []
+        for name in self._disk.list_directory(self._directory):
+            parsed = parse_segment_file(name)
+            if name.endswith(TEMPORARY_SUFFIX) or (parsed and parsed.state in (DELETED_SUFFIX, CLEANED_SUFFIX)):
+                self._disk.remove(f"{self._directory}/{name}")
+                self._changed = True
+            elif parsed and parsed.kind == LOG_SUFFIX and parsed.state == SWAP_SUFFIX:
+                swapped.append(parsed.base_offset)
+        for base in swapped:
+            self._finish_swap(base)
+        for name in self._disk.list_directory(self._directory):
+            # Indexes of a swap whose log did not get that far.
+            if name.endswith(SWAP_SUFFIX):
+                self._disk.remove(f"{self._directory}/{name}")
+                self._changed = True
+
+    def _finish_swap(self, base: int) -> None:
+        swap = f"{self._directory}/{segment_file(base, LOG_SUFFIX)}{SWAP_SUFFIX}"
+        end = self._end_of_file(swap, base)
+        for name in self._disk.list_directory(self._directory):
+            parsed = parse_segment_file(name)
+            if parsed is None or parsed.state or parsed.kind not in SEGMENT_SUFFIXES:
+                continue
+            if parsed.base_offset == base or base < parsed.base_offset < end:
+                self._disk.remove(f"{self._directory}/{name}")
+        self._disk.sync_directory(self._directory)
+        for kind in reversed(SEGMENT_SUFFIXES):
+            target = f"{self._directory}/{segment_file(base, kind)}"
+            if self._disk.exists(target + SWAP_SUFFIX):
+                self._disk.rename(target + SWAP_SUFFIX, target)
+        self._disk.sync_directory(self._directory)
+        self._report.problems.append(f"finished the swap of segment {base}")
+
+    def _end_of_file(self, path: str, base: int) -> int:
+        # The file ends in .swap, so it is not opened as a segment; a walk over its headers gives the end.
+        file = self._disk.open(path, OpenMode.READ)
+        try:
+            end = base
+            for _, header in scan_headers(file, 0, file.size):
+                end = header.next_offset
+            return end
+        finally:
+            file.close()
+
+    def _remove_orphans(self, bases: list[int]) -> None:
+        """Index files without a log file belong to nothing."""
+        known = dict.fromkeys(bases)
+        for name in self._disk.list_directory(self._directory):
+            parsed = parse_segment_file(name)
+            if parsed and parsed.kind in SEGMENT_SUFFIXES and not parsed.state and parsed.base_offset not in known:
+                self._disk.remove(f"{self._directory}/{name}")
+                self._report.problems.append(f"removed {name}, its log file is missing")
+                self._changed = True
+
+    # Checking and recovering -----------------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> bool:
+        """Reads the epoch checkpoint; False if it must be rebuilt from the log."""
+        path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+        try:
+            self._epochs = LeaderEpochCache.load(self._disk, path)
+        except CorruptLogFileError as error:
+            self._report.problems.append(str(error))
+            return False
+        return self._disk.exists(path) or not self._segments
+
+    def _check_or_recover(self, epochs_known: bool) -> int:
+        """Checks the segments, recovers those that may be damaged; returns the log end offset."""
+        request = self._request
+        next_offset, epoch = 0, -1
+        suspect_from = len(self._segments)
+        if not request.clean:
+            suspect_from = 0
+            for index, segment in enumerate(self._segments):
+                if segment.base_offset <= request.recovery_point:
+                    suspect_from = index
+        position = 0
+        while position < len(self._segments):
+            segment = self._segments[position]
+            if segment.base_offset < next_offset:
+                # Two segments that overlap: a crash brought back a name whose removal was not durable.
+                self._drop_from(
+                    position, f"segment {segment.base_offset} begins below {next_offset}, where the one before ends"
+                )
+                break
+            suspect = position >= suspect_from or not self._sound(segment, last=position == len(self._segments) - 1)
+            if suspect:
+                before = segment.file.size
+                problem, next_offset, epoch = self._recover(segment, epoch)
+                self._report.recovered_segments += 1
+                self._report.recovered_bytes += before
+                if problem is not None:
+                    self._report.problems.append(problem)
+                    self._report.truncated_at = next_offset
+                    self._changed = True
+                    self._drop_from(position + 1, "it follows bad bytes")
+                    break
+            else:
+                if not epochs_known:
+                    for _, header in scan_headers(segment.file, 0, segment.size):
+                        self._epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+                next_offset = self._end_of(segment) if position == len(self._segments) - 1 else segment.base_offset
+            position += 1
+        if self._report.recovered_segments or not epochs_known:
+            for segment in self._segments[max(0, suspect_from) :]:
+                segment.sync()
+            self._epochs.write()
+        return next_offset
+
+    def _sound(self, segment: LogSegment, *, last: bool) -> bool:
+        """Whether a segment that needs no recovery has indexes that can be used; mends the sparse ones."""
+        try:
+            segment.transaction_index.entries()
+        except CorruptLogFileError as error:
+            # What it held comes from the producers' state while the batches are read.
+            self._report.problems.append(str(error))
+            return False
+        try:
+            segment.offset_index.check(segment.size)
+            segment.time_index.check()
+            missing = segment.size > 0 and not last and segment.time_index.count == 0
+        except CorruptLogFileError as error:
+            self._report.problems.append(str(error))
+            missing = True
+        if missing:
+            segment.rebuild_indexes()
+            segment.spill_indexes()
+        return True
+
+    def _end_of(self, segment: LogSegment) -> int:
+        """Offset after the last batch of a segment that was closed cleanly; cuts what is no batch."""
+        end, size = segment.base_offset, 0
+        start = segment.last_indexed_position()
+        for position, header in scan_headers(segment.file, start, segment.size):
+            end, size = header.next_offset, position + header.size_bytes
+        if size != segment.size:
+            problem, end, _ = self._recover(segment, -1)
+            self._report.problems.append(
+                problem or f"{segment.file.path}: ends at byte {size}, its index said otherwise"
+            )
+            self._report.truncated_at = end
+        return end
+
+    def _recover(self, segment: LogSegment, epoch: int) -> tuple[str | None, int, int]:
+        """Reads the whole segment; returns why it was cut (or None), the offset after it and its last epoch."""
+        self._load_producers(segment.base_offset)
+        next_offset = segment.base_offset
+        limit = next(
+            (other.base_offset for other in self._segments if other.base_offset > segment.base_offset), 1 << 62
+        )
+
+        def accept(batch: Batch) -> str | None:
+            nonlocal next_offset, epoch
+            header = batch.header
+            if header.base_offset < next_offset:
+                return f"base offset {header.base_offset} after {next_offset - 1}"
+            if header.partition_leader_epoch < epoch:
+                return f"leader epoch {header.partition_leader_epoch} after {epoch}"
+            if header.next_offset > limit and not self._request.clean:
+                # The next segment begins inside this one: one of the two is a leftover. Both are sound, so the batch
+                # stays, and the other segment is found to overlap.
+                pass
+            if header.producer_id >= 0:
+                try:
+                    marker = decode_marker(header, batch.data) if header.attributes & CONTROL_BIT else None
+                except CorruptRecordError as error:
+                    return f"control batch: {error}"
+                aborted = self._producers.replay(header, marker)
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+            next_offset, epoch = header.next_offset, header.partition_leader_epoch
+            return None
+
+        problem = segment.recover(accept)
+        if segment is not self._segments[-1]:
+            segment.seal()
+        return problem, next_offset, epoch
+
+    def _load_producers(self, offset: int) -> None:
+        """Producer state as of the start of a segment that is recovered."""
+        if self._producers.map_end_offset == offset and offset > 0:
+            return
+        state = self._producers
+        state.reset(0)
+        for name in reversed(self._disk.list_directory(self._directory)):
+            parsed = parse_segment_file(name)
+            if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.state or parsed.base_offset > offset:
+                continue
+            path = f"{self._directory}/{name}"
+            try:
+                state.load_snapshot(decode_snapshot(path, read_file(self._disk, path)), parsed.base_offset)
+                break
+            except CorruptLogFileError as error:
+                self._report.problems.append(str(error))
+                self._disk.remove(path)
+        start = state.map_end_offset
+        for segment in self._segments:
+            if segment.base_offset >= offset:
+                break
+            for position, header in scan_headers(segment.file, 0, segment.size):
+                if header.base_offset >= start and header.producer_id >= 0:
+                    data = segment.file.read(position, header.size_bytes) if header.attributes & CONTROL_BIT else b""
+                    state.replay(header, decode_marker(header, data) if data else None)
+        state.map_end_offset = offset
+
+    def _drop_from(self, index: int, why: str) -> None:
+        for segment in reversed(self._segments[index:]):
+            self._report.problems.append(f"dropped segment {segment.base_offset}: {why}")
+            for path in segment.paths():
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+            segment.close()
+            self._changed = True
+        del self._segments[index:]
+
+    def _begin_empty(self, offset: int) -> int:
+        """A log without segments, or one that ends below its log start offset, begins anew there."""
+        if self._segments:
+            self._drop_from(0, f"the log ends below its log start offset {offset}")
+        segment = LogSegment(self._disk, self._directory, offset, self._request.config, self._request.now_ms)
+        self._segments = [segment]
+        self._changed = True
+        return offset

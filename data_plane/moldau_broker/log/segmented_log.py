@@ -1,0 +1,460 @@
+"""The segments of one log, in order: reading, rolling, truncating, dropping and syncing them.
+
+The segments cover ``[first base offset, log end offset)``; the last one is appended to. The log start offset may lie
+inside the first segment (DeleteRecords) and is what readers see. Leader epochs and producer state belong to the
+content and change with it.
+
+Durability: bytes are durable below the recovery point, which only ``flush_work`` moves up. Truncation is durable when
+it returns, and lowers the recovery point first: otherwise a crash could let old bytes pass for verified ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from moldau.records import ControlRecordType, control_record_type, decode_records
+from moldau.records import parse_end_txn_marker as parse_marker
+from moldau_broker.log.batches import CONTROL_BIT, scan_headers
+from moldau_broker.log.checkpoint import read_file, write_atomically
+from moldau_broker.log.errors import CorruptLogFileError, LogStorageError, OffsetOutOfRangeError
+from moldau_broker.log.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, parse_segment_file, segment_file
+from moldau_broker.log.producer_state import EndMarker, ProducerStateManager, decode_snapshot
+from moldau_broker.log.segment import LogSegment
+from moldau_broker.log.values import FileSlice, ReadResult, TopicPartition, Work
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Sequence
+
+    from moldau.records import BatchHeader
+    from moldau.runtime.environment import Buffer, Disk
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.epoch_cache import LeaderEpochCache
+
+
+class RecoveryPoints(Protocol):
+    """Where recovery points are kept durably: the manager's checkpoint of the log directory."""
+
+    def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
+        """Returns when the checkpoint holds at most ``offset`` for the log. Raises ``OSError``."""
+        ...
+
+
+class PendingDeletion(NamedTuple):
+    """Files that were renamed to ``.deleted`` and go after ``file.delete.delay.ms``."""
+
+    paths: tuple[str, ...]
+
+
+class SegmentedLog:
+    """Invariants: at least one segment, base offsets rise, ``log_start_offset <= log_end_offset``,
+    ``recovery_point <= log_end_offset``."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        segments: Sequence[LogSegment],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        epochs: LeaderEpochCache,
+        producer_state: ProducerStateManager,
+        recovery_points: RecoveryPoints,
+        topic_id: uuid.UUID | None = None,
+        is_future: bool = False,
+        jitter_ms: int = 0,
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.is_future = is_future
+        self.config = config
+        self.jitter_ms = jitter_ms
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.epochs = epochs
+        self.producer_state = producer_state
+        self.failed = False
+        self.unflushed_since_ms: int | None = None  # when the oldest unflushed append was noticed
+        self.deletions: list[PendingDeletion] = []
+        self._recovery_points = recovery_points
+        self._segments = list(segments)
+        self._bases = [segment.base_offset for segment in segments]
+        self._active = self._segments[-1]
+        self._generation = 0  # counts truncations and replacements, which invalidate work in progress
+        self._names_durable = True
+
+    # Queries ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def parent_directory(self) -> str:
+        """The log directory (one of ``log.dirs``) that holds the partition."""
+        return self.directory.rpartition("/")[0]
+
+    @property
+    def segments(self) -> Sequence[LogSegment]:
+        """All segments, oldest first; treat as read-only and do not hold across changes."""
+        return self._segments
+
+    @property
+    def active_segment(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self._active
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments."""
+        return len(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all ``.log`` files."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def generation(self) -> int:
+        """Changes with each truncation or replacement of segments."""
+        return self._generation
+
+    def segment_index(self, offset: int) -> int:
+        """Index of the last segment whose base offset is not above ``offset``, -1 if there is none."""
+        return bisect_right(self._bases, offset) - 1
+
+    def next_base_offset(self, index: int) -> int:
+        """Offset where segment ``index`` ends at the latest."""
+        return self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
+
+    def require_healthy(self) -> None:
+        """Raises ``LogStorageError`` after a failed write: the log's content in memory and on disk may differ."""
+        if self.failed:
+            raise LogStorageError(self.parent_directory, f"{self.topic_partition} had a failed write and is offline")
+
+    def storage_error(self, action: str, error: OSError) -> LogStorageError:
+        """Marks the log as failed and says so."""
+        self.failed = True
+        return LogStorageError(self.parent_directory, f"{action} {self.topic_partition} failed: {error}")
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = False) -> ReadResult:
+        """Finds the bytes of the batches from the one that holds ``offset`` on, below ``upper_bound_offset``
+        (exclusive).
+
+        Only one segment is read. ``min_one_batch`` returns the first batch whole however large it is (KIP-74). No bytes
+        are read besides at most a header and a piece of index. Raises ``OffsetOutOfRangeError``, ``OSError``.
+        """
+        end_offset = self.log_end_offset
+        if not self.log_start_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(offset, self.log_start_offset, end_offset)
+        if offset >= upper_bound_offset or offset == end_offset:
+            return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
+        index = max(0, bisect_right(self._bases, offset) - 1)
+        segments = self._segments
+        while index < len(segments):
+            segment = segments[index]
+            index += 1
+            start = segment.position_of(offset)
+            if start >= segment.size:
+                continue  # the rest of the segment was compacted away
+            next_base = self._bases[index] if index < len(segments) else end_offset
+            end = segment.size if upper_bound_offset >= next_base else segment.position_of(upper_bound_offset)
+            count = end - start
+            if count <= 0:
+                break
+            if count > max_bytes:
+                count, incomplete = self._limit(segment, start, count, max_bytes, min_one_batch)
+                if incomplete:
+                    return ReadResult(
+                        fetch_offset=offset,
+                        ranges=(),
+                        size_bytes=0,
+                        segment_base_offset=segment.base_offset,
+                        segment_position=start,
+                        first_batch_incomplete=True,
+                    )
+            return ReadResult(
+                fetch_offset=offset,
+                ranges=(FileSlice(segment.file, start, count),),
+                size_bytes=count,
+                segment_base_offset=segment.base_offset,
+                segment_position=start,
+            )
+        return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
+
+    def _limit(
+        self, segment: LogSegment, start: int, count: int, max_bytes: int, min_one_batch: bool
+    ) -> tuple[int, bool]:
+        header = segment.header_at(start)
+        if header.size_bytes <= max_bytes:
+            return max_bytes, False
+        return (min(header.size_bytes, count), False) if min_one_batch else (0, True)
+
+    # Rolling ---------------------------------------------------------------------------------------------------------
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Begins a new segment at ``base_offset`` (at least the log end offset). Raises ``LogStorageError``.
+
+        The closed segment is not synced: the recovery point does not move, and the next ``flush_work`` covers it.
+        """
+        assert base_offset >= self.log_end_offset, f"roll at {base_offset}, the log ends at {self.log_end_offset}"
+        old = self._active
+        try:
+            if old.size == 0:
+                # An empty segment is replaced: two segments would share its base, or one would stay empty for ever.
+                if old.base_offset == base_offset:
+                    old.created_ms = now_ms
+                    return
+                self._remove_segments([old])
+            else:
+                old.seal()
+            segment = LogSegment(self.disk, self.directory, base_offset, self.config, now_ms)
+            self._take_snapshot(base_offset)
+        except OSError as error:
+            raise self.storage_error("rolling", error) from error
+        self._add_segment(segment)
+
+    def _add_segment(self, segment: LogSegment) -> None:
+        assert not self._bases or segment.base_offset > self._bases[-1]
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        self._names_durable = False
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Rolls a segment that is older than ``segment.ms`` though nothing is appended."""
+        segment = self._active
+        if segment.size == 0 or now_ms - segment.created_ms <= self.config.segment_ms - self.jitter_ms:
+            return False
+        self.roll(self.log_end_offset, now_ms)
+        return True
+
+    # Producer state --------------------------------------------------------------------------------------------------
+
+    def snapshot_offsets(self) -> list[int]:
+        """Offsets of the producer snapshots in the directory, rising."""
+        names = (parse_segment_file(name) for name in self.disk.list_directory(self.directory))
+        return [
+            name.base_offset for name in names if name is not None and name.kind == SNAPSHOT_SUFFIX and not name.state
+        ]
+
+    def snapshot_path(self, offset: int) -> str:
+        """Path of the snapshot at ``offset``."""
+        return f"{self.directory}/{segment_file(offset, SNAPSHOT_SUFFIX)}"
+
+    def _take_snapshot(self, offset: int) -> None:
+        # Not synced: a snapshot that a crash tears has a bad checksum, and the state is read from the log instead.
+        write_atomically(self.disk, self.snapshot_path(offset), self.producer_state.encode_snapshot(), durable=False)
+
+    def take_producer_snapshot(self) -> None:
+        """Writes the producer state as of the log end offset: at a clean stop."""
+        self._take_snapshot(self.log_end_offset)
+
+    def reload_producer_state(self, end_offset: int) -> None:
+        """Rebuilds the producer state as of ``end_offset`` from the newest good snapshot and the batches after it.
+
+        Snapshots above ``end_offset`` are removed, they describe what is no more. Raises ``OSError``.
+        """
+        state = self.producer_state
+        state.reset(self.log_start_offset)
+        for offset in reversed(self.snapshot_offsets()):
+            path = self.snapshot_path(offset)
+            if offset > end_offset:
+                self.disk.remove(path)
+                continue
+            try:
+                state.load_snapshot(decode_snapshot(path, read_file(self.disk, path)), offset)
+                break
+            except CorruptLogFileError:
+                self.disk.remove(path)
+        self._replay_producers(state, end_offset)
+        state.map_end_offset = end_offset
+
+    def _replay_producers(self, state: ProducerStateManager, end_offset: int) -> None:
+        start_offset = state.map_end_offset
+        for index in range(max(0, self.segment_index(start_offset)), len(self._segments)):
+            segment = self._segments[index]
+            if segment.base_offset >= end_offset:
+                return
+            start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
+            for position, header in scan_headers(segment.file, start, segment.size):
+                if header.base_offset >= end_offset:
+                    return
+                if header.producer_id >= 0:
+                    state.replay(header, marker_of(header, segment, position))
+
+    # Truncating ------------------------------------------------------------------------------------------------------
+
+    def _truncate(self, offset: int) -> None:
+        """Cuts everything at or above ``offset``, which lies in the log. Durable on return. Raises ``OSError``."""
+        if self.recovery_point > offset:
+            # Even the batch that holds the offset goes, so its segment is the suspect one.
+            self._recovery_points.lower_recovery_point(self, offset)
+            self.recovery_point = offset
+        self._generation += 1
+        first = max(0, self.segment_index(offset))
+        if self._bases[first] == offset and first > 0:
+            first -= 1  # the segment that begins at the offset goes as a whole
+        doomed = self._segments[first + 1 :]
+        # From the end, so that a crash in between leaves a prefix of the log.
+        self._remove_segments(list(reversed(doomed)))
+        if doomed:
+            self.disk.sync_directory(self.directory)
+        self._active = self._segments[-1]
+        offset = self._active.truncate_to_offset(offset)
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.epochs.truncate_from_end(offset)
+        if self.producer_state.map_end_offset != offset:
+            self.reload_producer_state(offset)
+
+    def _restart_at(self, offset: int, now_ms: int) -> None:
+        """Drops everything and begins anew, empty, at ``offset``. Raises ``OSError``."""
+        self._recovery_points.lower_recovery_point(self, 0)
+        self._generation += 1
+        self._remove_segments(list(reversed(self._segments)))
+        for snapshot in self.snapshot_offsets():
+            self.disk.remove(self.snapshot_path(snapshot))
+        self.disk.sync_directory(self.directory)
+        self._add_segment(LogSegment(self.disk, self.directory, offset, self.config, now_ms))
+        self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self.epochs.clear()
+        self.producer_state.reset(offset)
+
+    def _remove_segments(self, segments: Sequence[LogSegment]) -> None:
+        """Takes segments out of the log and renames their files; the files go later (``deletions``)."""
+        for segment in segments:
+            index = self._segments.index(segment)
+            del self._segments[index]
+            del self._bases[index]
+            self._delete_files(segment)
+
+    def _delete_files(self, segment: LogSegment) -> None:
+        segment.change_suffix(DELETED_SUFFIX)
+        segment.close_indexes()
+        self.deletions.append(PendingDeletion(tuple(segment.paths())))
+
+    def drop_oldest(self, count: int) -> None:
+        """Deletes the ``count`` oldest segments, never the last one. Readers that hold slices of them go on."""
+        assert 0 < count < len(self._segments)
+        doomed = self._segments[:count]
+        self._remove_segments(doomed)
+        kept_from = self._bases[0]
+        self.log_start_offset = max(self.log_start_offset, kept_from)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        for offset in self.snapshot_offsets():
+            if offset < kept_from:
+                self.disk.remove(self.snapshot_path(offset))
+
+    def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> None:
+        """Puts a cleaned segment (its files end in ``.swap``) in the place of ``old``, crash-safe from step to step.
+
+        The content of ``.swap`` is durable and its name says that it is complete, so a restart finishes what is begun
+        here.
+        """
+        first = self._segments.index(old[0])
+        assert self._segments[first : first + len(old)] == list(old), "the replaced segments stand side by side"
+        assert old[-1] is not self._active, "the active segment is never replaced"
+        self._generation += 1
+        self._segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
+        for segment in reversed(old):
+            self._delete_files(segment)
+        self.disk.sync_directory(self.directory)
+        new.change_suffix("")
+        self.disk.sync_directory(self.directory)
+        new.name_durable = True
+        gone = [segment.base_offset for segment in old if segment.base_offset != new.base_offset]
+        for offset in self.snapshot_offsets():
+            if offset in gone:
+                self.disk.remove(self.snapshot_path(offset))
+
+    # Syncing ---------------------------------------------------------------------------------------------------------
+
+    def flush_work(self, up_to_closed_only: bool = False) -> Work | None:
+        """Work that makes the log durable up to its present end (or up to the active segment) and moves the recovery
+        point.
+
+        None if there is nothing to do. Appends may go on meanwhile; a truncation makes the work's result void.
+        """
+        if self.failed:
+            return None
+        offset = self._active.base_offset if up_to_closed_only else self.log_end_offset
+        if offset <= self.recovery_point:
+            return None
+        # The active segment's indexes are not synced: after a crash they are rebuilt anyway.
+        first = max(0, self.segment_index(self.recovery_point))
+        closed = [segment for segment in self._segments[first:] if segment is not self._active]
+        active = None if up_to_closed_only else self._active.file
+        sync_names, self._names_durable = not self._names_durable, True
+        generation, directory, disk = self._generation, self.directory, self.disk
+        self.unflushed_since_ms = None
+
+        def run() -> None:
+            for segment in closed:
+                segment.sync()
+            if active is not None:
+                active.sync()
+            if sync_names:
+                disk.sync_directory(directory)
+
+        def complete() -> None:
+            if generation == self._generation:
+                self.recovery_point = max(self.recovery_point, offset)
+
+        def failed(error: BaseException) -> None:
+            self.failed = True
+
+        return Work(
+            name=f"flush {self.topic_partition}",
+            run=run,
+            complete=complete,
+            failed=failed,
+            directory=self.parent_directory,
+        )
+
+    # Life cycle ------------------------------------------------------------------------------------------------------
+
+    def moved(self, directory: str) -> None:
+        """Takes note that the partition's directory was renamed."""
+        self.directory = directory
+        for segment in self._segments:
+            segment.moved(directory)
+
+    def close(self) -> None:
+        """Closes all files without syncing; nobody may read any more."""
+        for segment in self._segments:
+            segment.close()
+
+    def release(self) -> None:
+        """Lets go of all files: each closes when its last reader is done."""
+        self.failed = True
+        for segment in self._segments:
+            segment.close_indexes()
+        self._segments = []
+        self._bases = []
+
+
+def marker_of(header: BatchHeader, segment: LogSegment, position: int) -> EndMarker | None:
+    """The end-transaction marker of a control batch in a segment; None for data and other control batches."""
+    if not header.attributes & CONTROL_BIT:
+        return None
+    return decode_marker(header, segment.file.read(position, header.size_bytes))
+
+
+def decode_marker(header: BatchHeader, data: Buffer) -> EndMarker | None:
+    """The end-transaction marker of a control batch whose bytes are ``data``.
+
+    None for another type of control record.
+    """
+    for record in decode_records(data, 0, header):
+        if control_record_type(record) in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+            marker = parse_marker(record)
+            return EndMarker(marker.is_commit, marker.coordinator_epoch)
+    return None
