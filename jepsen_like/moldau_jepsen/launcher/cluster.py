@@ -137,13 +137,17 @@ class LocalCluster:
         self.kill(node_id)
         return False
 
-    def start_node(self, node_id: int, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
-        """Starts a node that does not run, on its old port and data, and waits until it serves."""
+    def launch(self, node_id: int) -> None:
+        """Starts a node that does not run and returns at once: it may be long until it serves, or for ever."""
         node = self.node(node_id)
         if self.state(node_id) is not ProcessState.STOPPED:
             raise LauncherError(f"node {node_id} runs already; stop, kill or restart it")
         self._spawn([node])
-        self.wait_ready([node], timeout_ms=ready_timeout_ms)
+
+    def start_node(self, node_id: int, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
+        """Starts a node that does not run, on its old port and data, and waits until it serves."""
+        self.launch(node_id)
+        self.wait_ready([self.node(node_id)], timeout_ms=ready_timeout_ms)
 
     def restart(self, node_id: int, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
         """Stops the node in order if it runs, starts it again, and waits until it serves."""
