@@ -1,0 +1,677 @@
+"""A virtual network of hosts: TCP as applications see it, with delays, cuts, resets and death of hosts.
+
+Each direction of a connection is a ``_Pipe``: segments leave it in order, each after a drawn delay. A pipe takes no
+more than a window of bytes that the far end has not read yet, so that back-pressure is real. While its link is cut, or
+the far host is down, segments wait (TCP would send them again); when that lasts too long the sender gives up with a
+timeout. A host that dies as a process (``kill_process``) lets its kernel say goodbye: peers see the end of the stream
+or a reset. A host that loses power is silent: peers notice when they run into their own timeouts, or a reset when it is
+back up and knows nothing of the connection.
+
+``HostNetwork`` is the ``Network`` port of one incarnation of a node. Once it is frozen nothing that its tasks still do
+in their ``finally`` blocks has an effect.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from moldau.runtime.environment import Buffer, File
+    from moldau_jepsen.simulation.timeline import Agenda
+    from moldau_jepsen.simulation.trace import Trace
+
+EPHEMERAL_PORTS = range(32768, 60999)
+SYN_RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+WILDCARD_NAMES = ("", "0.0.0.0", "::")
+
+
+@dataclass(slots=True, kw_only=True)
+class NetworkProfile:
+    """How the links behave; drawn per world. Times in seconds."""
+
+    delay_min: float = 0.000_1
+    delay_jitter: float = 0.000_4  # mean of an exponential distribution on top
+    spike_probability: float = 0.001
+    spike_max: float = 0.2
+    loopback_delay: float = 0.000_02
+    fragment_probability: float = 0.05  # a segment arrives in two parts
+    window_bytes: int = 128 * 1024
+    retransmit_seconds: float = 0.2  # first resend after a cut is healed, at most
+    give_up_seconds: float = 20.0  # a sender that gets nothing through ends the connection
+
+
+@dataclass(slots=True)
+class _Link:
+    """One direction between two hosts."""
+
+    cut: bool = False
+    extra_delay: float = 0.0
+    bytes_per_second: float = 0.0  # 0: unlimited
+
+
+class _Mark(enum.Enum):
+    """Segments without bytes."""
+
+    FIN = "fin"  # the sender sends no more
+    RST = "rst"  # the sender does not know the connection
+
+
+class _Pipe:
+    """One direction of a connection. Invariant: ``held`` is empty unless the way is blocked; order is never changed."""
+
+    __slots__ = ("_network", "episode", "held", "in_flight", "last_seconds", "receiver", "sender")
+
+    def __init__(self, network: VirtualNetwork, sender: VirtualConnection) -> None:
+        self._network = network
+        self.sender = sender
+        self.receiver: VirtualConnection
+        self.in_flight = 0  # bytes sent and not read by the receiver
+        self.episode = 0  # counts the times the way was blocked
+        self.last_seconds = 0.0  # no segment arrives before the one ahead of it
+        self.held: deque[bytes | _Mark] = deque()  # segments that could not be delivered yet
+
+    def send(self, segment: bytes | _Mark, extra_seconds: float = 0.0) -> None:
+        network = self._network
+        delay = (
+            network.draw_delay(self.sender.host, self.receiver.host, 0 if isinstance(segment, _Mark) else len(segment))
+            + extra_seconds
+        )
+        self.last_seconds = max(self.last_seconds, trio.current_time() + delay)
+        network.agenda.call_at(self.last_seconds, lambda: self._arrive(segment))
+
+    def _arrive(self, segment: bytes | _Mark) -> None:
+        if self.held or self._network.blocked(self.sender.host, self.receiver.host):
+            if not self.held:
+                self.episode += 1
+                episode, patience = self.episode, self._network.profile.give_up_seconds
+                self._network.agenda.call_after(patience, lambda: self._give_up_if_held(episode))
+                self._network.remember_blocked(self)
+            self.held.append(segment)
+            return
+        self._deliver(segment)
+
+    def _deliver(self, segment: bytes | _Mark) -> None:
+        receiver = self.receiver
+        if segment is _Mark.FIN:
+            receiver.on_fin()
+        elif segment is _Mark.RST:
+            receiver.on_reset()
+        else:
+            assert isinstance(segment, bytes)
+            receiver.on_data(segment)
+
+    def release(self) -> None:
+        """The way is free again: what was held goes out once more."""
+        segments, self.held = self.held, deque()
+        resend = self._network.random.uniform(0.0, self._network.profile.retransmit_seconds)
+        for segment in segments:
+            self.send(segment, resend)
+
+    def _give_up_if_held(self, episode: int) -> None:
+        if self.held and self.episode == episode:
+            self.held.clear()
+            self.sender.fail(errno.ETIMEDOUT, "the peer does not acknowledge")
+
+
+class VirtualConnection:
+    """One end of a connection; the ``Connection`` port."""
+
+    __slots__ = (
+        "_error",
+        "_fin",
+        "_inbox",
+        "_inbox_bytes",
+        "_local",
+        "_network",
+        "_peer",
+        "_readers",
+        "_writers",
+        "closed",
+        "dead",
+        "host",
+        "number",
+        "outgoing",
+        "peer_end",
+    )
+
+    def __init__(
+        self, network: VirtualNetwork, host: Host, number: int, local: tuple[str, int], peer: tuple[str, int]
+    ) -> None:
+        """Made by the network, in pairs."""
+        self._network = network
+        self.host = host
+        self.number = number
+        self._local = local
+        self._peer = peer
+        self.outgoing = _Pipe(network, self)
+        self.peer_end: VirtualConnection
+        self._inbox: deque[memoryview] = deque()
+        self._inbox_bytes = 0
+        self._fin = False  # the peer sends no more
+        self._error: OSError | None = None
+        self.closed = False  # by this end
+        self.dead = False  # the process that had it is gone
+        self._readers = trio.lowlevel.ParkingLot()
+        self._writers = trio.lowlevel.ParkingLot()
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Host and port of the other end."""
+        return self._peer
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Host and port of this end."""
+        return self._local
+
+    def _check(self) -> None:
+        if self.closed or self.dead:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+
+    def receive_into_nowait(self, buffer: memoryview) -> int:
+        """See ``Connection.receive_into_nowait``."""
+        self._check()
+        if not self._inbox:
+            self._raise_error()
+            if self._fin or len(buffer) == 0:
+                return 0
+            raise BlockingIOError(errno.EAGAIN, "nothing has arrived")
+        filled = 0
+        while self._inbox and filled < len(buffer):
+            chunk = self._inbox[0]
+            count = min(len(chunk), len(buffer) - filled)
+            buffer[filled : filled + count] = chunk[:count]
+            filled += count
+            if count == len(chunk):
+                self._inbox.popleft()
+            else:
+                self._inbox[0] = chunk[count:]
+        self._inbox_bytes -= filled
+        self.peer_end.credit(filled)
+        return filled
+
+    async def wait_readable(self) -> None:
+        """See ``Connection.wait_readable``."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check()
+        if self._inbox or self._fin or self._error is not None:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        await self._readers.park()
+        self._check()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """See ``Connection.send_nowait``."""
+        room = self._room()
+        data = b"".join(buffers)[:room]
+        self._send(data)
+        return len(data)
+
+    def _room(self) -> int:
+        self._check()
+        self._raise_error()
+        room = self._network.profile.window_bytes - self.outgoing.in_flight
+        if room <= 0:
+            raise BlockingIOError(errno.EAGAIN, "the window is full")
+        return room
+
+    def _send(self, data: bytes) -> None:
+        if not data:
+            return
+        network = self._network
+        self.outgoing.in_flight += len(data)
+        network.trace.event("send", self.host.name, self._peer[0], self.number, len(data), zlib.crc32(data))
+        if len(data) > 1 and network.random.random() < network.profile.fragment_probability:
+            middle = network.random.randrange(1, len(data))
+            self.outgoing.send(data[:middle])
+            self.outgoing.send(data[middle:])
+        else:
+            self.outgoing.send(data)
+
+    async def wait_writable(self) -> None:
+        """See ``Connection.wait_writable``."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check()
+        if self._error is not None or self.outgoing.in_flight < self._network.profile.window_bytes:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        await self._writers.park()
+        self._check()
+
+    def send_file_nowait(self, file: File, position: int, count: int) -> int:
+        """See ``Connection.send_file_nowait``."""
+        data = file.read(position, min(count, self._room()))
+        if not data:
+            raise EOFError(f"{file.path}: no content at position {position}")
+        self._send(data)
+        return len(data)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """See ``Connection.send_all``."""
+        pending = memoryview(b"".join(buffers))
+        while pending:
+            try:
+                pending = pending[self.send_nowait((pending,)) :]
+            except BlockingIOError:
+                await self.wait_writable()
+
+    def close(self) -> None:
+        """See ``Connection.close``."""
+        if self.closed or self.dead:
+            return
+        self.closed = True
+        self._say_goodbye()
+        self._wake()
+
+    def _say_goodbye(self) -> None:
+        self.host.forget(self)
+        if self._error is None:
+            self.outgoing.send(_Mark.RST if self._inbox else _Mark.FIN)
+            self._network.trace.event("close", self.host.name, self._peer[0], self.number)
+
+    def _wake(self) -> None:
+        self._readers.unpark_all()
+        self._writers.unpark_all()
+
+    # --- what arrives
+
+    def on_data(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if self.closed or self.dead:
+            self.outgoing.send(_Mark.RST)
+            return
+        if self._error is not None:
+            return
+        self._network.trace.event("deliver", self._peer[0], self.host.name, self.number, len(data))
+        self._inbox.append(memoryview(data))
+        self._inbox_bytes += len(data)
+        self._readers.unpark_all()
+
+    def on_fin(self) -> None:
+        """The peer sends no more."""
+        self._fin = True
+        if self.dead:
+            self.outgoing.send(_Mark.RST)
+        self._readers.unpark_all()
+
+    def on_reset(self) -> None:
+        """The peer does not know the connection any more."""
+        self.fail(errno.ECONNRESET, "the peer reset the connection")
+
+    def fail(self, code: int, text: str) -> None:
+        """Ends the connection from outside: the network gave up, or the peer reset it."""
+        if self._error is None and not self.closed and not self.dead:
+            self._network.trace.event("reset", self._peer[0], self.host.name, self.number, code)
+            self._error = OSError(code, text)  # the constructor picks the subclass that belongs to the code
+            self.host.forget(self)
+            self._wake()
+
+    def credit(self, count: int) -> None:
+        """The peer has read ``count`` bytes: so many more may be sent."""
+        full = self.outgoing.in_flight >= self._network.profile.window_bytes
+        self.outgoing.in_flight -= count
+        if full:
+            self._writers.unpark_all()
+
+    def die(self, *, silent: bool) -> None:
+        """The process is gone; its kernel says goodbye unless it is gone as well (``silent``)."""
+        if not self.closed and not self.dead:
+            self.dead = True
+            if not silent:
+                self._say_goodbye()
+            self._wake()
+
+
+class VirtualListener:
+    """The ``Listener`` port."""
+
+    __slots__ = ("_acceptors", "_address", "_backlog", "_network", "closed", "host", "queue")
+
+    def __init__(self, network: VirtualNetwork, host: Host, address: tuple[str, int], backlog: int) -> None:
+        """Made by ``HostNetwork.listen``."""
+        self._network = network
+        self.host = host
+        self._address = address
+        self._backlog = backlog
+        self.queue: deque[VirtualConnection] = deque()
+        self.closed = False
+        self._acceptors = trio.lowlevel.ParkingLot()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that were bound."""
+        return self._address
+
+    def offer(self, connection: VirtualConnection) -> bool:
+        """Puts an established connection into the backlog; returns False when that is full."""
+        if len(self.queue) >= self._backlog:
+            return False
+        self.queue.append(connection)
+        self._acceptors.unpark()
+        return True
+
+    async def accept(self) -> VirtualConnection:
+        """See ``Listener.accept``."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self.closed:
+                raise OSError(errno.EBADF, "the listener was closed")
+            if self.queue:
+                return self.queue.popleft()
+            await self._acceptors.park()
+
+    def close(self) -> None:
+        """See ``Listener.close``."""
+        if not self.closed:
+            self.closed = True
+            self.host.listeners.pop(self._address[1], None)
+            while self.queue:
+                self.queue.popleft().close()
+            self._acceptors.unpark_all()
+
+    def die(self) -> None:
+        """The process is gone; connections in the backlog die with all others of the host."""
+        self.closed = True
+        self.queue.clear()
+        self._acceptors.unpark_all()
+
+
+class Host:
+    """A machine with a name: what its kernel knows."""
+
+    __slots__ = ("_next_port", "connections", "listeners", "name", "up")
+
+    def __init__(self, name: str) -> None:
+        """Up, with nothing running."""
+        self.name = name
+        self.up = True  # the machine has power
+        self.listeners: dict[int, VirtualListener] = {}
+        self.connections: dict[tuple[int, int], VirtualConnection] = {}  # by number and local port
+        self._next_port = 0
+
+    def take_port(self) -> int:
+        """Returns an ephemeral port."""
+        self._next_port = (self._next_port + 1) % len(EPHEMERAL_PORTS)
+        return EPHEMERAL_PORTS[self._next_port]
+
+    def remember(self, connection: VirtualConnection) -> None:
+        """A connection of this host was established."""
+        self.connections[connection.number, connection.local_address[1]] = connection
+
+    def forget(self, connection: VirtualConnection) -> None:
+        """A connection of this host has ended."""
+        self.connections.pop((connection.number, connection.local_address[1]), None)
+
+
+class VirtualNetwork:
+    """All hosts and links of a world, and the faults that can be done to them."""
+
+    __slots__ = ("_blocked", "_connections_made", "_hosts", "_links", "agenda", "profile", "random", "trace")
+
+    def __init__(self, agenda: Agenda, random: random.Random, trace: Trace, profile: NetworkProfile) -> None:
+        """No hosts."""
+        self.agenda = agenda
+        self.random = random
+        self.trace = trace
+        self.profile = profile
+        self._hosts: dict[str, Host] = {}
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._blocked: list[_Pipe] = []
+        self._connections_made = 0
+
+    def host(self, name: str) -> Host:
+        """Returns the host of that name, adding it to the network if it is new."""
+        found = self._hosts.get(name)
+        if found is None:
+            found = self._hosts[name] = Host(name)
+        return found
+
+    @property
+    def host_names(self) -> list[str]:
+        """Names of all hosts, in the order they came."""
+        return list(self._hosts)
+
+    def find(self, name: str) -> Host | None:
+        """Returns the host of that name, if there is one."""
+        return self._hosts.get(name)
+
+    def _link(self, source: str, target: str) -> _Link:
+        found = self._links.get((source, target))
+        if found is None:
+            found = self._links[source, target] = _Link()
+        return found
+
+    # --- faults
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing gets from ``source`` to ``target`` any more; the other direction is as it was."""
+        self._link(source, target).cut = True
+
+    def heal(self, source: str, target: str) -> None:
+        """Ends a cut of one direction."""
+        self._link(source, target).cut = False
+        self._release_blocked()
+
+    def cut_between(self, left: Sequence[str], right: Sequence[str]) -> None:
+        """Cuts both directions between every host of ``left`` and every host of ``right``."""
+        for one in left:
+            for other in right:
+                self.cut(one, other)
+                self.cut(other, one)
+
+    def slow_link(self, source: str, target: str, *, extra_delay: float, bytes_per_second: float = 0.0) -> None:
+        """Adds ``extra_delay`` seconds to one direction and bounds its bandwidth (0: unlimited)."""
+        link = self._link(source, target)
+        link.extra_delay = extra_delay
+        link.bytes_per_second = bytes_per_second
+
+    def heal_all(self) -> None:
+        """Ends every cut and slowness."""
+        for link in self._links.values():
+            link.cut = False
+            link.extra_delay = link.bytes_per_second = 0.0
+        self._release_blocked()
+
+    def reset_connections(self, one: str, other: str) -> int:
+        """Resets all connections between two hosts at both ends; returns how many there were."""
+        host = self.host(one)
+        found = [connection for connection in list(host.connections.values()) if connection.peer_end.host.name == other]
+        for connection in found:
+            connection.fail(errno.ECONNRESET, "the connection was reset")
+            connection.peer_end.fail(errno.ECONNRESET, "the connection was reset")
+        return len(found)
+
+    def kill_process(self, name: str) -> None:
+        """The process on the host ends: its kernel closes what it had."""
+        host = self.host(name)
+        for listener in list(host.listeners.values()):
+            listener.die()
+        host.listeners.clear()
+        for connection in list(host.connections.values()):
+            connection.die(silent=False)
+        host.connections.clear()
+
+    def power_off(self, name: str) -> None:
+        """The host is silent from now on."""
+        host = self.host(name)
+        host.up = False
+        for listener in list(host.listeners.values()):
+            listener.die()
+        host.listeners.clear()
+        for connection in list(host.connections.values()):
+            connection.die(silent=True)
+        host.connections.clear()
+
+    def power_on(self, name: str) -> None:
+        """The host answers again; it knows nothing of earlier connections."""
+        self.host(name).up = True
+        self._release_blocked()
+
+    # --- mechanics
+
+    def blocked(self, source: Host, target: Host) -> bool:
+        """Whether nothing gets from ``source`` to ``target`` now."""
+        if not target.up:
+            return True
+        link = self._links.get((source.name, target.name))
+        return link is not None and link.cut
+
+    def remember_blocked(self, pipe: _Pipe) -> None:
+        """``pipe`` holds segments until the way is free."""
+        self._blocked.append(pipe)
+
+    def _release_blocked(self) -> None:
+        still: list[_Pipe] = []
+        for pipe in self._blocked:
+            if not pipe.held:
+                continue
+            if self.blocked(pipe.sender.host, pipe.receiver.host):
+                still.append(pipe)
+            else:
+                pipe.release()
+        self._blocked = still
+
+    def draw_delay(self, source: Host, target: Host, count: int) -> float:
+        """Returns the seconds that ``count`` bytes take on their way."""
+        profile = self.profile
+        if source is target:
+            return profile.loopback_delay
+        delay = profile.delay_min + self.random.expovariate(1.0) * profile.delay_jitter
+        if self.random.random() < profile.spike_probability:
+            delay += self.random.uniform(0.0, profile.spike_max)
+        link = self._links.get((source.name, target.name))
+        if link is not None:
+            delay += link.extra_delay
+            if link.bytes_per_second:
+                delay += count / link.bytes_per_second
+        return delay
+
+    def establish(
+        self, client_host: Host, client_address: tuple[str, int], listener: VirtualListener
+    ) -> VirtualConnection | None:
+        """Makes both ends and queues the server's; returns the client's, None when the backlog is full."""
+        self._connections_made += 1
+        number = self._connections_made
+        client = VirtualConnection(self, client_host, number, client_address, listener.address)
+        server = VirtualConnection(self, listener.host, number, listener.address, client_address)
+        client.peer_end, server.peer_end = server, client
+        client.outgoing.receiver, server.outgoing.receiver = server, client
+        if not listener.offer(server):
+            return None
+        client_host.remember(client)
+        listener.host.remember(server)
+        self.trace.event("connect", client_host.name, listener.host.name, listener.address[1], number)
+        return client
+
+
+class _Attempt:
+    """A connection being opened."""
+
+    __slots__ = ("abandoned", "connection", "error", "finished")
+
+    def __init__(self) -> None:
+        self.finished = trio.Event()
+        self.connection: VirtualConnection | None = None
+        self.error: OSError | None = None
+        self.abandoned = False
+
+
+class HostNetwork:
+    """The ``Network`` port of one incarnation of a node."""
+
+    __slots__ = ("_host", "_network", "frozen")
+
+    def __init__(self, network: VirtualNetwork, host: Host) -> None:
+        """Lives until it is frozen."""
+        self._network = network
+        self._host = host
+        self.frozen = False
+
+    def _check(self) -> None:
+        if self.frozen:
+            raise OSError(errno.ENETDOWN, f"{self._host.name} has crashed")
+
+    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> VirtualListener:
+        """See ``Network.listen``."""
+        await trio.lowlevel.checkpoint()
+        self._check()
+        if host not in (self._host.name, *LOOPBACK_NAMES, *WILDCARD_NAMES):
+            raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is no address of {self._host.name}")
+        if port == 0:
+            port = self._host.take_port()
+        if port in self._host.listeners:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {self._host.name} is taken")
+        listener = VirtualListener(self._network, self._host, (self._host.name, port), backlog)
+        self._host.listeners[port] = listener
+        return listener
+
+    async def connect(self, host: str, port: int) -> VirtualConnection:
+        """See ``Network.connect``."""
+        await trio.lowlevel.checkpoint()
+        self._check()
+        target = self._host if host in LOOPBACK_NAMES else self._network.find(host)
+        if target is None:
+            raise ConnectionError(errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved")
+        attempt = _Attempt()
+        self._send_syn(attempt, target, port, 0)
+        try:
+            await attempt.finished.wait()
+        except trio.Cancelled:
+            attempt.abandoned = True
+            if attempt.connection is not None:
+                attempt.connection.close()
+            raise
+        if attempt.error is not None:
+            raise attempt.error
+        assert attempt.connection is not None
+        return attempt.connection
+
+    def _send_syn(self, attempt: _Attempt, target: Host, port: int, tries: int) -> None:
+        delay = self._network.draw_delay(self._host, target, 0)
+        self._network.agenda.call_after(delay, lambda: self._syn_arrives(attempt, target, port, tries))
+
+    def _syn_arrives(self, attempt: _Attempt, target: Host, port: int, tries: int) -> None:
+        network = self._network
+        if attempt.abandoned or self.frozen:
+            return
+        lost = network.blocked(self._host, target) or network.blocked(target, self._host)
+        connection: VirtualConnection | None = None
+        if not lost:
+            listener = target.listeners.get(port)
+            if listener is None:
+                self._finish(
+                    attempt, target, ConnectionRefusedError(errno.ECONNREFUSED, f"{target.name}:{port} refused")
+                )
+                return
+            connection = network.establish(self._host, (self._host.name, self._host.take_port()), listener)
+        if connection is not None:
+            attempt.connection = connection
+            self._finish(attempt, target, None)
+        elif tries < len(SYN_RETRY_SECONDS):
+            network.agenda.call_after(
+                SYN_RETRY_SECONDS[tries], lambda: self._send_syn(attempt, target, port, tries + 1)
+            )
+        else:
+            self._finish(attempt, target, TimeoutError(errno.ETIMEDOUT, f"{target.name}:{port} does not answer"))
+
+    def _finish(self, attempt: _Attempt, target: Host, error: OSError | None) -> None:
+        def arrive() -> None:
+            attempt.error = error
+            attempt.finished.set()
+
+        self._network.agenda.call_after(self._network.draw_delay(target, self._host, 0), arrive)

@@ -1,0 +1,86 @@
+"""The record of a simulated run: a running hash over every event, and a bounded readable tail.
+
+Two runs are the same run if and only if their hashes are equal: every message, disk write, sync and fault goes into the
+hash with its virtual time. Only faults and notes are kept in full; of the rest the last ``TAIL_EVENTS`` stay readable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TAIL_EVENTS = 5_000
+NOTES_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceEvent:
+    """One thing that happened."""
+
+    seconds: float  # virtual time
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        """One line of a timeline."""
+        return f"{self.seconds:12.6f}  {self.kind:<12} {self.text}"
+
+
+class Trace:
+    """Collects the events of one run."""
+
+    __slots__ = ("_count", "_hash", "_kinds", "_notes", "_now", "_tail")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """``now`` returns the virtual time in seconds."""
+        self._now = now
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._count = 0
+        self._kinds: dict[str, int] = {}
+        self._tail: deque[tuple[float, str, tuple[object, ...]]] = deque(maxlen=TAIL_EVENTS)
+        self._notes: deque[tuple[float, str, tuple[object, ...]]] = deque(maxlen=NOTES_MAX)
+
+    def event(self, kind: str, *fields: object) -> None:
+        """Adds an event; the ``str`` of each field must be the same in each run of a seed."""
+        event = (self._now(), kind, fields)
+        self._hash.update(f"{event[0]!r}|{kind}|{'|'.join(map(str, fields))}\n".encode())
+        self._count += 1
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        self._tail.append(event)
+
+    def note(self, kind: str, *fields: object) -> None:
+        """Adds an event that belongs into the readable timeline: faults, elections, violations."""
+        self.event(kind, *fields)
+        self._notes.append(self._tail[-1])
+
+    @property
+    def digest(self) -> str:
+        """Hash of all events so far, in hexadecimal."""
+        return self._hash.hexdigest()
+
+    @property
+    def count(self) -> int:
+        """Events so far."""
+        return self._count
+
+    @property
+    def counts_by_kind(self) -> dict[str, int]:
+        """Events so far by kind, sorted by kind."""
+        return dict(sorted(self._kinds.items()))
+
+    def notes(self) -> list[TraceEvent]:
+        """Returns the timeline."""
+        return [_readable(event) for event in self._notes]
+
+    def tail(self, count: int = 200) -> list[TraceEvent]:
+        """Returns the last events of all kinds."""
+        return [_readable(event) for event in list(self._tail)[-count:]]
+
+
+def _readable(event: tuple[float, str, tuple[object, ...]]) -> TraceEvent:
+    return TraceEvent(seconds=event[0], kind=event[1], text=" ".join(map(str, event[2])))

@@ -1,0 +1,215 @@
+"""A simulated world: one seed, one virtual time, one network, and nodes with disks, all inside one ``trio.run``.
+
+Every part draws from a random stream of its own, derived from the seed and the part's name, so that a change in one
+part of a test does not reshuffle the chances of all others. A ``SimulatedNode`` is a machine: it has a name, a clock
+and a disk that outlive the process on it. Starting runs the production code of a node (a coroutine function that takes an
+``Environment``); killing freezes its disk and sockets first and cancels its tasks afterwards, so that nothing done in
+a ``finally`` block reaches the world; losing power also takes what was not durable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from moldau.runtime.environment import Environment
+from moldau_jepsen.simulation.clocks import NodeClock
+from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.network import HostNetwork, NetworkProfile, VirtualNetwork
+from moldau_jepsen.simulation.scheduler import run_deterministic
+from moldau_jepsen.simulation.timeline import Agenda
+from moldau_jepsen.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+
+def derive_random(seed: int, *names: object) -> random.Random:
+    """Returns the random stream of a part of a world."""
+    text = "/".join(map(str, (seed, *names)))
+    return random.Random(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big"))
+
+
+class SimulatedNode:
+    """A machine of a simulated world."""
+
+    def __init__(self, world: World, name: str) -> None:
+        """Up, with an empty disk and nothing running. Made by ``World.node``."""
+        self.name = name
+        self._world = world
+        self.clock_rate = 1.0
+        self.disk = VirtualDisk(name, derive_random(world.seed, "disk", name), world.trace, DiskProfile())
+        self.disk.clock = NodeClock()
+        self.clock = self.disk.clock
+        self.incarnation = 0
+        self.has_power = True
+        self.failure: BaseException | None = None
+        self._environment: Environment | None = None
+        self._network_port: HostNetwork | None = None
+        self._disk_port: NodeDisk | None = None
+        self._scope: trio.CancelScope | None = None
+        self._ended = trio.Event()
+        world.network.host(name)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process runs on the node."""
+        return self._scope is not None
+
+    @property
+    def environment(self) -> Environment:
+        """The environment of the running process, or of a program of the test that needs no process."""
+        if self._environment is None:
+            self._make_environment()
+        assert self._environment is not None
+        return self._environment
+
+    def _make_environment(self) -> None:
+        world = self._world
+        self.incarnation += 1
+        self._network_port = HostNetwork(world.network, world.network.host(self.name))
+        self._disk_port = NodeDisk(self.disk)
+        self._environment = Environment(
+            clock=self.clock,
+            random=derive_random(world.seed, "node", self.name, self.incarnation),
+            network=self._network_port,
+            disk=self._disk_port,
+        )
+
+    def start(self, main: Callable[[Environment], Awaitable[None]]) -> None:
+        """Starts the process: ``main`` runs with the node's environment until it ends or is killed.
+
+        The clock, the disk and the name are those of earlier processes. An exception that ends ``main`` is kept in
+        ``failure`` and reported to the world.
+        """
+        assert not self.is_running, f"{self.name} runs already"
+        world = self._world
+        if not self.has_power:
+            self.has_power = True
+            world.network.power_on(self.name)
+        self._make_environment()
+        self.failure = None
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+        world.trace.note("start", self.name, self.incarnation)
+        assert self._environment is not None
+        world.nursery.start_soon(self._run, main, self._environment, self._scope, self._ended, self.incarnation)
+
+    async def _run(
+        self,
+        main: Callable[[Environment], Awaitable[None]],
+        environment: Environment,
+        scope: trio.CancelScope,
+        ended: trio.Event,
+        incarnation: int,
+    ) -> None:
+        failure: BaseException | None = None
+        try:
+            with scope:
+                await main(environment)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the process ends; the world decides what that means
+            failure = error
+        finally:
+            ended.set()
+        if self.incarnation == incarnation and self._scope is scope:
+            self.failure = failure
+            self._freeze()
+            self._world.network.kill_process(self.name)
+            self._world.trace.note("exit", self.name, incarnation, type(failure).__name__ if failure else "normally")
+            if failure is not None:
+                self._world.node_failed(self, failure)
+
+    def _freeze(self) -> None:
+        assert self._network_port is not None
+        assert self._disk_port is not None
+        self._network_port.frozen = True
+        self._disk_port.freeze()
+        self._scope = None
+        self._environment = None
+
+    def kill(self) -> None:
+        """Ends the process as SIGKILL does; what it wrote stays in the page cache, peers see its connections close."""
+        if self._scope is None:
+            return
+        scope = self._scope
+        self._world.trace.note("kill", self.name, self.incarnation)
+        self._freeze()
+        self._world.network.kill_process(self.name)
+        scope.cancel()
+
+    def lose_power(self) -> None:
+        """Ends the process and takes what its disk had not made durable; peers hear nothing."""
+        scope = self._scope
+        if not self.has_power:
+            return
+        self._world.trace.note("power-off", self.name, self.incarnation)
+        if scope is not None:
+            self._freeze()
+        self.has_power = False
+        self._world.network.power_off(self.name)
+        self.disk.lose_power()
+        if scope is not None:
+            scope.cancel()
+
+    def crash_after_writes(self, count: int, *, power: bool) -> None:
+        """Kills the process, or takes its power, just after its ``count``-th disk write from now."""
+        assert self._disk_port is not None, f"{self.name} does not run"
+        self._disk_port.crash_after_writes(count, self.lose_power if power else self.kill)
+
+    async def wait_ended(self) -> None:
+        """Waits until the tasks of the last process have ended."""
+        await self._ended.wait()
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, seed: int, nursery: trio.Nursery, network_profile: NetworkProfile | None = None) -> None:
+        """Made by ``run_world``."""
+        self.seed = seed
+        self.nursery = nursery
+        self.trace = Trace(trio.current_time)
+        self.agenda = Agenda()
+        self.network = VirtualNetwork(
+            self.agenda, derive_random(seed, "network"), self.trace, network_profile or NetworkProfile()
+        )
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.failures: list[tuple[str, BaseException]] = []
+
+    def node(self, name: str) -> SimulatedNode:
+        """Returns the machine of that name, adding it if it is new."""
+        found = self.nodes.get(name)
+        if found is None:
+            found = self.nodes[name] = SimulatedNode(self, name)
+        return found
+
+    def random(self, *names: object) -> random.Random:
+        """Returns a random stream of its own for a part of a test."""
+        return derive_random(self.seed, *names)
+
+    def node_failed(self, node: SimulatedNode, failure: BaseException) -> None:
+        """A process has ended with an exception; tests look at ``failures``."""
+        self.failures.append((node.name, failure))
+
+
+def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile: NetworkProfile | None = None) -> T:
+    """Runs ``main`` in a fresh world and returns its result; processes that still run are killed then."""
+
+    async def run() -> T:
+        async with trio.open_nursery() as nursery:
+            world = World(seed, nursery, network_profile)
+            nursery.start_soon(world.agenda.run)
+            result = await main(world)
+            for node in world.nodes.values():
+                node.kill()
+            nursery.cancel_scope.cancel()
+        return result
+
+    return run_deterministic(run, seed)

@@ -1,0 +1,430 @@
+"""One contract for both environments: what ``moldau.runtime.environment`` promises holds for the operating system's
+sockets and files and for the simulated ones alike. Each test runs once on each.
+"""
+
+import contextlib
+import io
+from types import SimpleNamespace
+
+import pytest
+import trio
+import trio.testing
+
+from moldau.runtime.environment import OpenMode
+from moldau.runtime.real import real_environment
+from moldau_jepsen.simulation.world import run_world
+
+
+def run_real(test, directory):
+    async def main():
+        environment = real_environment(1)
+        with trio.fail_after(20):
+            await test(
+                SimpleNamespace(server=environment, client=environment, host="127.0.0.1", directory=str(directory))
+            )
+
+    trio.run(main)
+
+
+def run_virtual(test, directory):
+    async def main(world):
+        server, client = world.node("server").environment, world.node("client").environment
+        server.disk.make_directories("/data")
+        with trio.fail_after(20_000):
+            await test(SimpleNamespace(server=server, client=client, host="server", directory="/data"))
+
+    run_world(main, 7)
+
+
+@pytest.fixture(params=[run_real, run_virtual], ids=["real", "virtual"])
+def run(request, tmp_path):
+    return lambda test: request.param(test, tmp_path)
+
+
+@contextlib.asynccontextmanager
+async def pair(given):
+    listener = await given.server.network.listen(given.host, 0)
+    client = await given.client.network.connect(*listener.address)
+    server = await listener.accept()
+    try:
+        yield client, server
+    finally:
+        client.close()
+        server.close()
+        listener.close()
+
+
+async def receive(connection, count):
+    """Returns ``count`` bytes, fewer at the end of the stream."""
+    buffer = bytearray(count)
+    filled = 0
+    while filled < count:
+        try:
+            got = connection.receive_into_nowait(memoryview(buffer)[filled:])
+        except BlockingIOError:
+            await connection.wait_readable()
+            continue
+        if got == 0:
+            break
+        filled += got
+    return bytes(buffer[:filled])
+
+
+# --- network
+
+
+def test_bytes_arrive_in_order_both_ways(run):
+    async def test(given):
+        async with pair(given) as (client, server):
+            assert client.peer_address == server.local_address
+            assert client.local_address == server.peer_address
+            await client.send_all([b"ab", bytearray(b"cd"), memoryview(b"ef"), b""])
+            assert await receive(server, 6) == b"abcdef"
+            await server.send_all([b"x" * 10])
+            assert await receive(client, 10) == b"x" * 10
+            with pytest.raises(BlockingIOError):
+                client.receive_into_nowait(memoryview(bytearray(1)))
+
+    run(test)
+
+
+def test_more_buffers_than_one_call_takes(run):
+    async def test(given):
+        async with pair(given) as (client, server):
+            pieces = [bytes([n % 256]) * (n % 5) for n in range(3000)]
+            received = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.send_all, pieces)
+                received.append(await receive(server, sum(map(len, pieces))))
+            assert received == [b"".join(pieces)]
+
+    run(test)
+
+
+def test_a_reader_that_does_not_read_stops_the_sender(run):
+    async def test(given):
+        async with pair(given) as (client, server):
+            chunk = b"z" * 65536
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    taken = client.send_nowait([chunk, chunk])
+                    assert taken >= 1
+                    sent += taken
+                    assert sent < 1 << 30, "nothing stops the sender"
+            with trio.move_on_after(0.05) as scope:
+                await client.wait_writable()
+                # A kernel may free room by moving bytes to the other side; that ends before long.
+                while True:
+                    try:
+                        sent += client.send_nowait([chunk])
+                    except BlockingIOError:
+                        await client.wait_writable()
+            assert scope.cancelled_caught
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def drain():
+                    assert await receive(server, sent) == b"z" * sent
+
+                await client.wait_writable()
+            assert client.send_nowait([b"more"]) == 4
+
+    run(test)
+
+
+def test_end_of_stream_after_the_last_byte(run):
+    async def test(given):
+        async with pair(given) as (client, server):
+            await client.send_all([b"last words"])
+            client.close()
+            client.close()
+            assert await receive(server, 100) == b"last words"
+            await server.wait_readable()
+            assert server.receive_into_nowait(memoryview(bytearray(5))) == 0
+            for call in (
+                lambda: client.send_nowait([b"x"]),
+                lambda: client.receive_into_nowait(memoryview(bytearray(1))),
+            ):
+                with pytest.raises(OSError):  # noqa: PT011 - which one differs
+                    call()
+            for wait in (client.wait_readable, client.wait_writable):
+                with pytest.raises(OSError):  # noqa: PT011 - which one differs
+                    await wait()
+
+    run(test)
+
+
+def test_closing_with_unread_bytes_resets_the_peer(run):
+    async def test(given):
+        async with pair(given) as (client, server):
+            await client.send_all([b"never read"])
+            await server.wait_readable()
+            server.close()
+            await client.wait_readable()
+            with pytest.raises(ConnectionResetError):
+                client.receive_into_nowait(memoryview(bytearray(10)))
+            with pytest.raises(OSError):  # noqa: PT011 - reset or broken pipe
+                client.send_nowait([b"x"])
+
+    run(test)
+
+
+def test_closing_wakes_a_task_that_waits(run):
+    async def test(given):
+        async with pair(given) as (client, _):
+            outcome = []
+
+            async def reader():
+                try:
+                    await client.wait_readable()
+                except OSError:
+                    outcome.append("woken")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(reader)
+                await trio.testing.wait_all_tasks_blocked()
+                client.close()
+            assert outcome == ["woken"]
+
+    run(test)
+
+
+def test_waits_are_checkpoints(run):
+    async def test(given):
+        async with pair(given) as (client, server):
+            await server.send_all([b"x"])
+            await client.wait_readable()
+            with trio.testing.assert_checkpoints():
+                await client.wait_readable()
+            with trio.testing.assert_checkpoints():
+                await client.wait_writable()
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await client.wait_readable()
+            assert scope.cancelled_caught
+
+    run(test)
+
+
+def test_refused_taken_and_closed_ports(run):
+    async def test(given):
+        listener = await given.server.network.listen(given.host, 0)
+        host, port = listener.address
+        with pytest.raises(OSError, match=r"in use|taken"):
+            await given.server.network.listen(given.host, port)
+        outcome = []
+
+        async def acceptor():
+            try:
+                await listener.accept()
+            except OSError:
+                outcome.append("closed")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acceptor)
+            await trio.testing.wait_all_tasks_blocked()
+            listener.close()
+        assert outcome == ["closed"]
+        with pytest.raises(ConnectionRefusedError):
+            await given.client.network.connect(host, port)
+        again = await given.server.network.listen(given.host, port)
+        again.close()
+
+    run(test)
+
+
+def test_accepted_connections_outlive_their_listener(run):
+    async def test(given):
+        listener = await given.server.network.listen(given.host, 0)
+        client = await given.client.network.connect(*listener.address)
+        server = await listener.accept()
+        listener.close()
+        await client.send_all([b"hello"])
+        assert await receive(server, 5) == b"hello"
+        client.close()
+        server.close()
+
+    run(test)
+
+
+def test_sending_a_range_of_a_file(run):
+    async def test(given):
+        file = given.server.disk.open(given.directory + "/f", OpenMode.CREATE)
+        content = bytes(n % 251 for n in range(300_000))
+        file.append([content])
+        async with pair(given) as (client, server):
+
+            async def send():
+                position = 1000
+                while position < len(content):
+                    try:
+                        taken = server.send_file_nowait(file, position, len(content))
+                    except BlockingIOError:
+                        await server.wait_writable()
+                        continue
+                    assert taken >= 1
+                    position += taken
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                assert await receive(client, len(content) - 1000) == content[1000:]
+            with pytest.raises(EOFError):
+                server.send_file_nowait(file, len(content), 1)
+        file.close()
+
+    run(test)
+
+
+# --- disk
+
+
+def test_append_read_and_overwrite(run):
+    async def test(given):
+        disk, path = given.server.disk, given.directory + "/log"
+        file = disk.open(path, OpenMode.CREATE)
+        assert file.append([b"abc", bytearray(b"defg"), memoryview(b"hi")]) == 9
+        assert file.append([b"%d," % n for n in range(2000)]) == file.size
+        assert file.size == disk.file_size(path)
+        assert file.read(0, 9) == b"abcdefghi"
+        assert file.read(7, 2) == b"hi"
+        assert file.read(file.size - 2, 100) == b"9,"
+        assert file.read(file.size, 10) == b""
+        head, tail = bytearray(4), bytearray(5)
+        assert file.read_into([memoryview(head), memoryview(tail)], 0) == 9
+        assert (head, tail) == (b"abcd", b"efghi")
+        assert file.read_into([memoryview(bytearray(10)), memoryview(bytearray(10))], file.size - 12) == 12
+        file.write_at(1, b"XY")
+        assert file.read(0, 4) == b"aXYd"
+        file.truncate(6)
+        assert (file.size, file.read(0, 100)) == (6, b"aXYdef")
+        file.write_at(8, b"end")
+        assert file.read(0, 100) == b"aXYdef\0\0end"
+        with pytest.raises(ValueError, match="cannot truncate"):
+            file.truncate(100)
+        file.close()
+        file.close()
+        with pytest.raises(OSError):  # noqa: PT011 - bad descriptor
+            file.append([b"x"])
+
+    run(test)
+
+
+def test_preallocated_space_is_no_content(run):
+    async def test(given):
+        disk, path = given.server.disk, given.directory + "/log"
+        file = disk.open(path, OpenMode.CREATE)
+        file.preallocate(1 << 20)
+        assert (file.size, disk.file_size(path)) == (0, 0)
+        file.append([b"abc"])
+        assert (file.size, disk.file_size(path), file.read(0, 10)) == (3, 3, b"abc")
+        file.truncate(3)
+        file.sync()
+        file.close()
+        assert disk.file_size(path) == 3
+
+    run(test)
+
+
+def test_open_modes(run):
+    async def test(given):
+        disk, path = given.server.disk, given.directory + "/f"
+        with pytest.raises(FileNotFoundError):
+            disk.open(path, OpenMode.READ)
+        with pytest.raises(ValueError, match="relative"):
+            disk.open("f", OpenMode.WRITE)
+        disk.open(path, OpenMode.WRITE).close()
+        with pytest.raises(FileExistsError):
+            disk.open(path, OpenMode.CREATE)
+        for mode in (OpenMode.READ, OpenMode.WRITE):
+            with pytest.raises(IsADirectoryError):
+                disk.open(given.directory, mode)
+        writer, reader = disk.open(path, OpenMode.WRITE), disk.open(path, OpenMode.READ)
+        writer.append([b"seen at once"])
+        assert (reader.size, reader.read(0, 100)) == (12, b"seen at once")
+        for call in (lambda: reader.append([b"x"]), lambda: reader.truncate(0), reader.sync):
+            with pytest.raises(io.UnsupportedOperation):
+                call()
+        writer.close()
+        reader.close()
+
+    run(test)
+
+
+def test_names(run):
+    async def test(given):
+        disk, root = given.server.disk, given.directory
+        disk.make_directories(root + "/a/b")
+        disk.make_directories(root + "/a/b")
+        for name in ("z", "y"):
+            disk.open(f"{root}/a/{name}", OpenMode.CREATE).close()
+        assert disk.list_directory(root + "/a") == ["b", "y", "z"]
+        assert disk.is_directory(root + "/a/b")
+        assert not disk.is_directory(root + "/a/z")
+        assert not disk.exists(root + "/a/x")
+        file = disk.open(root + "/a/z", OpenMode.WRITE)
+        file.append([b"kept"])
+        disk.rename(root + "/a/z", root + "/a/y")
+        assert disk.list_directory(root + "/a") == ["b", "y"]
+        assert disk.open(root + "/a/y", OpenMode.READ).read(0, 10) == b"kept"
+        assert disk.modified_ms(root + "/a/y") > 1_600_000_000_000
+        disk.remove(root + "/a/y")
+        assert file.read(0, 10) == b"kept"
+        file.close()
+        disk.rename(root + "/a", root + "/c")
+        disk.sync_directory(root)
+        assert disk.list_directory(root) == ["c"]
+        with pytest.raises(FileNotFoundError):
+            disk.remove(root + "/c/nothing")
+        with pytest.raises(FileNotFoundError):
+            disk.list_directory(root + "/a")
+        disk.remove_tree(root + "/c")
+        disk.remove_tree(root + "/c")
+        assert disk.list_directory(root) == []
+        assert disk.free_bytes(root) > 0
+
+    run(test)
+
+
+def test_locks_exclude(run):
+    async def test(given):
+        disk, path = given.server.disk, given.directory + "/.lock"
+        lock = disk.lock(path)
+        with pytest.raises(BlockingIOError):
+            disk.lock(path)
+        lock.release()
+        lock.release()
+        disk.lock(path).release()
+
+    run(test)
+
+
+def test_offload_returns_and_raises(run):
+    async def test(given):
+        disk = given.server.disk
+        file = disk.open(given.directory + "/f", OpenMode.CREATE)
+        file.append([b"x"])
+        assert await disk.offload(file.sync) is None
+        assert await disk.offload(lambda: 42) == 42
+        with pytest.raises(ZeroDivisionError):
+            await disk.offload(lambda: 1 // 0)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await disk.offload(lambda: 42)
+        assert scope.cancelled_caught
+        file.close()
+
+    run(test)
+
+
+def test_clocks(run):
+    async def test(given):
+        clock = given.server.clock
+        before, wall = clock.monotonic_ms(), clock.wall_ms()
+        await trio.sleep(0.02)
+        assert 20 <= clock.monotonic_ms() - before < 10_000
+        assert wall + 19 <= clock.wall_ms() < wall + 10_000
+        assert wall > 1_600_000_000_000
+        assert isinstance(wall, int)
+
+    run(test)
