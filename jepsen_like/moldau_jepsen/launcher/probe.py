@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, TypeVar
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
-    DescribeQuorumRequestPartition,
-    DescribeQuorumRequestTopic,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-
+from moldau.protocol.schema import Response
 from moldau_jepsen.launcher.spec import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from moldau.protocol.schema import Request
 
 CLIENT_ID = "moldau-launcher"
 METADATA_VERSION = 9
@@ -30,7 +32,7 @@ DESCRIBE_QUORUM_VERSION = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 METADATA_TOPIC = "__cluster_metadata"
 
-Response = TypeVar("Response")
+R = TypeVar("R", bound=Response)
 
 
 def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
@@ -44,7 +46,7 @@ def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
     return bytes(chunks)
 
 
-def ask(port: int, request: object, version: int, response_class: type[Response], timeout_ms: float) -> Response | None:
+def ask(port: int, request: Request, version: int, response_class: type[R], timeout_ms: float) -> R | None:
     """Sends one request to ``HOST:port`` and returns the answer, or None when none came in time."""
     deadline = time.monotonic() + timeout_ms / 1000
     try:
@@ -71,8 +73,8 @@ def fetch_quorum(port: int, timeout_ms: float) -> DescribeQuorumResponse | None:
     """The metadata quorum as the node at ``port`` sees it."""
     request = DescribeQuorumRequest(
         topics=[
-            DescribeQuorumRequestTopic(
-                topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartition(partition_index=0)]
+            DescribeQuorumRequestTopicData(
+                topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
             )
         ]
     )
