@@ -1,0 +1,99 @@
+"""Goal: signals reach the process that is meant and no other, and its state is told rightly. Method: real processes
+that do nothing.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher.cluster import exclusive, open_cluster, start_cluster
+from moldau_jepsen.launcher.ports import choose_ports, port_in_use, take_free_ports
+from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, LauncherUsageError, Node
+
+WAIT_MS = 10_000
+
+
+@pytest.fixture
+def sleeper(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    node = Node(
+        node_id=1,
+        role="broker",
+        port=1,
+        directory=str(tmp_path),
+        config="-",
+        log=str(tmp_path / "log"),
+        pid=child.pid,
+        started=process.start_mark(child.pid),
+    )
+    yield node
+    child.kill()
+    child.wait()
+
+
+def test_a_process_is_paused_resumed_and_killed(sleeper):
+    assert process.state_of(sleeper.pid, sleeper.started) is ProcessState.RUNNING
+    assert process.resident_bytes(sleeper.pid) > 1_000_000
+    assert process.send_signal(sleeper, signal.SIGSTOP)
+    assert process.wait_state(sleeper, ProcessState.PAUSED, WAIT_MS)
+    assert process.send_signal(sleeper, signal.SIGCONT)
+    assert process.wait_state(sleeper, ProcessState.RUNNING, WAIT_MS)
+    assert process.send_signal(sleeper, signal.SIGKILL)
+    assert process.wait_state(sleeper, ProcessState.STOPPED, WAIT_MS)
+    assert not process.send_signal(sleeper, signal.SIGKILL)
+
+
+def test_a_stranger_that_got_the_same_number_is_left_alone(sleeper):
+    sleeper.started = "1"
+    assert process.state_of(sleeper.pid, sleeper.started) is ProcessState.STOPPED
+    assert not process.send_signal(sleeper, signal.SIGKILL)
+    assert process.start_mark(sleeper.pid) != ""
+
+
+def test_waiting_for_a_state_ends_in_time(sleeper):
+    assert not process.wait_state(sleeper, ProcessState.STOPPED, 30)
+
+
+def test_the_last_line_of_a_log_is_what_is_told(sleeper):
+    assert process.log_tail(sleeper) == ""
+    with open(sleeper.log, "wb") as log:
+        log.write(b"x" * 100_000 + b"\nfirst\nlast \n\n")
+    assert process.log_tail(sleeper) == "last"
+
+
+def test_ports_are_free_and_a_taken_one_is_named():
+    assert not any(port_in_use(port) for port in take_free_ports(6))
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(LauncherUsageError, match=f"port {port} of 127.0.0.1 is in use"):
+            choose_ports(1, port)
+
+
+def test_a_directory_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(LauncherUsageError, match=r"is not empty and holds no cluster\.json"):
+        start_cluster(tmp_path, ClusterSpec())
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+    with pytest.raises(LauncherUsageError, match=r"no cluster in .* \(cluster\.json is missing\)"):
+        open_cluster(tmp_path)
+    with pytest.raises(LauncherUsageError, match="is not a directory"):
+        start_cluster(tmp_path / "thesis.txt", ClusterSpec())
+
+
+def test_two_commands_do_not_change_one_cluster_at_once(tmp_path):
+    with exclusive(tmp_path), pytest.raises(LauncherError, match="another command"), exclusive(tmp_path):
+        pytest.fail("the second command got in")
+
+
+def test_a_node_that_cannot_start_is_told_with_its_last_words_and_nothing_is_left_running(tmp_path):
+    with pytest.raises(LauncherError, match=r"ended while starting: .*num.partition.* did you mean num.partitions"):
+        start_cluster(tmp_path, ClusterSpec(brokers=1, controllers=1, settings={"num.partition": "3"}))
+    states = [open_cluster(tmp_path).state(node_id) for node_id in (1, 101)]
+    assert states == [ProcessState.STOPPED, ProcessState.STOPPED]

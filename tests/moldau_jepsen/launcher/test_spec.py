@@ -1,0 +1,84 @@
+"""Goal: what the launcher writes can be read back, by itself and by a node. Method: values in, texts out and in
+again.
+"""
+
+import pytest
+
+from moldau.runtime.config import parse_server_config
+from moldau_jepsen.launcher.spec import (
+    ClusterSpec,
+    LauncherUsageError,
+    bootstrap_of,
+    from_json,
+    node_properties,
+    plan_nodes,
+    to_json,
+)
+
+
+def nodes_of(tmp_path, **spec):
+    made = ClusterSpec(**spec)
+    return plan_nodes(made, tmp_path, list(range(20000, 20000 + made.nodes)))
+
+
+def test_brokers_come_first_and_controllers_start_at_101(tmp_path):
+    nodes = nodes_of(tmp_path, brokers=2, controllers=3)
+    assert [(node.node_id, node.role, node.port) for node in nodes] == [
+        (1, "broker", 20000),
+        (2, "broker", 20001),
+        (101, "controller", 20002),
+        (102, "controller", 20003),
+        (103, "controller", 20004),
+    ]
+    assert bootstrap_of(nodes) == "127.0.0.1:20000,127.0.0.1:20001"
+
+
+def test_the_cluster_file_is_lossless(tmp_path):
+    nodes = nodes_of(tmp_path)
+    nodes[0].pid, nodes[0].started = 4711, "99"
+    assert from_json(to_json(nodes), "here") == nodes
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replication", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)], ids=lambda value: str(value)
+)
+def test_a_nodes_file_is_valid_configuration(tmp_path, brokers, replication, in_sync):
+    nodes = nodes_of(tmp_path, brokers=brokers, controllers=1)
+    for node in nodes:
+        config = parse_server_config(node_properties(node, nodes, {"num.partitions": "7"}), node.config, {})
+        assert config.get_int("node.id") == node.node_id
+        assert config.get_list("process.roles") == (node.role,)
+        assert config.get_int("default.replication.factor") == replication
+        assert config.get_int("min.insync.replicas") == in_sync
+        assert config.get_int("num.partitions") == 7
+
+
+def test_values_survive_the_properties_format(tmp_path):
+    nodes = nodes_of(tmp_path)
+    config = parse_server_config(node_properties(nodes[0], nodes, {"broker.rack": r" C:\rack 1"}), "x", {})
+    assert config.get_str("broker.rack").strip() == r"C:\rack 1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"brokers": 0}, "number of brokers must be 1..99, not 0"),
+        ({"controllers": 100}, "number of controllers must be 1..99, not 100"),
+        ({"base_port": 80}, "base port must be 1024.."),
+        ({"ports": (1, 2)}, r"ports must be one per node \(6\), not 2"),
+    ],
+)
+def test_a_bad_spec_is_refused(spec, message):
+    with pytest.raises(LauncherUsageError, match=message):
+        ClusterSpec(**spec)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1}', '{"version": 1, "nodes": [{"id": "x"}]}', "nul"])
+def test_a_damaged_cluster_file_is_told_by_name(text):
+    with pytest.raises(LauncherUsageError, match=r"cluster\.json is not a cluster file"):
+        from_json(text, "cluster.json")
+
+
+def test_a_cluster_file_of_another_version_is_refused():
+    with pytest.raises(LauncherUsageError, match="has version 9"):
+        from_json('{"version": 9, "nodes": []}', "cluster.json")
