@@ -263,6 +263,7 @@ class _ConnectionLoop:
                 if secure is not None:
                     self._connection = secure(self._connection)
                     await self._guard(self._shake_hands)
+                    await trio.lowlevel.checkpoint_if_cancelled()
                 self._handler = self._server.handler_factory(self._connection)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._write)
@@ -304,7 +305,10 @@ class _ConnectionLoop:
         if handshake is None:
             return
         with trio.move_on_after(self._limits.handshake_ms / 1000) as scope:
-            await handshake()
+            try:
+                await handshake()
+            except ConnectionError as error:
+                raise CloseConnection(str(error.strerror or error)) from error
         if scope.cancelled_caught:
             raise CloseConnection("TLS handshake took too long")
 

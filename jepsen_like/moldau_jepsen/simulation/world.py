@@ -2,9 +2,9 @@
 
 Every part draws from a random stream of its own, derived from the seed and the part's name, so that a change in one
 part of a test does not reshuffle the chances of all others. A ``SimulatedNode`` is a machine: it has a name, a clock
-and a disk that outlive the process on it. Starting runs the production code of a node (a coroutine function that takes an
-``Environment``); killing freezes its disk and sockets first and cancels its tasks afterwards, so that nothing done in
-a ``finally`` block reaches the world; losing power also takes what was not durable.
+and a disk that outlive the process on it. Starting runs the production code of a node (a coroutine function that takes
+an ``Environment``); killing freezes its disk and sockets first and cancels its tasks afterwards, so that nothing done
+in a ``finally`` block reaches the world; losing power also takes what was not durable.
 """
 
 from __future__ import annotations

@@ -1,0 +1,255 @@
+"""TLS over any ``Connection``, with OpenSSL working on memory only.
+
+Ciphertext moves through the wrapped connection's non-blocking calls, so that the same code runs on sockets and in
+simulation. Bytes that were encrypted but not taken by the transport yet are not reported as sent: the caller comes back
+with them (as OpenSSL itself asks of its callers), the pending ciphertext goes out first, and then they are reported.
+Thus nothing has to flush behind the caller's back.
+
+The end of the stream is taken as such with or without a ``close_notify``: Kafka's frames carry their length, so a cut
+cannot be mistaken for an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ssl
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.runtime.environment import Buffer, Connection, File
+
+CIPHERTEXT_BYTES = 32 * 1024
+"""Ciphertext received in one call; a TLS record has at most 16 KiB of content."""
+
+PLAINTEXT_BYTES_MAX = 64 * 1024
+"""Plaintext encrypted in one call: bounds the ciphertext that waits for the transport."""
+
+
+class TlsHandshakeError(ConnectionError):
+    """The peers could not agree: certificate, protocol version, or no TLS at all."""
+
+
+class TlsConnection:
+    """One end of a TLS stream; the ``Connection`` port. Call ``handshake`` before anything else.
+
+    Invariant: ``_unreported`` bytes at the head of what the caller offers next are in ``_ciphertext`` already.
+    """
+
+    def __init__(
+        self, connection: Connection, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None
+    ) -> None:
+        """Takes over ``connection``. ``server_hostname`` is what the server's certificate is checked against."""
+        self._connection = connection
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self._received = bytearray(CIPHERTEXT_BYTES)
+        self._plaintext = b""  # decrypted by ``wait_readable``, not yet taken
+        self._ciphertext = memoryview(b"")  # not yet taken by the transport
+        self._unreported = 0
+        self._ended = False
+        self._closed = False
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Host and port of the other end."""
+        return self._connection.peer_address
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Host and port of this end."""
+        return self._connection.local_address
+
+    @property
+    def peer_certificate(self) -> dict[str, object] | None:
+        """The verified certificate of the peer as ``ssl.SSLObject.getpeercert`` gives it; None without one."""
+        found = self._tls.getpeercert()
+        return dict(found) if found else None
+
+    async def handshake(self) -> None:
+        """Agrees on keys with the peer. The caller bounds its time.
+
+        Raises ``TlsHandshakeError``, or ``ConnectionError`` when the peer leaves.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._receive_ciphertext()
+                if self._ended:
+                    raise TlsHandshakeError(errno.EPROTO, "the peer left during the TLS handshake") from None
+            except ssl.SSLError as error:
+                await self._flush()  # the alert that tells the peer why
+                raise TlsHandshakeError(errno.EPROTO, f"TLS handshake failed: {error.reason or error}") from error
+        await self._flush()
+
+    async def _receive_ciphertext(self) -> None:
+        while True:
+            try:
+                self._take_ciphertext()
+            except BlockingIOError:
+                await self._connection.wait_readable()
+            else:
+                return
+
+    def _take_ciphertext(self) -> None:
+        """Raises ``BlockingIOError`` when nothing has arrived."""
+        count = self._connection.receive_into_nowait(memoryview(self._received))
+        if count == 0:
+            self._ended = True
+            self._incoming.write_eof()
+        else:
+            self._incoming.write(memoryview(self._received)[:count])
+
+    async def _flush(self) -> None:
+        self._collect_ciphertext()
+        if self._ciphertext:
+            pending, self._ciphertext = self._ciphertext, memoryview(b"")
+            await self._connection.send_all((pending,))
+
+    def _collect_ciphertext(self) -> None:
+        if self._outgoing.pending:
+            fresh = self._outgoing.read()
+            self._ciphertext = memoryview(self._ciphertext.tobytes() + fresh if self._ciphertext else fresh)
+
+    def _flush_nowait(self) -> None:
+        """Raises ``BlockingIOError`` unless the transport took everything."""
+        self._collect_ciphertext()
+        while self._ciphertext:
+            self._ciphertext = self._ciphertext[self._connection.send_nowait((self._ciphertext,)) :]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
+
+    def _decrypt_into(self, buffer: memoryview) -> int:
+        """Returns 0 at the end of the stream; raises ``ssl.SSLWantReadError`` when a whole record is not there."""
+        try:
+            return cast("int", self._tls.read(len(buffer), cast("bytearray", buffer)))
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self._ended = True
+            return 0
+        except ssl.SSLWantReadError:
+            if self._ended:
+                return 0
+            raise
+        except ssl.SSLError as error:
+            raise ConnectionResetError(errno.EPROTO, f"TLS stream is broken: {error.reason or error}") from error
+
+    def receive_into_nowait(self, buffer: memoryview) -> int:
+        """See ``Connection.receive_into_nowait``."""
+        self._check_open()
+        if self._plaintext:
+            count = min(len(buffer), len(self._plaintext))
+            buffer[:count] = self._plaintext[:count]
+            self._plaintext = self._plaintext[count:]
+            return count
+        if len(buffer) == 0:
+            return 0
+        while True:
+            try:
+                return self._decrypt_into(buffer)
+            except ssl.SSLWantReadError:
+                self._take_ciphertext()
+
+    async def wait_readable(self) -> None:
+        """See ``Connection.wait_readable``."""
+        self._check_open()
+        waited = False
+        while not self._plaintext:
+            buffer = bytearray(16 * 1024)
+            try:
+                count = self.receive_into_nowait(memoryview(buffer))
+            except BlockingIOError:
+                await self._connection.wait_readable()
+                waited = True
+                continue
+            if count == 0:
+                break
+            self._plaintext = bytes(memoryview(buffer)[:count])
+        if not waited:
+            await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """See ``Connection.send_nowait``."""
+        self._check_open()
+        offered = sum(len(buffer) for buffer in buffers)
+        if not self._unreported:
+            room = PLAINTEXT_BYTES_MAX
+            for buffer in buffers:
+                chunk = memoryview(buffer)[:room]
+                if chunk:
+                    self._tls.write(chunk)
+                    room -= len(chunk)
+                if room == 0:
+                    break
+            self._unreported = PLAINTEXT_BYTES_MAX - room
+        self._flush_nowait()
+        return self._report(offered)
+
+    def _report(self, offered: int) -> int:
+        count = min(self._unreported, offered)
+        self._unreported -= count
+        return count
+
+    async def wait_writable(self) -> None:
+        """See ``Connection.wait_writable``."""
+        self._check_open()
+        while True:
+            await self._connection.wait_writable()
+            try:
+                self._flush_nowait()
+            except BlockingIOError:
+                continue
+            return
+
+    def send_file_nowait(self, file: File, position: int, count: int) -> int:
+        """See ``Connection.send_file_nowait``: the bytes are read, for they must be encrypted."""
+        self._check_open()
+        if self._unreported:
+            self._flush_nowait()
+            return self._report(count)
+        data = file.read(position, min(count, PLAINTEXT_BYTES_MAX))
+        if not data:
+            raise EOFError(f"{file.path}: no content at position {position}")
+        return self.send_nowait((data,))
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """See ``Connection.send_all``."""
+        pending = memoryview(b"".join(buffers))
+        while pending:
+            try:
+                pending = pending[self.send_nowait((pending,)) :]
+            except BlockingIOError:
+                await self.wait_writable()
+
+    def close(self) -> None:
+        """See ``Connection.close``; says goodbye (close_notify) if the transport takes it at once."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the answer to the goodbye is not waited for
+            if not self._ended:
+                self._tls.unwrap()
+        with contextlib.suppress(OSError):  # the peer is gone or takes no more: the end of the stream tells it the same
+            self._flush_nowait()
+        self._connection.close()
+
+
+def server_wrapper(context: ssl.SSLContext) -> Callable[[Connection], TlsConnection]:
+    """Returns what ``moldau.runtime.server.serve`` takes as ``secure``."""
+    return lambda connection: TlsConnection(connection, context, server_side=True)
+
+
+def client_wrapper(context: ssl.SSLContext, server_hostname: str | None) -> Callable[[Connection], TlsConnection]:
+    """Returns what ``RpcConnection.open`` takes as ``secure``."""
+    return lambda connection: TlsConnection(connection, context, server_side=False, server_hostname=server_hostname)
