@@ -1,0 +1,280 @@
+"""The three Kafka clients behind one small face, so that one test asks the same of each. None is modified or configured
+beyond what its manual shows.
+
+``produce`` sends records with acks=all and returns their places; ``consume`` reads from the beginning without a group;
+``Member`` is a group member in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+WAIT_S = 30.0
+
+
+class ConfluentClient:
+    """confluent-kafka (librdkafka)."""
+
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+
+    def produce(self, topic, records, codec="none"):
+        from confluent_kafka import Producer
+
+        placed, failures = [], []
+
+        def delivered(error, message):
+            if error is not None:
+                failures.append(error)
+            else:
+                placed.append((message.partition(), message.offset(), message.value()))
+
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, "compression.type": codec}
+        )
+        for key, value, headers in records:
+            producer.produce(topic, key=key, value=value, headers=headers, on_delivery=delivered)
+        assert producer.flush(WAIT_S) == 0
+        assert failures == []
+        return placed
+
+    def consume(self, topic, partitions, count):
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        found = []
+        deadline = time.monotonic() + WAIT_S
+        while len(found) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None:
+                assert message.error() is None
+                found.append(
+                    (message.partition(), message.offset(), message.key(), message.value(), message.headers() or [])
+                )
+        consumer.close()
+        return found
+
+    def group_consumer(self, group, topic):
+        from confluent_kafka import Consumer
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([topic])
+        return consumer
+
+    def poll(self, consumer):
+        message = consumer.poll(0.1)
+        if message is None:
+            return []
+        assert message.error() is None
+        return [(message.partition(), message.offset(), message.value())]
+
+    def assignment(self, consumer):
+        return sorted(one.partition for one in consumer.assignment())
+
+    def commit_and_close(self, consumer):
+        if consumer.assignment():
+            consumer.commit(asynchronous=False)
+        consumer.close()
+
+
+class KafkaPythonClient:
+    """kafka-python."""
+
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap.split(",")
+
+    def produce(self, topic, records, codec="none"):
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, acks="all", compression_type=None if codec == "none" else codec
+        )
+        futures = [
+            (producer.send(topic, key=key, value=value, headers=headers), value) for key, value, headers in records
+        ]
+        producer.flush(WAIT_S)
+        placed = []
+        for future, value in futures:
+            found = future.get(WAIT_S)
+            placed.append((found.partition, found.offset, value))
+        producer.close()
+        return placed
+
+    def consume(self, topic, partitions, count):
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest", group_id=None)
+        consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
+        found = []
+        deadline = time.monotonic() + WAIT_S
+        while len(found) < count and time.monotonic() < deadline:
+            for messages in consumer.poll(timeout_ms=200).values():
+                found.extend((m.partition, m.offset, m.key, m.value, list(m.headers)) for m in messages)
+        consumer.close()
+        return found
+
+    def group_consumer(self, group, topic):
+        from kafka import KafkaConsumer
+
+        return KafkaConsumer(
+            topic,
+            bootstrap_servers=self.bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+
+    def poll(self, consumer):
+        polled = consumer.poll(timeout_ms=100)
+        return [(m.partition, m.offset, m.value) for messages in polled.values() for m in messages]
+
+    def assignment(self, consumer):
+        return sorted(one.partition for one in consumer.assignment())
+
+    def commit_and_close(self, consumer):
+        if consumer.assignment():
+            consumer.commit()
+        consumer.close()
+
+
+class AiokafkaClient:
+    """aiokafka; each call or member has an event loop of its own."""
+
+    codecs = ("none", "gzip", "lz4", "snappy", "zstd")
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+
+    def produce(self, topic, records, codec="none"):
+        from aiokafka import AIOKafkaProducer
+
+        async def run():
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap,
+                acks="all",
+                enable_idempotence=True,
+                compression_type=None if codec == "none" else codec,
+            )
+            await producer.start()
+            try:
+                futures = [
+                    (await producer.send(topic, value, key=key, headers=headers), value)
+                    for key, value, headers in records
+                ]
+                placed = []
+                for future, value in futures:
+                    found = await asyncio.wait_for(future, WAIT_S)
+                    placed.append((found.partition, found.offset, value))
+                return placed
+            finally:
+                await producer.stop()
+
+        return asyncio.run(run())
+
+    def consume(self, topic, partitions, count):
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        async def run():
+            consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
+            await consumer.start()
+            try:
+                consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
+                found = []
+                deadline = time.monotonic() + WAIT_S
+                while len(found) < count and time.monotonic() < deadline:
+                    polled = await consumer.getmany(timeout_ms=200)
+                    for messages in polled.values():
+                        found.extend((m.partition, m.offset, m.key, m.value, list(m.headers)) for m in messages)
+                return found
+            finally:
+                await consumer.stop()
+
+        return asyncio.run(run())
+
+    def group_consumer(self, group, topic):
+        from aiokafka import AIOKafkaConsumer
+
+        runner = asyncio.Runner()
+
+        async def start():
+            consumer = AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=self.bootstrap,
+                group_id=group,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            )
+            await consumer.start()
+            return consumer
+
+        return runner, runner.run(start())
+
+    def poll(self, consumer):
+        runner, inner = consumer
+        polled = runner.run(inner.getmany(timeout_ms=100))
+        return [(m.partition, m.offset, m.value) for messages in polled.values() for m in messages]
+
+    def assignment(self, consumer):
+        return sorted(one.partition for one in consumer[1].assignment())
+
+    def commit_and_close(self, consumer):
+        runner, inner = consumer
+        if inner.assignment():
+            runner.run(inner.commit())
+        runner.run(inner.stop())
+        runner.close()
+
+
+CLIENTS = {"confluent-kafka": ConfluentClient, "kafka-python": KafkaPythonClient, "aiokafka": AiokafkaClient}
+
+
+class Member(threading.Thread):
+    """A group member: polls until it is told to leave, then commits what it has read and closes."""
+
+    def __init__(self, client, group, topic):
+        super().__init__(daemon=True)
+        self._client, self._group, self._topic = client, group, topic
+        self._leave = threading.Event()
+        self.found = []
+        self.owned = []
+        self.failure = None
+        self.start()
+
+    def run(self):
+        try:
+            consumer = self._client.group_consumer(self._group, self._topic)
+            while not self._leave.is_set():
+                self.found += self._client.poll(consumer)
+                self.owned = self._client.assignment(consumer)
+            self._client.commit_and_close(consumer)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def leave(self):
+        self._leave.set()
+        self.join(WAIT_S)
+        assert not self.is_alive(), "the member did not leave"
+        assert self.failure is None, repr(self.failure)
+
+
+def wait_until(condition, what, timeout_s=WAIT_S):
+    """Polls ``condition`` until it holds; fails with ``what`` after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.02)

@@ -1,0 +1,208 @@
+"""Goal: bad input gets its clear error, and the node lives on or refuses to start with exit code 2 and one line.
+Method: a real broker and controller; bytes over plain sockets; configuration files and data directories spoilt by hand.
+"""
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interop_clients import ConfluentClient
+from moldau_jepsen.launcher import ClusterSpec, start_cluster
+from moldau_jepsen.launcher.probe import fetch_metadata
+from moldau_jepsen.launcher.process import ProcessState
+
+pytestmark = pytest.mark.processes
+
+SMALL = {"socket.request.max.bytes": "1000000"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    running = start_cluster(tmp_path_factory.mktemp("small"), ClusterSpec(brokers=1, controllers=1, settings=SMALL))
+    yield running
+    running.shut_down()
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A cluster of two processes that has run and was stopped in order."""
+    running = start_cluster(tmp_path / "stopped", ClusterSpec(brokers=1, controllers=1))
+    assert running.stop_all() == []
+    return running
+
+
+def run_server(config):
+    return subprocess.run(
+        [sys.executable, "-m", "moldau_cli", "server", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def refusal(run):
+    """The one line with which a server refused to start."""
+    assert run.returncode == 2, run.stderr
+    lines = [line for line in run.stderr.splitlines() if line.startswith("moldau: ")]
+    assert len(lines) == 1, run.stderr
+    assert "Traceback" not in run.stderr
+    return lines[0]
+
+
+# -- over the wire --------------------------------------------------------------------------------------------------
+
+
+def api_versions_request(version=0, key=18):
+    body = key.to_bytes(2, "big") + version.to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff"
+    return len(body).to_bytes(4, "big") + body
+
+
+def talk(port, data, *, half_close=False):
+    """Sends bytes and returns all that comes back until the broker closes or 5 s pass."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
+        peer.sendall(data)
+        if half_close:
+            peer.shutdown(socket.SHUT_WR)
+        try:
+            while chunk := peer.recv(65536):
+                received += chunk
+        except (TimeoutError, ConnectionError):
+            pass
+    return received
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param((999_999_999).to_bytes(4, "big") + b"x" * 100, id="oversized"),
+        pytest.param((-5).to_bytes(4, "big", signed=True) + b"x" * 100, id="negative"),
+        pytest.param(b"\0\0\0\0", id="empty"),
+        pytest.param(b"\0\0\0\3abc", id="too-short-for-a-header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="http"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 512, id="tls"),
+        pytest.param(api_versions_request(key=999), id="unknown-api"),
+        pytest.param(api_versions_request(key=0, version=3), id="truncated-produce"),
+    ],
+)
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_broken_frame_closes_its_connection_and_hurts_nobody_else(small, role, data):
+    node = small.brokers[0] if role == "broker" else small.controllers[0]
+    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as bystander:
+        assert talk(node.port, data, half_close=True) == b""
+        bystander.sendall(api_versions_request())
+        assert int.from_bytes(bystander.recv(4), "big") > 6
+    assert small.state(node.node_id) is ProcessState.RUNNING
+
+
+def test_a_frame_that_is_never_finished_does_not_stop_others(small):
+    port = small.brokers[0].port
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as half:
+        half.sendall((1000).to_bytes(4, "big") + b"only a part")
+        assert fetch_metadata(port, [], 5_000) is not None
+
+
+def test_an_unsupported_version_of_api_versions_is_answered_with_what_is_supported(small):
+    answer = talk(small.brokers[0].port, api_versions_request(version=99), half_close=True)
+    assert answer[4:8] == (7).to_bytes(4, "big")
+    assert int.from_bytes(answer[8:10], "big") == 35
+    assert small.state(1) is ProcessState.RUNNING
+
+
+def test_producing_to_an_unknown_topic_is_refused_by_name(small):
+    from confluent_kafka import Producer
+
+    errors = []
+    producer = Producer(
+        {"bootstrap.servers": small.bootstrap, "message.timeout.ms": 4000, "allow.auto.create.topics": False}
+    )
+    producer.produce("no.such.topic/!", b"x", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(10)
+    assert len(errors) == 1
+    assert errors[0] is not None
+    assert small.state(1) is ProcessState.RUNNING
+
+
+def test_the_cluster_still_serves_after_all_that(small):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    AdminClient({"bootstrap.servers": small.bootstrap}).create_topics([NewTopic("after", 1, 1)])["after"].result(20)
+    client = ConfluentClient(small.bootstrap)
+    placed = client.produce("after", [(b"k", b"v", [])])
+    assert [(p, o, v) for p, o, _, v, _ in client.consume("after", 1, 1)] == placed
+
+
+# -- at the start ---------------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_named(stopped):
+    node = stopped.node(1)
+    with socket.create_server(("127.0.0.1", node.port)):
+        line = refusal(run_server(node.config))
+    assert str(node.port) in line
+    assert "in use" in line
+
+
+@pytest.mark.parametrize("node_id", [1, 101])
+@pytest.mark.parametrize("damage", ["", "version=1\n", "\0\0\0", "version=one\ncluster.id=x\nnode.id=1\n"])
+def test_a_corrupt_meta_properties_is_named(stopped, node_id, damage):
+    node = stopped.node(node_id)
+    path = next(Path(node.directory).rglob("meta.properties"))
+    path.write_text(damage)
+    assert "meta.properties" in refusal(run_server(node.config))
+
+
+def test_the_directory_of_another_node_is_refused(stopped, tmp_path):
+    node = stopped.node(1)
+    other = tmp_path / "other.properties"
+    other.write_text(Path(node.config).read_text().replace("node.id=1\n", "node.id=2\n"))
+    line = refusal(run_server(other))
+    assert "node.id" in line
+    assert node.directory in line
+
+
+def test_the_directory_of_another_cluster_is_refused(stopped, small):
+    """A broker that is sent to another cluster's controllers must not mix its data with theirs."""
+    node = stopped.node(1)
+    config = Path(node.config)
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("controller.quorum.voters=")]
+    controller = small.controllers[0]
+    lines.append(f"controller.quorum.voters={controller.node_id}@{controller.address}")
+    config.write_text("\n".join(lines) + "\n")
+    assert "cluster" in refusal(run_server(config))
+    assert small.state(1) is ProcessState.RUNNING
+
+
+def test_one_directory_serves_one_process(small, tmp_path):
+    """The same directory under a second process, on another port, is refused while the first lives."""
+    node = small.node(1)
+    config = tmp_path / "second.properties"
+    config.write_text(Path(node.config).read_text().replace(f":{node.port}\n", ":0\n", 1))
+    line = refusal(run_server(config))
+    assert "lock" in line or "in use" in line
+    assert small.state(1) is ProcessState.RUNNING
+
+
+def test_data_survives_a_stop_and_a_start_of_everything(stopped):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    stopped.start_all()
+    AdminClient({"bootstrap.servers": stopped.bootstrap}).create_topics([NewTopic("kept", 1, 1)])["kept"].result(20)
+    client = ConfluentClient(stopped.bootstrap)
+    placed = client.produce("kept", [(b"k", b"v%d" % n, []) for n in range(10)])
+    assert stopped.stop_all() == []
+    stopped.start_all()
+    assert [(p, o, v) for p, o, _, v, _ in client.consume("kept", 1, 10)] == placed
+    stopped.shut_down()
+
+
+def test_a_removed_directory_is_a_fresh_start_for_a_controller_of_one(stopped):
+    shutil.rmtree(stopped.node(1).directory)
+    Path(stopped.node(1).directory).mkdir()
+    stopped.start_all()
+    stopped.shut_down()

@@ -1,0 +1,150 @@
+"""Goal: kill -9 of a partition leader under load loses, repeats and reorders nothing that was acknowledged. Method: an
+idempotent librdkafka producer with acks=all writes numbered records all the while; a leader is killed, and comes back;
+afterwards everything is read and compared.
+"""
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from interop_clients import ConfluentClient, wait_until
+from moldau_jepsen.launcher.process import ProcessState
+
+pytestmark = pytest.mark.processes
+
+PARTITIONS = 3
+TOPIC = "load"
+
+
+class Load(threading.Thread):
+    """Produces numbered records, one key per partition stream, until told to stop."""
+
+    def __init__(self, bootstrap):
+        super().__init__(daemon=True)
+        self._bootstrap = bootstrap
+        self._halt = threading.Event()
+        self.acknowledged = []  # (partition, offset, number) in order of acknowledgement
+        self.failed = []
+        self.sent = 0
+        self.left = None
+        self.start()
+
+    def run(self):
+        from confluent_kafka import Producer
+
+        def delivered(error, message):
+            if error is None:
+                self.acknowledged.append((message.partition(), message.offset(), int(message.value())))
+            else:
+                self.failed.append(str(error))
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "retry.backoff.ms": 50,
+            }
+        )
+        while not self._halt.is_set():
+            number = self.sent
+            producer.produce(
+                TOPIC, key=b"%d" % number, value=b"%d" % number, partition=number % PARTITIONS, on_delivery=delivered
+            )
+            self.sent += 1
+            producer.poll(0)
+            if number % 20 == 0:
+                time.sleep(0.002)
+        self.left = producer.flush(30)
+
+    def halt(self):
+        self._halt.set()
+        self.join(60)
+        assert not self.is_alive()
+
+
+@pytest.fixture
+def cluster(moldau_cluster_factory):
+    running = moldau_cluster_factory(brokers=3, controllers=3)
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    made = AdminClient({"bootstrap.servers": running.bootstrap}).create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
+    made[TOPIC].result(timeout=20)
+    return running
+
+
+def check_all_read_once(cluster, load):
+    assert load.failed == []
+    assert load.left == 0
+    found = ConfluentClient(cluster.bootstrap).consume(TOPIC, PARTITIONS, load.sent)
+    assert Counter(int(value) for _, _, _, value, _ in found) == Counter(range(load.sent))
+    places = {(partition, offset): int(value) for partition, offset, _, value, _ in found}
+    assert [item for item in load.acknowledged if places.get(item[:2]) != item[2]] == []
+    for partition in range(PARTITIONS):
+        numbers = [int(value) for where, _, _, value, _ in found if where == partition]
+        assert numbers == sorted(numbers)
+
+
+def leader_besides(cluster, dead):
+    """Leader of partition 0 as a living broker sees it, once it is another one than ``dead``."""
+    alive = next(node.node_id for node in cluster.brokers if node.node_id != dead)
+    leader = cluster.partition_leader(TOPIC, 0, ask=alive)
+    return leader if leader not in (None, dead) else None
+
+
+def test_a_killed_leader_costs_no_acknowledged_record(cluster):
+    load = Load(cluster.bootstrap)
+    wait_until(lambda: len(load.acknowledged) > 1000, "records are acknowledged")
+    victim = cluster.partition_leader(TOPIC, 0)
+    cluster.kill(victim)
+    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
+    before = len(load.acknowledged)
+    wait_until(lambda: len(load.acknowledged) > before + 1000, "records are acknowledged without the killed broker")
+    cluster.start_node(victim)
+    before = len(load.acknowledged)
+    wait_until(lambda: len(load.acknowledged) > before + 1000, "records are acknowledged with the broker back")
+    load.halt()
+    check_all_read_once(cluster, load)
+
+
+def test_each_broker_killed_in_turn_and_a_controller_too(cluster):
+    load = Load(cluster.bootstrap)
+    wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
+    quorum = cluster.quorum()
+    assert quorum is not None
+    for victim in (*[node.node_id for node in cluster.brokers], quorum.leader_id):
+        cluster.kill(victim)
+        before = len(load.acknowledged)
+        wait_until(lambda before=before: len(load.acknowledged) > before + 500, f"writes go on without node {victim}")
+        cluster.start_node(victim)
+    load.halt()
+    check_all_read_once(cluster, load)
+
+
+def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster):
+    load = Load(cluster.bootstrap)
+    wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
+    victim = cluster.partition_leader(TOPIC, 0)
+    cluster.pause(victim)
+    assert cluster.state(victim) is ProcessState.PAUSED
+    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads", timeout_s=60)
+    cluster.resume(victim)
+    before = len(load.acknowledged)
+    wait_until(lambda: len(load.acknowledged) > before + 500, "writes go on")
+    load.halt()
+    check_all_read_once(cluster, load)
+
+
+def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster):
+    load = Load(cluster.bootstrap)
+    wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
+    victim = cluster.partition_leader(TOPIC, 0)
+    assert cluster.stop_node(victim), "the broker had to be killed"
+    assert leader_besides(cluster, victim) is not None
+    cluster.start_node(victim)
+    load.halt()
+    check_all_read_once(cluster, load)
+    assert cluster.stop_all() == []
