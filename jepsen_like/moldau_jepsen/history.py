@@ -23,6 +23,7 @@ import msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 MAGIC = b"moldau-history 1\n"
 FRAME_OPERATIONS = 4096
@@ -226,3 +227,16 @@ def read_history(stream: BinaryIO) -> Iterator[Operation]:
         except (ValueError, RuntimeError, TypeError, msgpack.UnpackException) as error:
             raise HistoryError(f"damaged at byte {position}: {error}") from error
         position += _LENGTH_BYTES + length
+
+
+class HistoryFile:
+    """A history in a file, read anew from its beginning by every ``iter``; one frame is in memory at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """The file is opened when it is read."""
+        self._path = path
+
+    def __iter__(self) -> Iterator[Operation]:
+        """Yields the operations. Raises ``OSError`` and ``HistoryError``."""
+        with self._path.open("rb") as stream:
+            yield from read_history(stream)

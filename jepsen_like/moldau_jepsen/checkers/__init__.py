@@ -1,0 +1,20 @@
+"""Pure functions that judge a history: what was promised, what was seen, and every way in which the two can disagree.
+
+``check_history`` runs all checkers that need nothing but the history; ``check_register`` judges a linearizable
+register. The definitions follow Jepsen's analyses of Kafka and Redpanda.
+"""
+
+from moldau_jepsen.checkers.anomalies import Anomaly, AnomalyKind, CheckOptions, Verdict
+from moldau_jepsen.checkers.check import check_history
+from moldau_jepsen.checkers.register import RegisterOperation, RegisterVerdict, check_register
+
+__all__ = [
+    "Anomaly",
+    "AnomalyKind",
+    "CheckOptions",
+    "RegisterOperation",
+    "RegisterVerdict",
+    "Verdict",
+    "check_history",
+    "check_register",
+]

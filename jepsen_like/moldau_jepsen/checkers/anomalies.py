@@ -1,0 +1,132 @@
+"""What can be wrong with a history, and what of it a configuration allows."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau_jepsen.history import TopicPartition
+
+DETAILS_MAX = 100
+"""Anomalies of one kind that are kept with their operations; beyond that they are counted only."""
+
+
+class AnomalyKind(enum.Enum):
+    """The catalogue."""
+
+    INCONSISTENT_OFFSETS = "inconsistent-offsets"  # one offset, two values
+    DUPLICATE = "duplicate"  # one value at two offsets
+    LOST_WRITE = "lost-write"  # acknowledged, below what was polled, polled by nobody
+    UNSEEN = "unseen"  # acknowledged, not polled by the end of the final phase
+    G1A = "G1a"  # a failed or aborted write was polled
+    PRECOMMITTED_READ = "precommitted-read"  # a transaction polled its own write
+    INT_POLL_SKIP = "int-poll-skip"  # a poll jumps over a record
+    INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"  # a poll goes back
+    POLL_SKIP = "poll-skip"  # the next poll of a process jumps over a record
+    NONMONOTONIC_POLL = "nonmonotonic-poll"  # the next poll of a process goes back
+    INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"  # within one operation a later send landed earlier
+    NONMONOTONIC_SEND = "nonmonotonic-send"  # a later operation of a process landed earlier
+    G0 = "G0"  # a cycle of write-write dependencies between transactions
+    G1C = "G1c"  # a cycle of write-read (and write-write) dependencies between transactions
+    DUAL_OWNERSHIP = "dual-ownership"  # two members own a partition in one generation
+    STUCK = "stuck"  # a final read did not come to its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What was promised."""
+
+    read_committed: bool = True
+    """Consumers asked for committed records only."""
+    idempotent: bool = True
+    """Producers were idempotent."""
+    subscribe: bool = False
+    """Consumers were in groups, where a rebalance may move positions between operations."""
+    final_phase: bool = True
+    """The history ends with a phase in which everything is read from the beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """One finding."""
+
+    kind: AnomalyKind
+    allowed: bool
+    """The options permit it: it is a figure, not an error."""
+    text: str
+    """One sentence that names values, offsets and processes."""
+    partition: TopicPartition | None = None
+    operations: tuple[int, ...] = ()
+    """Indexes of the operations behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Sizes of the history."""
+
+    operations: int
+    sends_acknowledged: int
+    sends_failed: int
+    sends_unknown: int
+    records_polled: int
+    """With repetition."""
+    values_seen: int
+    """Distinct."""
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of a history."""
+
+    valid: bool
+    """No anomaly that the options do not allow."""
+    counts: dict[AnomalyKind, int]
+    """All findings by kind, allowed ones too."""
+    anomalies: tuple[Anomaly, ...]
+    """The first ``DETAILS_MAX`` of each kind."""
+    figures: Figures
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects anomalies while checkers run."""
+
+    options: CheckOptions
+    counts: dict[AnomalyKind, int] = field(default_factory=dict)
+    forbidden: int = 0
+    kept: list[Anomaly] = field(default_factory=list)
+
+    def add(
+        self,
+        kind: AnomalyKind,
+        text: str,
+        *,
+        partition: TopicPartition | None = None,
+        operations: tuple[int, ...] = (),
+        allowed: bool | None = None,
+    ) -> None:
+        """Adds one finding; ``allowed`` None asks the table of what the options allow."""
+        permitted = is_allowed(kind, self.options) if allowed is None else allowed
+        count = self.counts.get(kind, 0)
+        self.counts[kind] = count + 1
+        self.forbidden += not permitted
+        if count < DETAILS_MAX:
+            self.kept.append(
+                Anomaly(kind=kind, allowed=permitted, text=text, partition=partition, operations=operations)
+            )
+
+
+def is_allowed(kind: AnomalyKind, options: CheckOptions) -> bool:
+    """What the options permit, whatever the cluster does (the rebalances of G1c and polls are told by the checker)."""
+    match kind:
+        case AnomalyKind.DUPLICATE:
+            return not options.idempotent
+        case AnomalyKind.G1A:
+            return not options.read_committed
+        case AnomalyKind.G0:
+            return True  # transactions of Kafka do not order their writes against each other
+        case _:
+            return False

@@ -1,0 +1,215 @@
+"""The order of each partition, as all clients together have seen it.
+
+One pass over the history gathers, per partition, which value lies at which offset, from two sources: every poll, and
+every send whose offset the client was told and that must have committed. Values are dense integers per partition
+(workloads number their records from 0), so both directions are flat arrays of 8 bytes per record, and ten million
+operations fit into a few hundred megabytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.checkers.anomalies import AnomalyKind, Figures, Findings
+from moldau_jepsen.history import HistoryError, Kind, Operation, Send, Status, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+NOTHING = -1
+NUMBER_MAX = 1 << 31
+"""Largest offset and value of a history: beyond it the arrays would not fit into memory."""
+
+_ACKNOWLEDGED = 1
+_FAILED = 2  # certainly not written, or aborted
+_POLLED = 4
+_FINAL = 8  # polled in the final phase
+
+
+class PartitionOrder:
+    """What is known of one partition. Arrays grow to the largest offset or value."""
+
+    __slots__ = ("highest_polled", "marks", "offset_of", "value_at", "writer_of")
+
+    def __init__(self) -> None:
+        """Nothing is known."""
+        self.value_at = array("q")
+        self.offset_of = array("q")
+        self.writer_of = array("q")
+        """Index of the operation that sent a value, ``NOTHING`` where none is known."""
+        self.marks = bytearray()
+        """Per value: what happened to it."""
+        self.highest_polled = NOTHING
+
+    def _reach_value(self, value: int) -> None:
+        if not 0 <= value < NUMBER_MAX:
+            raise HistoryError(f"value {value}: values are numbers from 0 to {NUMBER_MAX - 1}")
+        missing = value + 1 - len(self.marks)
+        if missing > 0:
+            missing = max(missing, len(self.marks) // 4)
+            self.marks.extend(bytes(missing))
+            self.offset_of.extend([NOTHING] * missing)
+            self.writer_of.extend([NOTHING] * missing)
+
+    def _reach_offset(self, offset: int) -> None:
+        if not 0 <= offset < NUMBER_MAX:
+            raise HistoryError(f"offset {offset}: offsets are numbers from 0 to {NUMBER_MAX - 1}")
+        missing = offset + 1 - len(self.value_at)
+        if missing > 0:
+            self.value_at.extend([NOTHING] * max(missing, len(self.value_at) // 4))
+
+    def mark(self, value: int, mark: int) -> None:
+        """Adds a mark to a value."""
+        self._reach_value(value)
+        self.marks[value] |= mark
+
+    def sent(self, value: int, operation: int) -> None:
+        """Notes who sent a value."""
+        self._reach_value(value)
+        self.writer_of[value] = operation
+
+    def place(self, value: int, offset: int) -> tuple[int, int]:
+        """Notes that ``value`` lies at ``offset``; returns the other value and the other offset, or ``NOTHING``."""
+        self._reach_value(value)
+        self._reach_offset(offset)
+        other_value, other_offset = self.value_at[offset], self.offset_of[value]
+        if other_value == NOTHING:
+            self.value_at[offset] = value
+        if other_offset == NOTHING:
+            self.offset_of[value] = offset
+        return (
+            other_value if other_value != value else NOTHING,
+            other_offset if other_offset != offset else NOTHING,
+        )
+
+    def first_between(self, low: int, high: int) -> int:
+        """The first known offset strictly between two others, ``NOTHING`` if there is none."""
+        for offset in range(low + 1, min(high, len(self.value_at))):
+            if self.value_at[offset] != NOTHING:
+                return offset
+        return NOTHING
+
+    def offsets(self) -> Iterator[int]:
+        """Known offsets, ascending."""
+        return (offset for offset, value in enumerate(self.value_at) if value != NOTHING)
+
+    def with_marks(self, wanted: int, unwanted: int) -> Iterator[int]:
+        """Values that carry all of the wanted marks and none of the unwanted."""
+        return (v for v, marks in enumerate(self.marks) if marks & wanted == wanted and not marks & unwanted)
+
+
+class Orders:
+    """The orders of all partitions, and the findings that placing records gave."""
+
+    def __init__(self, history: Iterable[Operation], findings: Findings) -> None:
+        """Reads the history once."""
+        self.partitions: dict[TopicPartition, PartitionOrder] = {}
+        self._findings = findings
+        self._disputes: dict[tuple[TopicPartition, int, int], None] = {}
+        self._count = dict.fromkeys(Status, 0)
+        self._operations = 0
+        self._polled = 0
+        for operation in history:
+            self._add(operation)
+
+    def of(self, partition: TopicPartition) -> PartitionOrder:
+        """The order of a partition, empty at first."""
+        order = self.partitions.get(partition)
+        if order is None:
+            order = self.partitions[partition] = PartitionOrder()
+        return order
+
+    def _add(self, operation: Operation) -> None:
+        self._operations += 1
+        for part in operation.operations:
+            if isinstance(part, Send):
+                self._add_send(operation, part)
+                continue
+            for partition, pairs in part.records:
+                order = self.of(partition)
+                self._polled += len(pairs)
+                for offset, value in pairs:
+                    self._place(operation, partition, order, value, offset)
+                    order.mark(value, _POLLED | _FINAL if operation.final else _POLLED)
+                    order.highest_polled = max(order.highest_polled, offset)
+
+    def _add_send(self, operation: Operation, send: Send) -> None:
+        order = self.of(send.partition)
+        order.sent(send.value, operation.index)
+        self._count[operation.status] += 1
+        if operation.status is Status.FAIL or (operation.kind is Kind.TRANSACTION and operation.aborted):
+            order.mark(send.value, _FAILED)
+        elif operation.status is Status.OK:
+            order.mark(send.value, _ACKNOWLEDGED)
+            if send.offset is not None:
+                self._place(operation, send.partition, order, send.value, send.offset)
+
+    def _place(
+        self, operation: Operation, partition: TopicPartition, order: PartitionOrder, value: int, offset: int
+    ) -> None:
+        other_value, other_offset = order.place(value, offset)
+        if other_value != NOTHING and self._is_new((partition, offset, value)):
+            self._findings.add(
+                AnomalyKind.INCONSISTENT_OFFSETS,
+                f"offset {offset} holds value {other_value} and value {value}",
+                partition=partition,
+                operations=(operation.index,),
+            )
+        if other_offset != NOTHING and self._is_new((partition, -1 - offset, value)):
+            self._findings.add(
+                AnomalyKind.DUPLICATE,
+                f"value {value} lies at offset {other_offset} and at offset {offset}",
+                partition=partition,
+                operations=(operation.index,),
+            )
+
+    def _is_new(self, dispute: tuple[TopicPartition, int, int]) -> bool:
+        """The same wrong record is read many times; it counts once."""
+        if dispute in self._disputes:
+            return False
+        self._disputes[dispute] = None
+        return True
+
+    def figures(self) -> Figures:
+        """Sizes of what was read."""
+        return Figures(
+            operations=self._operations,
+            sends_acknowledged=self._count[Status.OK],
+            sends_failed=self._count[Status.FAIL],
+            sends_unknown=self._count[Status.INFO],
+            records_polled=self._polled,
+            values_seen=sum(sum(1 for _ in order.with_marks(_POLLED, 0)) for order in self.partitions.values()),
+            partitions=len(self.partitions),
+        )
+
+
+def check_writes(orders: Orders, findings: Findings) -> None:
+    """Finds lost and unseen writes, and reads of writes that failed or were aborted."""
+    for partition, order in sorted(orders.partitions.items()):
+        for value in order.with_marks(_ACKNOWLEDGED, _POLLED):
+            offset = order.offset_of[value]
+            writer = (order.writer_of[value],)
+            if offset != NOTHING and offset <= order.highest_polled:
+                findings.add(
+                    AnomalyKind.LOST_WRITE,
+                    f"value {value}, acknowledged at offset {offset}, was polled by nobody, "
+                    f"though offset {order.highest_polled} was",
+                    partition=partition,
+                    operations=writer,
+                )
+        if findings.options.final_phase:
+            for value in order.with_marks(_ACKNOWLEDGED, _FINAL):
+                findings.add(
+                    AnomalyKind.UNSEEN,
+                    f"value {value} was acknowledged and is not in the final read",
+                    partition=partition,
+                    operations=(order.writer_of[value],),
+                )
+        for value in order.with_marks(_FAILED | _POLLED, 0):
+            findings.add(
+                AnomalyKind.G1A,
+                f"value {value}, whose write failed or was aborted, was polled at offset {order.offset_of[value]}",
+                partition=partition,
+                operations=(order.writer_of[value],),
+            )

@@ -1,0 +1,339 @@
+"""Goal: each anomaly of the catalogue is found in a history that has it, and in no history that has not.
+
+Method: golden histories by hand, one good and at least one bad per anomaly; a random model log whose honest histories
+are all valid, and in which each planted mistake is found.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history
+from moldau_jepsen.checkers.cycles import components
+from moldau_jepsen.history import (
+    HistoryError,
+    HistoryFile,
+    Kind,
+    Operation,
+    Poll,
+    Send,
+    Status,
+    TopicPartition,
+    write_history,
+)
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+K = AnomalyKind
+
+
+class Story:
+    """Writes a history line by line."""
+
+    def __init__(self) -> None:
+        self.history: list[Operation] = []
+
+    def add(
+        self,
+        process: int,
+        kind: Kind,
+        *parts: Send | Poll,
+        status: Status = Status.OK,
+        aborted: bool = False,
+        rebalanced: bool = False,
+        final: bool = False,
+        partitions: tuple[TopicPartition, ...] = (),
+        generation: int = -1,
+        error: str = "",
+    ) -> "Story":
+        index = len(self.history)
+        self.history.append(
+            Operation(
+                index=index,
+                process=process,
+                kind=kind,
+                status=status,
+                begun_ms=index * 10,
+                ended_ms=index * 10 + 5,
+                operations=parts,
+                aborted=aborted,
+                rebalanced=rebalanced,
+                final=final,
+                partitions=partitions,
+                generation=generation,
+                error=error,
+            )
+        )
+        return self
+
+    def send(
+        self, process: int, value: int, offset: int | None, partition: TopicPartition = P0, status: Status = Status.OK
+    ) -> "Story":
+        return self.add(process, Kind.SEND, Send(partition, value, offset), status=status)
+
+    def poll(self, process: int, *pairs: tuple[int, int], partition: TopicPartition = P0, **more: bool) -> "Story":
+        return self.add(process, Kind.POLL, Poll(((partition, pairs),)), **more)
+
+    def check(self, **options: bool) -> Verdict:
+        return check_history(self.history, CheckOptions(**options))
+
+
+def found(verdict: Verdict) -> dict[AnomalyKind, int]:
+    return verdict.counts
+
+
+def good() -> Story:
+    return (
+        Story()
+        .send(1, 0, 0)
+        .send(1, 1, 1)
+        .send(2, 2, None, status=Status.INFO)
+        .send(2, 3, None, status=Status.FAIL)
+        .poll(3, (0, 0), (1, 1))
+        .poll(3, (2, 2))
+        .poll(4, (0, 0), (1, 1), (2, 2), final=True)
+    )
+
+
+def test_an_honest_history_has_no_anomaly() -> None:
+    verdict = good().check()
+    assert verdict.valid
+    assert not verdict.counts
+    assert verdict.figures.sends_acknowledged == 2
+    assert verdict.figures.sends_failed == verdict.figures.sends_unknown == 1
+    assert verdict.figures.records_polled == 6
+    assert verdict.figures.values_seen == 3
+
+
+def test_inconsistent_offsets() -> None:
+    verdict = good().send(5, 7, 1).poll(6, (1, 7)).check(final_phase=False)
+    assert found(verdict) == {K.INCONSISTENT_OFFSETS: 1}
+    assert verdict.anomalies[0].text == "offset 1 holds value 1 and value 7"
+    assert verdict.anomalies[0].operations == (7,)
+    assert not verdict.valid
+
+
+def test_duplicates_are_forbidden_to_idempotent_producers_only() -> None:
+    story = good().poll(7, (3, 1), (4, 5)).poll(7, (5, 1))
+    assert found(story.check()) == {K.DUPLICATE: 2}
+    assert not story.check().valid
+    assert story.check(idempotent=False).valid
+
+
+def test_lost_write_and_unseen() -> None:
+    lost = Story().send(1, 0, 0).send(1, 1, 1).send(1, 2, 2).poll(2, (0, 0), (2, 2), final=True)
+    assert found(lost.check()) == {K.LOST_WRITE: 1, K.UNSEEN: 1, K.INT_POLL_SKIP: 1}
+    tail = Story().send(1, 0, 0).send(1, 1, 1).poll(2, (0, 0), final=True)
+    assert found(tail.check()) == {K.UNSEEN: 1}
+    assert tail.check(final_phase=False).valid
+    seen_before = Story().send(1, 0, 0).poll(2, (0, 0)).check()
+    assert found(seen_before) == {K.UNSEEN: 1}
+
+
+def test_failed_writes_must_not_be_read() -> None:
+    story = good().poll(9, (3, 3))
+    assert found(story.check()) == {K.G1A: 1}
+    aborted = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, 0), aborted=True)
+        .send(2, 1, 2)
+        .poll(3, (0, 0), (2, 1))
+        .poll(4, (2, 1), final=True)
+    )
+    assert found(aborted.check()) == {K.G1A: 1}
+    assert aborted.check(read_committed=False).valid
+
+
+def test_a_transaction_must_not_read_what_it_has_not_committed() -> None:
+    story = Story().add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P0, ((0, 0),)),)))
+    assert found(story.check(final_phase=False)) == {K.PRECOMMITTED_READ: 1}
+
+
+def test_polls_that_jump_or_go_back() -> None:
+    base = Story().send(1, 0, 0).send(1, 1, 1).send(1, 2, 2).poll(9, (0, 0), (1, 1), (2, 2))
+
+    def with_polls(*polls: tuple[tuple[int, int], ...], **options: bool) -> Verdict:
+        story = Story()
+        story.history = list(base.history)
+        for pairs in polls:
+            story.poll(5, *pairs)
+        return story.check(final_phase=False, **options)
+
+    assert found(with_polls(((0, 0), (1, 1)), ((2, 2),))) == {}
+    assert found(with_polls(((0, 0), (2, 2)))) == {K.INT_POLL_SKIP: 1}
+    assert found(with_polls(((1, 1), (0, 0)))) == {K.INT_NONMONOTONIC_POLL: 1}
+    assert found(with_polls(((0, 0),), ((2, 2),))) == {K.POLL_SKIP: 1}
+    assert found(with_polls(((0, 0), (1, 1)), ((1, 1), (2, 2)))) == {K.NONMONOTONIC_POLL: 1}
+    assert with_polls(((0, 0),), ((2, 2),), subscribe=True).valid
+    assert not with_polls(((0, 0), (2, 2)), subscribe=True).valid
+
+
+def test_gaps_that_no_record_fills_are_no_skips_and_a_new_assignment_starts_over() -> None:
+    story = Story().send(1, 0, 0).send(1, 1, 7).poll(2, (0, 0), (7, 1))
+    story.add(2, Kind.ASSIGN, partitions=(P0,)).poll(2, (0, 0), (7, 1), final=True)
+    assert found(story.check()) == {}
+    again = Story().send(1, 0, 0).poll(2, (0, 0)).poll(2, (0, 0), rebalanced=True).poll(3, (0, 0), final=True)
+    assert found(again.check()) == {}
+
+
+def test_sends_that_land_out_of_order() -> None:
+    across = Story().send(1, 0, 5).send(1, 1, 4)
+    assert found(across.check(final_phase=False)) == {K.NONMONOTONIC_SEND: 1}
+    within = Story().add(1, Kind.SEND, Send(P0, 0, 5), Send(P0, 1, 4))
+    assert found(within.check(final_phase=False)) == {K.INT_NONMONOTONIC_SEND: 1}
+    others = Story().send(1, 0, 5).send(2, 1, 4).send(1, 2, 0, partition=P1)
+    assert others.check(final_phase=False).valid
+    crashed = Story().send(1, 0, 5).add(1, Kind.CRASH).send(1, 1, 4)
+    assert crashed.check(final_phase=False).valid
+
+
+def test_cycles_of_transactions() -> None:
+    writes = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, 0), Send(P1, 0, 1))
+        .add(2, Kind.TRANSACTION, Send(P0, 1, 1), Send(P1, 1, 0))
+    )
+    verdict = writes.check(final_phase=False)
+    assert found(verdict) == {K.G0: 1}
+    assert verdict.valid, "Kafka's transactions promise no order of writes between partitions"
+    reads = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P1, ((0, 0),)),)))
+        .add(2, Kind.TRANSACTION, Send(P1, 0, 0), Poll(((P0, ((0, 0),)),)))
+    )
+    verdict = reads.check(final_phase=False)
+    assert found(verdict) == {K.G1C: 1}
+    assert not verdict.valid
+    mixed = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P1, ((0, 0),)),)))
+        .add(2, Kind.TRANSACTION, Send(P0, 1, 1), Send(P1, 0, 0))
+    )
+    verdict = mixed.check(final_phase=False)
+    assert found(verdict) == {K.G1C: 1}
+    assert verdict.valid
+
+
+def test_components_of_a_long_path_need_no_recursion() -> None:
+    length = 50_000
+    path = {number: {number + 1: None} for number in range(length)}
+    assert components(path) == []
+    path[length] = {0: None}
+    assert components(path) == [list(range(length + 1))]
+    assert components({1: {2: None}, 2: {1: None}, 3: {4: None}, 4: {3: None, 1: None}}) == [[1, 2], [3, 4]]
+
+
+def test_two_owners_in_one_generation() -> None:
+    story = (
+        Story()
+        .add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=4)
+        .add(2, Kind.SUBSCRIBE, partitions=(P1,), generation=4)
+        .add(2, Kind.SUBSCRIBE, partitions=(P0, P1), generation=5)
+    )
+    assert story.check(subscribe=True, final_phase=False).valid
+    verdict = story.add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=5).check(subscribe=True, final_phase=False)
+    assert found(verdict) == {K.DUAL_OWNERSHIP: 1}
+    assert verdict.anomalies[0].operations == (2, 3)
+
+
+def test_a_final_read_that_does_not_end_is_stuck() -> None:
+    story = good().add(5, Kind.POLL, status=Status.INFO, final=True, error="timed out at offset 1 of 3")
+    assert found(story.check()) == {K.STUCK: 1}
+
+
+def test_details_are_bounded_and_counts_are_not() -> None:
+    story = Story()
+    for value in range(300):
+        story.send(1, value, value)
+    verdict = story.check()
+    assert found(verdict) == {K.UNSEEN: 300}
+    assert len(verdict.anomalies) == 100
+
+
+def test_values_that_are_no_numbers_of_a_workload_are_refused() -> None:
+    with pytest.raises(HistoryError, match="values are numbers"):
+        Story().send(1, 1 << 40, 0).check()
+    with pytest.raises(HistoryError, match="offsets are numbers"):
+        Story().send(1, 1, 1 << 40).check()
+
+
+# -- a model log, honest or with one planted mistake -----------------------------------------------------------------
+
+
+def model_history(seed: int, mistake: AnomalyKind | None) -> tuple[list[Operation], int]:
+    """Random producers and consumers over one partition; returns how often the mistake was made, too."""
+    draw = random.Random(seed)
+    story = Story()
+    log: list[int] = []
+    positions: dict[int, int] = {}
+    value = made = 0
+    for _ in range(400):
+        strike = mistake is not None and draw.random() < 0.1
+        if draw.random() < 0.5:
+            fate = draw.random()
+            if fate < 0.1:
+                story.send(draw.randrange(3), value, None, status=Status.FAIL)
+                if strike and mistake is K.G1A:
+                    made += 1
+                    log.append(value)
+            elif fate < 0.2:
+                story.send(draw.randrange(3), value, None, status=Status.INFO)
+                if draw.random() < 0.5:
+                    log.append(value)
+            elif strike and mistake is K.UNSEEN:
+                made += 1
+                story.send(draw.randrange(3), value, None)
+            else:
+                story.send(draw.randrange(3), value, len(log))
+                log.append(value)
+                if strike and mistake is K.DUPLICATE:
+                    made += 1
+                    log.append(value)
+            value += 1
+            continue
+        process = draw.randrange(10, 13)
+        at = positions.get(process, 0)
+        end = draw.randint(at, len(log))
+        pairs = [(offset, log[offset]) for offset in range(at, end)]
+        if strike and mistake is K.INT_POLL_SKIP and len(pairs) > 2:
+            made += 1
+            del pairs[1]
+        if strike and mistake is K.NONMONOTONIC_POLL and at > 0:
+            made += 1
+            pairs.insert(0, (at - 1, log[at - 1]))
+        if strike and mistake is K.INCONSISTENT_OFFSETS and pairs:
+            made += 1
+            pairs[-1] = (pairs[-1][0], pairs[-1][1] + 1)
+        if pairs:
+            story.poll(process, *pairs)
+            positions[process] = end
+    story.poll(99, *enumerate(log), final=True)
+    return story.history, made
+
+
+def test_honest_histories_of_the_model_are_valid() -> None:
+    for seed in range(40):
+        verdict = check_history(model_history(seed, None)[0], CheckOptions())
+        assert verdict.valid, (seed, verdict.anomalies[:3])
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [K.G1A, K.UNSEEN, K.DUPLICATE, K.INT_POLL_SKIP, K.NONMONOTONIC_POLL, K.INCONSISTENT_OFFSETS],
+)
+def test_each_planted_mistake_of_the_model_is_found(mistake: AnomalyKind) -> None:
+    convicted = 0
+    for seed in range(20):
+        history, made = model_history(seed, mistake)
+        verdict = check_history(history, CheckOptions())
+        assert (mistake in verdict.counts) == bool(made), seed
+        convicted += not verdict.valid
+    assert convicted >= 15
+
+
+def test_a_history_file_is_judged_as_the_values_are(tmp_path: Path) -> None:
+    history, _ = model_history(3, K.DUPLICATE)
+    path = tmp_path / "history"
+    with path.open("wb") as stream:
+        write_history(stream, history)
+    assert check_history(HistoryFile(path), CheckOptions()) == check_history(history, CheckOptions())
