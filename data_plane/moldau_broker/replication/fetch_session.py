@@ -1,0 +1,237 @@
+"""Incremental fetches (KIP-227): who fetches many partitions names only those that changed, and is answered likewise.
+
+Theory of operation
+-------------------
+A fetcher opens a session with a full request of epoch 0. The broker remembers its partitions (``FetchSession``) and
+answers with a session id. Each later request carries that id and the next epoch (1, 2, ... 2**31 - 1, then 1 again),
+names partitions that are new or differ, and those to forget; all others are fetched as before. The answer leaves out
+partitions of which there is nothing to say. A request of epoch -1 ends the session (or has none).
+
+=================  =================  =========================================================================
+session id         epoch              meaning
+=================  =================  =========================================================================
+0                  -1                 full fetch without a session
+0                  0                  full fetch, open a session if there is room
+n                  -1                 full fetch, close session n
+n                  0                  full fetch, close session n, open another
+n                  e > 0              incremental fetch; FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH
+=================  =================  =========================================================================
+
+The cache is bounded. When it is full a session that was not used for ``eviction_ms`` gives way; a follower's session
+(privileged) also displaces a consumer's that is older than that. Otherwise the fetcher gets session id 0 and goes on
+with full requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+INVALID_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_EPOCH_MAX = (1 << 31) - 1
+
+PartitionKey = tuple[bytes, int]
+"""Raw topic (its name, or from Fetch version 13 its id) and partition number."""
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch that follows; wraps to 1, because 0 and -1 have meanings of their own."""
+    return 1 if epoch >= _EPOCH_MAX else epoch + 1
+
+
+@dataclass(slots=True)
+class FetchPartition:
+    """One partition of a fetch request, and in a session what was last said of it."""
+
+    topic: bytes
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1  # of the follower; -1 from a consumer
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """Identity within a session."""
+        return self.topic, self.partition
+
+    def update(self, other: FetchPartition) -> None:
+        """Takes over what a later request says."""
+        self.fetch_offset = other.fetch_offset
+        self.max_bytes = other.max_bytes
+        self.current_leader_epoch = other.current_leader_epoch
+        self.last_fetched_epoch = other.last_fetched_epoch
+        self.log_start_offset = other.log_start_offset
+
+    def worth_saying(self, high_watermark: int, log_start_offset: int, *, has_news: bool) -> bool:
+        """Whether an incremental answer names this partition; notes what it says if so.
+
+        ``has_news``: there are records, an error, a diverging epoch or a preferred read replica.
+        """
+        if (
+            not has_news
+            and high_watermark == self.sent_high_watermark
+            and log_start_offset == self.sent_log_start_offset
+        ):
+            return False
+        self.sent_high_watermark = high_watermark
+        self.sent_log_start_offset = log_start_offset
+        return True
+
+
+class FetchSession:
+    """A remembered fetcher. ``epoch`` is the one its next request must carry."""
+
+    __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "privileged", "session_id", "uses_topic_ids")
+
+    def __init__(self, session_id: int, *, privileged: bool, uses_topic_ids: bool, now_ms: float) -> None:
+        self.session_id = session_id
+        self.privileged = privileged
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.epoch = 1
+        self.partitions: dict[PartitionKey, FetchPartition] = {}
+
+    def rotate(self, keys: Iterable[PartitionKey]) -> None:
+        """Moves partitions that were answered with records to the end: the next fetch begins with the others."""
+        for key in keys:
+            partition = self.partitions.pop(key, None)
+            if partition is not None:
+                self.partitions[key] = partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchContext:
+    """How to serve one request. With an error, nothing else counts."""
+
+    error: ErrorCode = ErrorCode.NONE
+    partitions: Sequence[FetchPartition] = ()
+    session: FetchSession | None = None
+    incremental: bool = False  # leave out what ``FetchPartition.worth_saying`` calls not worth saying
+
+    @property
+    def session_id(self) -> int:
+        """What the answer carries."""
+        return INVALID_SESSION_ID if self.session is None else self.session.session_id
+
+
+class FetchSessionCache:
+    """The sessions of one broker; at most ``slots_max`` with at most ``partitions_max`` partitions together."""
+
+    __slots__ = ("_eviction_ms", "_partition_count", "_partitions_max", "_sessions", "_slots_max")
+
+    def __init__(self, *, slots_max: int, partitions_max: int = 1_000_000, eviction_ms: float = 120_000) -> None:
+        self._slots_max = slots_max
+        self._partitions_max = partitions_max
+        self._eviction_ms = eviction_ms
+        self._sessions: dict[int, FetchSession] = {}
+        self._partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions that all sessions remember together."""
+        return self._partition_count
+
+    def open(
+        self,
+        session_id: int,
+        epoch: int,
+        partitions: Sequence[FetchPartition],
+        forgotten: Sequence[PartitionKey],
+        *,
+        privileged: bool,
+        uses_topic_ids: bool,
+        now_ms: float,
+        fresh_id: int,
+    ) -> FetchContext:
+        """Finds out what a request means.
+
+        ``fresh_id`` is a drawn number that becomes the id of a new session if it is free and not 0.
+        """
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session_id != INVALID_SESSION_ID:
+                self._remove(session_id)
+            if epoch == FINAL_EPOCH or not partitions:
+                return FetchContext(partitions=partitions)
+            return self._open_new(partitions, privileged, uses_topic_ids, now_ms, fresh_id)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.uses_topic_ids != uses_topic_ids:
+            return FetchContext(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if session.epoch != epoch:
+            return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.last_used_ms = now_ms
+        session.epoch = next_epoch(epoch)
+        known = session.partitions
+        before = len(known)
+        for partition in partitions:
+            present = known.get(partition.key)
+            if present is None:
+                known[partition.key] = partition
+            else:
+                present.update(partition)
+        for key in forgotten:
+            known.pop(key, None)
+        self._partition_count += len(known) - before
+        if not known:
+            self._remove(session_id)
+            return FetchContext()
+        # Moved to the end: the cache is in order of last use, so the first session is the first candidate for eviction.
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
+        return FetchContext(partitions=tuple(known.values()), session=session, incremental=True)
+
+    def _open_new(
+        self,
+        partitions: Sequence[FetchPartition],
+        privileged: bool,
+        uses_topic_ids: bool,
+        now_ms: float,
+        fresh_id: int,
+    ) -> FetchContext:
+        room = self._make_room(len(partitions), privileged, now_ms)
+        if not room or fresh_id == INVALID_SESSION_ID or fresh_id in self._sessions:
+            return FetchContext(partitions=partitions)
+        session = FetchSession(fresh_id, privileged=privileged, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
+        session.partitions = {partition.key: partition for partition in partitions}
+        self._sessions[fresh_id] = session
+        self._partition_count += len(session.partitions)
+        return FetchContext(partitions=partitions, session=session)
+
+    def _make_room(self, partition_count: int, privileged: bool, now_ms: float) -> bool:
+        while len(self._sessions) >= self._slots_max or self._partition_count + partition_count > self._partitions_max:
+            victim = self._victim(privileged, now_ms)
+            if victim is None:
+                return False
+            self._remove(victim)
+        return True
+
+    def _victim(self, privileged: bool, now_ms: float) -> int | None:
+        for session_id, session in self._sessions.items():
+            if now_ms - session.last_used_ms > self._eviction_ms:
+                return session_id
+            if not privileged:
+                return None  # in order of last use: the others are younger
+            if not session.privileged and now_ms - session.created_ms > self._eviction_ms:
+                return session_id
+        return None
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.partitions)

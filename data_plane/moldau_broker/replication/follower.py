@@ -1,0 +1,354 @@
+"""What a follower asks of one leader broker: all partitions led there in one fetch, one request in flight.
+
+Theory of operation
+-------------------
+Each followed partition is in one of these states:
+
+=========  ===============================================================================================
+state      meaning
+=========  ===============================================================================================
+FETCHING   named in the next request with the offset after the last byte the local log holds
+DELAYED    left out until its back-off is over (the leader is not there yet, a read failed, throttled)
+RESETTING  the leader does not have the offset; the shell asks it where its log begins and ends
+FENCED     our leader epoch is out of date; newer metadata will replace the partition
+=========  ===============================================================================================
+
+There is no separate truncation phase: a fetch carries the epoch of the last local batch, and a leader whose history
+differs answers with the end of the last epoch that both may have (``diverging_epoch``, KIP-595); the follower cuts its
+log there and asks again, at most once for each epoch of its history. What comes out of an answer is a list of ``Step``
+that the shell performs on the log in order, reporting back with ``appended``, ``truncated`` or ``failed``.
+
+Requests are incremental (``fetch_session``): the core remembers what the leader's session knows and names only what
+changed, so an idle follower of a thousand partitions sends a few dozen bytes. A request that failed or an answer that
+cannot be trusted starts a new session.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.replication.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, next_epoch
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Iterable
+
+    from moldau.runtime.environment import Buffer
+    from moldau_broker.log.values import TopicPartition
+
+
+class FollowState(enum.Enum):
+    """See the module."""
+
+    FETCHING = "fetching"
+    DELAYED = "delayed"
+    RESETTING = "resetting"
+    FENCED = "fenced"
+
+
+class Followed:
+    """One partition that is fetched from this source. Its fields belong to ``FollowerFetcher``."""
+
+    __slots__ = (
+        "delayed_until_ms",
+        "failures",
+        "fetch_offset",
+        "key",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "log_start_offset",
+        "state",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        key: TopicPartition,
+        topic_id: uuid.UUID,
+        *,
+        leader_epoch: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        log_start_offset: int,
+    ) -> None:
+        self.key = key
+        self.topic_id = topic_id
+        self.leader_epoch = leader_epoch
+        self.fetch_offset = fetch_offset
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.state = FollowState.FETCHING
+        self.delayed_until_ms = 0.0
+        self.failures = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowRequest:
+    """What to send. ``partitions`` are those that the session does not know in this form."""
+
+    session_id: int
+    session_epoch: int
+    partitions: tuple[Followed, ...]
+    forgotten: tuple[Followed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAnswer:
+    """One partition of the leader's answer, decoded. ``records`` is borrowed."""
+
+    topic_id: uuid.UUID
+    partition: int
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    records: Buffer
+    diverging_epoch: int = -1
+    diverging_end_offset: int = -1
+
+
+class StepKind(enum.Enum):
+    """What the shell does with one partition of an answer."""
+
+    ADVANCE = "advance"  # append ``records`` (may be empty) and take over high watermark and log start
+    TRUNCATE = (
+        "truncate"  # cut the log at the end of ``diverging_epoch`` or at ``diverging_end_offset``, whichever is less
+    )
+    RESET = "reset"  # ask the leader for its earliest and latest offset
+    REFUSED = "refused"  # nothing but a log line: ``error`` says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One effect, to be performed before the next request is asked for."""
+
+    kind: StepKind
+    followed: Followed
+    answer: PartitionAnswer
+
+
+class FollowerFetcher:
+    """All partitions that are followed from one source broker.
+
+    Invariants: ``_known`` holds exactly what the leader's session remembers if ``_session_epoch`` is above 0;
+    ``_dirty`` holds the keys whose present form may differ from it; ``_delayed`` holds the partitions that are DELAYED,
+    ``_fetching`` counts those FETCHING.
+    """
+
+    __slots__ = (
+        "_backoff_max_ms",
+        "_backoff_ms",
+        "_by_id",
+        "_delayed",
+        "_dirty",
+        "_failures",
+        "_fetching",
+        "_known",
+        "_not_before_ms",
+        "_partitions",
+        "_session_epoch",
+        "_session_id",
+    )
+
+    def __init__(self, *, backoff_ms: float, backoff_max_ms: float) -> None:
+        self._backoff_ms = backoff_ms
+        self._backoff_max_ms = max(backoff_ms, backoff_max_ms)
+        self._partitions: dict[TopicPartition, Followed] = {}
+        self._by_id: dict[tuple[uuid.UUID, int], Followed] = {}
+        self._known: dict[tuple[uuid.UUID, int], Followed] = {}
+        self._dirty: dict[tuple[uuid.UUID, int], None] = {}
+        self._delayed: dict[TopicPartition, Followed] = {}
+        self._fetching = 0
+        self._session_id = INVALID_SESSION_ID
+        self._session_epoch = INITIAL_EPOCH
+        self._failures = 0
+        self._not_before_ms = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def partition(self, key: TopicPartition) -> Followed | None:
+        """The followed partition of that name."""
+        return self._partitions.get(key)
+
+    # --- which partitions ------------------------------------------------------------------------------------------
+
+    def add(self, followed: Followed) -> None:
+        """Begins to follow, or replaces what was followed under that name (new leader epoch)."""
+        self.remove(followed.key)
+        self._partitions[followed.key] = followed
+        self._by_id[followed.topic_id, followed.key.partition] = followed
+        self._dirty[followed.topic_id, followed.key.partition] = None
+        self._count(followed, 1)
+
+    def remove(self, key: TopicPartition) -> None:
+        """Stops following; an answer that is on its way is ignored for this partition."""
+        followed = self._partitions.pop(key, None)
+        if followed is not None:
+            del self._by_id[followed.topic_id, key.partition]
+            self._dirty[followed.topic_id, key.partition] = None
+            self._count(followed, -1)
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def next_request(self, now_ms: float) -> FollowRequest | None:
+        """What to fetch next; None while there is nothing to fetch or a back-off lasts."""
+        if now_ms < self._not_before_ms:
+            return None
+        for followed in [f for f in self._delayed.values() if f.delayed_until_ms <= now_ms]:
+            self._set_state(followed, FollowState.FETCHING)
+        if not self._fetching:
+            return None
+        return self._full_request() if self._session_epoch <= INITIAL_EPOCH else self._incremental_request()
+
+    def next_deadline_ms(self) -> float | None:
+        """When ``next_request`` may have something again by the passing of time alone; None if time does not help."""
+        if self._fetching:
+            return self._not_before_ms
+        if not self._delayed:
+            return None
+        return max(self._not_before_ms, min(followed.delayed_until_ms for followed in self._delayed.values()))
+
+    def _full_request(self) -> FollowRequest:
+        fetching = [f for f in self._partitions.values() if f.state is FollowState.FETCHING]
+        self._known = {(f.topic_id, f.key.partition): f for f in fetching}
+        self._dirty = {}
+        return FollowRequest(
+            session_id=self._session_id, session_epoch=INITIAL_EPOCH, partitions=tuple(fetching), forgotten=()
+        )
+
+    def _incremental_request(self) -> FollowRequest:
+        changed: list[Followed] = []
+        forgotten: list[Followed] = []
+        for key in self._dirty:
+            followed = self._by_id.get(key)
+            if followed is not None and followed.state is FollowState.FETCHING:
+                changed.append(followed)
+                self._known[key] = followed
+            elif (known := self._known.pop(key, None)) is not None:
+                forgotten.append(known)
+        self._dirty = {}
+        return FollowRequest(
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            partitions=tuple(changed),
+            forgotten=tuple(forgotten),
+        )
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def answered(
+        self,
+        error: ErrorCode,
+        session_id: int,
+        answers: Iterable[PartitionAnswer],
+        request: FollowRequest,
+        now_ms: float,
+    ) -> list[Step]:
+        """Takes the leader's answer; returns what to do, in the order of the answer.
+
+        A step is for the partition as it was when the request was made: where it was replaced meanwhile, the answer is
+        dropped.
+        """
+        if error is not ErrorCode.NONE:
+            self.request_failed(now_ms, session_lost=True)
+            return []
+        self._failures = 0
+        self._session_id = session_id
+        self._session_epoch = INITIAL_EPOCH if session_id == INVALID_SESSION_ID else next_epoch(request.session_epoch)
+        steps = []
+        for answer in answers:
+            followed = self._by_id.get((answer.topic_id, answer.partition))
+            sent = self._known.get((answer.topic_id, answer.partition))
+            if followed is not None and followed is sent and followed.state is FollowState.FETCHING:
+                steps.append(self._step(followed, answer, now_ms))
+        return steps
+
+    def _step(self, followed: Followed, answer: PartitionAnswer, now_ms: float) -> Step:
+        error = answer.error
+        if error is ErrorCode.NONE:
+            followed.failures = 0
+            kind = StepKind.TRUNCATE if answer.diverging_end_offset >= 0 else StepKind.ADVANCE
+            return Step(kind=kind, followed=followed, answer=answer)
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._set_state(followed, FollowState.RESETTING)
+            return Step(kind=StepKind.RESET, followed=followed, answer=answer)
+        if error is ErrorCode.FENCED_LEADER_EPOCH:
+            self._set_state(followed, FollowState.FENCED)
+        else:
+            self.delay(followed, now_ms)
+        return Step(kind=StepKind.REFUSED, followed=followed, answer=answer)
+
+    def request_failed(self, now_ms: float, *, session_lost: bool = True) -> None:
+        """The request got no answer (connection lost, deadline) or a refusal:
+
+        a new session, after a back-off that grows.
+        """
+        if session_lost:
+            self._session_id = INVALID_SESSION_ID
+            self._session_epoch = INITIAL_EPOCH
+            self._known = {}
+        self._not_before_ms = now_ms + self._grown(self._failures)
+        self._failures += 1
+
+    def hurry(self) -> None:
+        """Something says that the source is there again (it registered anew): the back-off ends now."""
+        self._not_before_ms = float("-inf")
+        self._failures = 0
+
+    # --- reports of the shell --------------------------------------------------------------------------------------
+
+    def is_current(self, followed: Followed) -> bool:
+        """Whether the partition is still followed as it was when the step was made."""
+        return self._partitions.get(followed.key) is followed
+
+    def appended(self, followed: Followed, log_end_offset: int, last_epoch: int, log_start_offset: int) -> None:
+        """The log now ends at ``log_end_offset`` with a batch of ``last_epoch``; the next request asks from there."""
+        assert log_end_offset >= followed.fetch_offset
+        if (
+            log_end_offset != followed.fetch_offset
+            or last_epoch != followed.last_fetched_epoch
+            or log_start_offset != followed.log_start_offset
+        ):
+            followed.fetch_offset = log_end_offset
+            followed.last_fetched_epoch = last_epoch
+            followed.log_start_offset = log_start_offset
+            self._dirty[followed.topic_id, followed.key.partition] = None
+
+    def truncated(self, followed: Followed, log_end_offset: int, last_epoch: int, log_start_offset: int) -> None:
+        """The log was cut (or begun anew) and now ends at ``log_end_offset``; the partition is fetched from there."""
+        followed.fetch_offset = log_end_offset
+        followed.last_fetched_epoch = last_epoch
+        followed.log_start_offset = log_start_offset
+        self._set_state(followed, FollowState.FETCHING)
+
+    def delay(self, followed: Followed, now_ms: float, delay_ms: float | None = None) -> None:
+        """Leaves the partition out for a back-off that grows with its failures, or for ``delay_ms``."""
+        if delay_ms is None:
+            delay_ms = self._grown(followed.failures)
+            followed.failures += 1
+        followed.delayed_until_ms = now_ms + delay_ms
+        self._set_state(followed, FollowState.DELAYED)
+
+    def _set_state(self, followed: Followed, state: FollowState) -> None:
+        if self._partitions.get(followed.key) is not followed:
+            followed.state = state  # replaced meanwhile: nobody counts it any more
+            return
+        self._count(followed, -1)
+        followed.state = state
+        self._count(followed, 1)
+        self._dirty[followed.topic_id, followed.key.partition] = None
+
+    def _count(self, followed: Followed, change: int) -> None:
+        if followed.state is FollowState.FETCHING:
+            self._fetching += change
+        elif followed.state is FollowState.DELAYED:
+            if change > 0:
+                self._delayed[followed.key] = followed
+            else:
+                self._delayed.pop(followed.key, None)
+
+    def _grown(self, failures: int) -> float:
+        return min(self._backoff_ms * (1 << min(failures, 16)), self._backoff_max_ms)

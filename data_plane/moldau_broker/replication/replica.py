@@ -1,0 +1,514 @@
+"""One replica of one partition: the rules of leader and follower, and nothing else.
+
+Theory of operation
+-------------------
+The controller says who leads (``PartitionState``, from the metadata log); the leader learns from the followers' fetches
+how far they are. A follower's fetch offset is its log end offset: it asks for what it does not have. From these the
+leader derives
+
+- the **high watermark**: the smallest log end offset over the *maximal* in-sync replicas, itself included, and over
+  replicas that are about to join. Maximal means: while a change of the ISR is on its way to the controller, the larger
+  of the two sets counts, because either may turn out to be the committed one. It only grows within an epoch, and it
+  stands still while the committed ISR is smaller than ``min.insync.replicas`` (KIP-966: this is what makes eligible
+  leader replicas safe to elect);
+- the **in-sync replicas**: a member that has not been caught up for ``replica.lag.time.max.ms`` is proposed for
+  removal, a caught-up outsider for admission. A proposal goes to the controller (AlterPartition) and takes effect when
+  it is committed. An outsider must be at the high watermark and at the start of the present epoch, and the broker epoch
+  of its fetches must be that of its present registration (KIP-903): a broker that restarted without its data cannot
+  come back as its former self.
+
+A follower's high watermark is the smaller of what the leader says and what it has.
+
+========== ============================== =========================================================================
+role       event                          outcome
+========== ============================== =========================================================================
+any        apply, older or equal epochs   UNCHANGED
+any        apply, leader = self, newer    LEADER: epoch start = log end, all that was known of followers is dropped
+any        apply, leader = other, newer   FOLLOWER: proposal dropped
+any        apply, no leader, newer        FOLLOWER without a leader to fetch from
+LEADER     apply, same leader epoch       ISR_CHANGED: proposal resolved, high watermark looked at again
+LEADER     followed, log_end_moved, tick  high watermark may advance, a proposal may come out
+FOLLOWER   followed, tick                 refused with NOT_LEADER_OR_FOLLOWER; nothing
+========== ============================== =========================================================================
+
+The rules that safety rests on are small methods of their own (``maximal_isr``, ``_may_join``,
+``_high_watermark_candidate``, ``check_leader_epoch`` ...), so that a test kit can plant a bug in exactly one of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_BROKER = -1
+UNKNOWN_OFFSET = -1
+UNKNOWN_BROKER_EPOCH = -1
+NO_LEADER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the committed metadata says of one partition."""
+
+    leader: int  # NO_BROKER while there is none
+    leader_epoch: int
+    partition_epoch: int  # grows with each committed change of the partition
+    replicas: tuple[int, ...]  # adding ones included, preferred leader first
+    isr: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    recovering: bool = False  # the leader was elected uncleanly and has not reported recovery (KIP-704)
+
+
+class Role(enum.Enum):
+    """What this broker is for the partition."""
+
+    NONE = "none"  # nothing applied yet
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class Applied(enum.Enum):
+    """What ``Replica.apply`` did."""
+
+    UNCHANGED = "unchanged"
+    LEADER = "leader"  # a new leader epoch begins here
+    FOLLOWER = "follower"  # a new leader epoch begins elsewhere
+    ISR_CHANGED = "isr changed"  # same leader epoch, newer partition epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IsrProposal:
+    """A change of the ISR on its way to the controller; compared by identity."""
+
+    isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]  # of ``isr``, same order; -1 where unknown (KIP-903)
+    leader_epoch: int
+    partition_epoch: int
+    joining: int = NO_BROKER  # the replica that is to be admitted; NO_BROKER for a removal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaEffects:
+    """What the shell does after an event."""
+
+    high_watermark_advanced: bool = False  # pass it to the log, complete what waits for it
+    proposal: IsrProposal | None = None  # send it to the controller, answer with ``alter_answered``
+    error: ErrorCode = ErrorCode.NONE  # the event was refused and changed nothing
+
+
+NO_EFFECTS = ReplicaEffects()
+_ADVANCED = ReplicaEffects(high_watermark_advanced=True)
+
+
+class FollowerProgress:
+    """What a leader knows about one follower, from its fetches.
+
+    Invariants: ``log_end_offset`` is UNKNOWN_OFFSET until the first fetch of this leader epoch; ``last_caught_up_ms``
+    never goes back.
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, last_caught_up_ms: float) -> None:
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.last_caught_up_ms = last_caught_up_ms
+        self.last_fetch_ms = float("-inf")
+        self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
+
+    def fetched(
+        self, fetch_offset: int, log_start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: float
+    ) -> None:
+        """Notes a fetch.
+
+        A follower was caught up when it asks for the log end, or for what was the end at its last fetch.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.broker_epoch = broker_epoch
+        self.last_fetch_ms = now_ms
+        self.last_fetch_leader_end_offset = leader_end_offset
+
+    def caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:
+        """Whether the follower has all, or had all not longer ago than the limit."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
+
+
+class Replica:
+    """State machine of one replica. See the module for its transitions.
+
+    Invariants: ``high_watermark <= log_end_offset``; ``high_watermark`` never falls within a leader epoch except by
+    truncation of a follower; ``_proposal`` is None unless LEADER, and belongs to the present ``leader_epoch`` and
+    ``partition_epoch``.
+    """
+
+    __slots__ = (
+        "_followers",
+        "_lag_time_max_ms",
+        "_min_insync_replicas",
+        "_proposal",
+        "broker_id",
+        "epoch_start_offset",
+        "high_watermark",
+        "log_end_offset",
+        "role",
+        "state",
+    )
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        high_watermark: int,
+        log_end_offset: int,
+        lag_time_max_ms: float,
+        min_insync_replicas: int,
+    ) -> None:
+        """``high_watermark`` is what the checkpoint says; it is cut to the log end."""
+        self.broker_id = broker_id
+        self.role = Role.NONE
+        self.state = PartitionState(
+            leader=NO_BROKER, leader_epoch=NO_LEADER_EPOCH, partition_epoch=-1, replicas=(), isr=()
+        )
+        self.high_watermark = min(high_watermark, log_end_offset)
+        self.log_end_offset = log_end_offset
+        self.epoch_start_offset = UNKNOWN_OFFSET  # where the present leader epoch began; known to the leader only
+        self._followers: dict[int, FollowerProgress] = {}
+        self._proposal: IsrProposal | None = None
+        self._lag_time_max_ms = lag_time_max_ms
+        self._min_insync_replicas = min_insync_replicas
+
+    # --- what others read ------------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition as far as it knows."""
+        return self.role is Role.LEADER
+
+    @property
+    def proposal(self) -> IsrProposal | None:
+        """The change that is on its way to the controller."""
+        return self._proposal
+
+    @property
+    def effective_min_isr(self) -> int:
+        """``min.insync.replicas``, but not more than there are replicas."""
+        return min(self._min_insync_replicas, len(self.state.replicas))
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """The larger of the committed ISR and of the one on its way: who must have a record before it counts."""
+        if self._proposal is not None and self._proposal.joining != NO_BROKER:
+            return (*self.state.isr, self._proposal.joining)
+        return self.state.isr
+
+    def follower(self, broker_id: int) -> FollowerProgress | None:
+        """What a leader knows of a follower; None for strangers and on a follower."""
+        return self._followers.get(broker_id)
+
+    def low_watermark(self, log_start_offset: int, eligible: Mapping[int, int]) -> int:
+        """The smallest log start offset over this leader and its live followers (DeleteRecords waits for it)."""
+        return min(
+            [log_start_offset, *(f.log_start_offset for broker, f in self._followers.items() if broker in eligible)]
+        )
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
+        """Compares the epoch that a peer believes in with ours; -1 is the peer that does not say (KIP-320)."""
+        if current_leader_epoch in (NO_LEADER_EPOCH, self.state.leader_epoch):
+            return ErrorCode.NONE
+        if current_leader_epoch < self.state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def check_access(self, current_leader_epoch: int, *, leader_only: bool) -> ErrorCode:
+        """Whether a request of that epoch may be served here."""
+        error = self.check_leader_epoch(current_leader_epoch)
+        if error is ErrorCode.NONE and self.role is not Role.LEADER and (leader_only or self.role is Role.NONE):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error
+
+    def check_append(self, acks: int) -> ErrorCode:
+        """Whether a producer's records may be appended now."""
+        if self.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if acks == -1 and len(self.state.isr) < self.effective_min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def acknowledgement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+        """Whether an acks=all append that ends at ``required_offset`` (exclusive) may be answered, and how; None: not
+        yet.
+
+        ``leader_epoch`` is the one it was appended in: after a change of leadership nobody here can say what became of
+        it.
+        """
+        if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.high_watermark < required_offset:
+            return None
+        if len(self.maximal_isr) < self.effective_min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def configure(self, *, min_insync_replicas: int | None = None, lag_time_max_ms: float | None = None) -> None:
+        """Takes changed configuration; follow it with ``reconsider`` on a leader."""
+        if min_insync_replicas is not None:
+            self._min_insync_replicas = min_insync_replicas
+        if lag_time_max_ms is not None:
+            self._lag_time_max_ms = lag_time_max_ms
+
+    def apply(self, state: PartitionState, log_end_offset: int, now_ms: float) -> Applied:
+        """Takes committed metadata. After LEADER or ISR_CHANGED call ``reconsider``.
+
+        On LEADER the shell records ``(leader_epoch, log_end_offset)`` in the leader epoch cache before anything is
+        appended.
+        """
+        known = self.state
+        if state.leader_epoch < known.leader_epoch or state.partition_epoch <= known.partition_epoch:
+            return Applied.UNCHANGED
+        new_epoch = state.leader_epoch > known.leader_epoch or state.leader != known.leader or self.role is Role.NONE
+        self.state = state
+        self._proposal = None
+        self.log_end_offset = log_end_offset
+        if state.leader != self.broker_id:
+            self.role = Role.FOLLOWER
+            self._followers = {}
+            self.epoch_start_offset = UNKNOWN_OFFSET
+            return Applied.FOLLOWER if new_epoch else Applied.ISR_CHANGED
+        began = new_epoch or self.role is not Role.LEADER
+        self.role = Role.LEADER
+        if began:
+            self.epoch_start_offset = log_end_offset
+        self._followers = {
+            replica: self._follower_of_new_state(replica, began=began, now_ms=now_ms)
+            for replica in state.replicas
+            if replica != self.broker_id
+        }
+        return Applied.LEADER if began else Applied.ISR_CHANGED
+
+    def _follower_of_new_state(self, broker_id: int, *, began: bool, now_ms: float) -> FollowerProgress:
+        known = self._followers.get(broker_id)
+        if began or known is None:
+            return FollowerProgress(now_ms if broker_id in self.state.isr else float("-inf"))
+        return known
+
+    def reconsider(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+        """Looks at the high watermark again after a change of metadata or configuration."""
+        return self._leader_effects(now_ms, eligible)
+
+    def log_end_moved(self, log_end_offset: int, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+        """The local log grew (leader: appended; follower: replicated). Called after the bytes are in the log."""
+        assert log_end_offset >= self.log_end_offset, "a log end goes back by truncation only"
+        self.log_end_offset = log_end_offset
+        return self._leader_effects(now_ms, eligible)
+
+    def truncated(self, log_end_offset: int) -> None:
+        """The local log of a follower was cut to ``log_end_offset``."""
+        assert self.role is not Role.LEADER, "a leader never truncates"
+        self.log_end_offset = log_end_offset
+        self.high_watermark = min(self.high_watermark, log_end_offset)
+
+    def restarted(self, log_start_offset: int) -> None:
+        """The local log of a follower was emptied and begins at ``log_start_offset``, below which the leader has
+        nothing.
+        """
+        assert self.role is not Role.LEADER, "a leader never truncates"
+        self.log_end_offset = log_start_offset
+        self.high_watermark = log_start_offset
+
+    def leader_high_watermark(self, high_watermark: int, log_start_offset: int = 0) -> bool:
+        """A follower hears its leader's high watermark; True if its own advanced."""
+        assert self.role is not Role.LEADER, "a leader does not follow"
+        candidate = max(min(high_watermark, self.log_end_offset), min(log_start_offset, self.log_end_offset))
+        if candidate <= self.high_watermark:
+            return False
+        self.high_watermark = candidate
+        return True
+
+    def followed(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        now_ms: float,
+        eligible: Mapping[int, int],
+    ) -> ReplicaEffects:
+        """A follower asked for ``fetch_offset`` in the present leader epoch, and its log agrees with ours up to there.
+
+        ``eligible`` maps each registered broker that is neither fenced nor shutting down to its broker epoch. The
+        caller has compared leader epochs and checked for divergence before: a follower that must truncate has not got
+        these offsets.
+        """
+        if self.role is not Role.LEADER:
+            return ReplicaEffects(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        follower = self._followers.get(broker_id)
+        if follower is None or self._stale_broker_epoch(follower, broker_epoch):
+            return ReplicaEffects(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if fetch_offset > self.log_end_offset:
+            return ReplicaEffects(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        follower.fetched(fetch_offset, log_start_offset, broker_epoch, self.log_end_offset, now_ms)
+        proposal = None
+        if self._proposal is None and broker_id not in self.state.isr and self._may_join(broker_id, follower, eligible):
+            proposal = self._propose((*self.state.isr, broker_id), joining=broker_id, eligible=eligible)
+        advanced = self._advance_high_watermark(now_ms, eligible)
+        if proposal is None:
+            return _ADVANCED if advanced else NO_EFFECTS
+        return ReplicaEffects(high_watermark_advanced=advanced, proposal=proposal)
+
+    def tick(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+        """Looks for members of the ISR that lag; call it every half of ``replica.lag.time.max.ms``."""
+        if self.role is not Role.LEADER or self._proposal is not None:
+            return NO_EFFECTS
+        lagging = [
+            broker_id
+            for broker_id, follower in self._followers.items()
+            if broker_id in self.state.isr
+            and not follower.caught_up(self.log_end_offset, now_ms, self._lag_time_max_ms)
+        ]
+        if lagging:
+            isr = tuple(broker_id for broker_id in self.state.isr if broker_id not in lagging)
+            return ReplicaEffects(proposal=self._propose(isr, joining=NO_BROKER, eligible=eligible))
+        if self.state.recovering:
+            return ReplicaEffects(proposal=self._propose(self.state.isr, joining=NO_BROKER, eligible=eligible))
+        return NO_EFFECTS
+
+    def alter_answered(
+        self,
+        proposal: IsrProposal,
+        error: ErrorCode,
+        state: PartitionState | None,
+        now_ms: float,
+        eligible: Mapping[int, int],
+    ) -> ReplicaEffects:
+        """The controller answered a proposal. ``state`` comes with ErrorCode.NONE and is committed.
+
+        A refusal that says that nothing happened drops the proposal. One that says that we are out of date leaves it
+        standing (the maximal ISR goes on to count) until newer metadata resolves it. After any other error the outcome
+        is unknown: the same proposal comes out again, to be sent after a back-off.
+        """
+        if self._proposal is not proposal:
+            return NO_EFFECTS
+        if error is ErrorCode.NONE:
+            assert state is not None
+            if state.leader_epoch != self.state.leader_epoch or state.partition_epoch <= self.state.partition_epoch:
+                return NO_EFFECTS  # committed, and the metadata log has more to say
+            self.state = state
+            self._proposal = None
+            return self._leader_effects(now_ms, eligible)
+        if error in _NOTHING_HAPPENED:
+            self._proposal = None
+            return self._leader_effects(now_ms, eligible)
+        if error in _OUT_OF_DATE:
+            return NO_EFFECTS
+        return ReplicaEffects(proposal=proposal)
+
+    # --- rules -----------------------------------------------------------------------------------------------------
+
+    def _leader_effects(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+        return _ADVANCED if self._advance_high_watermark(now_ms, eligible) else NO_EFFECTS
+
+    def _stale_broker_epoch(self, follower: FollowerProgress, broker_epoch: int) -> bool:
+        """Whether the fetch comes from a former life of the broker."""
+        return broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < follower.broker_epoch
+
+    def _eligible(self, broker_id: int, follower: FollowerProgress, eligible: Mapping[int, int]) -> bool:
+        """Whether the controller would admit the follower:
+
+        registered, not fenced, and the same life of the broker (KIP-903).
+        """
+        registered = eligible.get(broker_id)
+        if registered is None:
+            return False
+        return follower.broker_epoch in (UNKNOWN_BROKER_EPOCH, registered)
+
+    def _may_join(self, broker_id: int, follower: FollowerProgress, eligible: Mapping[int, int]) -> bool:
+        """Whether an outsider has all that is committed, and all from before the present epoch."""
+        return (
+            follower.log_end_offset >= self.high_watermark
+            and follower.log_end_offset >= self.epoch_start_offset
+            and self._eligible(broker_id, follower, eligible)
+        )
+
+    def _waits_to_join(
+        self, broker_id: int, follower: FollowerProgress, now_ms: float, eligible: Mapping[int, int]
+    ) -> bool:
+        """Whether an outsider is so close that the high watermark waits for it; else it might chase it for ever."""
+        return follower.caught_up(self.log_end_offset, now_ms, self._lag_time_max_ms) and self._eligible(
+            broker_id, follower, eligible
+        )
+
+    def _high_watermark_candidate(self, now_ms: float, eligible: Mapping[int, int]) -> int:
+        """The smallest log end offset over the maximal ISR and over those who are about to join it."""
+        candidate = self.log_end_offset
+        maximal_isr = self.maximal_isr
+        for broker_id, follower in self._followers.items():
+            if follower.log_end_offset < candidate and (
+                broker_id in maximal_isr or self._waits_to_join(broker_id, follower, now_ms, eligible)
+            ):
+                candidate = follower.log_end_offset
+        return candidate
+
+    def _advance_high_watermark(self, now_ms: float, eligible: Mapping[int, int]) -> bool:
+        if self.role is not Role.LEADER or len(self.state.isr) < self.effective_min_isr:
+            return False
+        candidate = self._high_watermark_candidate(now_ms, eligible)
+        if candidate <= self.high_watermark:
+            return False
+        assert candidate <= self.log_end_offset
+        self.high_watermark = candidate
+        return True
+
+    def _propose(self, isr: tuple[int, ...], *, joining: int, eligible: Mapping[int, int]) -> IsrProposal:
+        assert self._proposal is None
+        assert self.broker_id in isr, "a leader is always in its own ISR"
+        self._proposal = IsrProposal(
+            isr=isr,
+            broker_epochs=tuple(self._broker_epoch_of(broker_id, eligible) for broker_id in isr),
+            leader_epoch=self.state.leader_epoch,
+            partition_epoch=self.state.partition_epoch,
+            joining=joining,
+        )
+        return self._proposal
+
+    def _broker_epoch_of(self, broker_id: int, eligible: Mapping[int, int]) -> int:
+        """The life of the broker that was seen fetching; for this broker and for silent ones the registered one."""
+        follower = self._followers.get(broker_id)
+        if follower is not None and follower.broker_epoch != UNKNOWN_BROKER_EPOCH:
+            return follower.broker_epoch
+        return eligible.get(broker_id, UNKNOWN_BROKER_EPOCH)
+
+
+_NOTHING_HAPPENED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_OUT_OF_DATE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)

@@ -1,0 +1,22 @@
+"""The broker: listeners, request handlers, replicas and the tasks that keep them in step with the cluster.
+
+=====================  ============================================================================================
+module                 does
+=====================  ============================================================================================
+``broker``             starts and stops the parts in order (``run_broker``)
+``connection``         one client connection: from frames to handlers
+``apis``               which APIs are served, in which versions, by whom
+``produce``, ``fetch`` the data path
+``replica_manager``    all replicas of this broker, and how they follow committed metadata
+``partition``          one replica: log and state machine
+``delayed``            answers that wait, and their clock
+``replica_fetcher``    follows leaders
+``isr``                carries changes of in-sync replicas to the controller
+``metadata_cache``     the newest committed image, as handlers ask it
+``handlers``           everything that is not Produce or Fetch
+=====================  ============================================================================================
+"""
+
+from moldau_broker.server.broker import Broker, BrokerStartError, run_broker
+
+__all__ = ["Broker", "BrokerStartError", "run_broker"]

@@ -1,0 +1,151 @@
+"""Which APIs a broker serves, in which versions, and by which handler:
+
+the one table that ApiVersions and the dispatcher read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.messages.alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
+from moldau.protocol.messages.create_topics import CreateTopicsRequest
+from moldau.protocol.messages.delete_records import DeleteRecordsRequest
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from moldau.protocol.messages.describe_producers import DescribeProducersRequest
+from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
+from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.list_offsets import ListOffsetsRequest
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.schema import Request, Response
+from moldau_broker.server.handlers import configs, forwarded, logs, metadata, offsets, producers
+
+if TYPE_CHECKING:
+    from moldau_broker.server.context import BrokerContext, Call
+
+Q = TypeVar("Q", bound=Request)
+Outcome = Response | Awaitable[Response]
+Handler = Callable[["BrokerContext", Request, "Call"], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedApi:
+    """One API: the versions that are served, and who serves it."""
+
+    key: ApiKey
+    request: type[Request]
+    first_version: int
+    last_version: int
+    advertised_first: int  # below ``first_version`` only where clients need it (Produce)
+    handle: Handler | None  # None: the connection serves it itself
+    waits: bool = False  # the handler is a coroutine function
+
+
+def served(
+    request_class: type[Q], handler: Callable[[BrokerContext, Q, Call], Outcome], *, last: int | None = None
+) -> ServedApi:
+    """An entry of the table. ``last`` bounds the versions below what the codec knows."""
+    versions = request_class.__versions__
+
+    def handle(context: BrokerContext, request: Request, call: Call) -> Outcome:
+        assert isinstance(request, request_class)
+        return handler(context, request, call)
+
+    return ServedApi(
+        key=ApiKey(request_class.__api_key__),
+        request=request_class,
+        first_version=versions.first,
+        last_version=versions.last if last is None else min(last, versions.last),
+        advertised_first=versions.first,
+        handle=handle,
+        waits=inspect.iscoroutinefunction(handler),
+    )
+
+
+def _by_connection(key: ApiKey, *, last: int, advertised_first: int | None = None) -> ServedApi:
+    versions = APIS[key].versions
+    first = versions.first
+    return ServedApi(
+        key=key,
+        request=APIS[key].request,
+        first_version=first,
+        last_version=min(last, versions.last),
+        advertised_first=first if advertised_first is None else advertised_first,
+        handle=None,
+    )
+
+
+BASE_APIS: tuple[ServedApi, ...] = (
+    # librdkafka 2.0 turns compression off unless Produce is advertised from version 0; versions below 3 are refused.
+    _by_connection(ApiKey.PRODUCE, last=13, advertised_first=0),
+    _by_connection(ApiKey.FETCH, last=18),
+    _by_connection(ApiKey.API_VERSIONS, last=4),
+    served(ListOffsetsRequest, offsets.handle_list_offsets, last=10),
+    served(MetadataRequest, metadata.handle_metadata),
+    served(CreateTopicsRequest, forwarded.handle_create_topics),
+    served(DeleteTopicsRequest, forwarded.handle_delete_topics),
+    served(DeleteRecordsRequest, logs.handle_delete_records),
+    served(InitProducerIdRequest, producers.handle_init_producer_id, last=5),
+    served(OffsetForLeaderEpochRequest, offsets.handle_offset_for_leader_epoch),
+    served(DescribeConfigsRequest, configs.handle_describe_configs),
+    served(AlterConfigsRequest, forwarded.handle_alter_configs),
+    served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, last=4),
+    served(CreatePartitionsRequest, forwarded.handle_create_partitions),
+    served(ElectLeadersRequest, forwarded.handle_elect_leaders),
+    served(IncrementalAlterConfigsRequest, forwarded.handle_incremental_alter_configs),
+    served(AlterPartitionReassignmentsRequest, forwarded.handle_alter_partition_reassignments),
+    served(ListPartitionReassignmentsRequest, forwarded.handle_list_partition_reassignments),
+    served(DescribeQuorumRequest, forwarded.handle_describe_quorum),
+    served(UpdateFeaturesRequest, forwarded.handle_update_features),
+    served(DescribeClusterRequest, metadata.handle_describe_cluster),
+    served(DescribeProducersRequest, producers.handle_describe_producers),
+    served(UnregisterBrokerRequest, forwarded.handle_unregister_broker),
+    served(DescribeTopicPartitionsRequest, metadata.handle_describe_topic_partitions),
+)
+
+
+def api_table(entries: tuple[ServedApi, ...]) -> Mapping[int, ServedApi]:
+    """The table by key; no key may be served twice."""
+    table = {int(entry.key): entry for entry in entries}
+    assert len(table) == len(entries), "an API is served by two handlers"
+    return MappingProxyType(dict(sorted(table.items())))
+
+
+def api_versions(
+    table: Mapping[int, ServedApi], finalized_features: Mapping[str, int], features_epoch: int
+) -> ApiVersionsResponse:
+    """The truth about this broker (KIP-35, KIP-584)."""
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=entry.advertised_first, max_version=entry.last_version)
+            for key, entry in table.items()
+        ],
+        supported_features=[SupportedFeatureKey(name="metadata.version", min_version=1, max_version=1)],
+        finalized_features_epoch=features_epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in sorted(finalized_features.items())
+        ],
+    )

@@ -1,0 +1,506 @@
+"""Starts and stops a broker.
+
+Order of a start: lock and read the log directories; find the controllers and their cluster; recover the logs; bind the
+listeners; register; catch up with the metadata; take over what it says of this broker (leader here, follower there); be
+unfenced; serve. The first steps fail with clear errors, the later ones wait.
+
+Order of a stop: the controller moves leadership away (controlled shutdown) while this broker goes on serving, so that
+clients notice no more than an election; then connections end, logs are flushed, and the clean-shutdown marker is
+written. A broker that is killed does nothing of this and loses nothing by it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.runtime.config import (
+    ConfigError,
+    advertised_listeners,
+    broker_listeners,
+    inter_broker_listener_name,
+    log_dirs,
+    quorum_voters,
+    topic_config,
+)
+from moldau.runtime.log import EventLogger
+from moldau.runtime.server import ServerLimits, serve
+from moldau.runtime.sync import ByteBudget
+from moldau_broker.log.checkpoint import decode_meta_properties, read_file
+from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
+from moldau_broker.log.manager import LogManager
+from moldau_broker.log.names import META_PROPERTIES
+from moldau_broker.replication.fetch_session import FetchSessionCache
+from moldau_broker.server.apis import BASE_APIS, api_table
+from moldau_broker.server.connection import BrokerConnection, listener_services
+from moldau_broker.server.context import BrokerContext
+from moldau_broker.server.isr import IsrAlterations
+from moldau_broker.server.metadata_cache import MetadataCache
+from moldau_broker.server.producer_ids import ProducerIds
+from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
+from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings, TopicSettings
+from moldau_broker.server.topic_creation import TopicCreation
+from moldau_quorum.broker_session import (
+    BrokerRegistration,
+    BrokerSession,
+    ControllerClient,
+    InconsistentClusterError,
+    MetadataFollower,
+    RegistrationRefusedError,
+)
+from moldau_quorum.image import RESOURCE_BROKER, MetadataImage, delta_between
+from moldau_quorum.records import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moldau.runtime.config import Config, ListenerEndpoint
+    from moldau.runtime.environment import Environment, Listener
+    from moldau.runtime.server import Server
+    from moldau_broker.log.values import Work
+    from moldau_quorum.image import MetadataDelta
+
+CONTROLLED_SHUTDOWN_TIMEOUT_MS = 10_000.0
+LOG_TICK_MS = 1_000.0
+WORK_PER_DIRECTORY_MAX = 2
+_UNBOUNDED_CONNECTIONS = 100_000
+
+
+class BrokerStartError(ValueError):
+    """The broker cannot start as configured; the message says what is wrong and what would be right."""
+
+
+class Broker:
+    """A running broker. Made by ``run_broker``."""
+
+    def __init__(self, environment: Environment, config: Config) -> None:
+        """Builds the parts that need nothing from outside. Raises ``ConfigError``."""
+        self._environment = environment
+        self._config = config
+        self.broker_id = config.get_int("node.id")
+        self._logger = EventLogger("moldau.broker", node=self.broker_id)
+        self._voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+        if not self._voters:
+            raise ConfigError(["controller.quorum.voters is empty: a broker needs the controllers' addresses"])
+        self._inter_broker_listener = inter_broker_listener_name(config)
+        self.metadata = MetadataCache(
+            self.broker_id,
+            self._inter_broker_listener,
+            rack_aware_reads="RackAware" in (config.get_str_or_none("replica.selector.class") or ""),
+        )
+        self._logs: LogManager | None = None
+        self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
+        self._servers: list[Server] = []
+        self._applied = MetadataImage()
+        self._following = False
+        self._context: BrokerContext | None = None
+        self._session: BrokerSession | None = None
+        self._fetchers: ReplicaFetchers | None = None
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Host and real port of each listener, by name; known once the broker has started."""
+
+    @property
+    def context(self) -> BrokerContext:
+        """The parts of the broker, once it has started."""
+        assert self._context is not None, "the broker has not started"
+        return self._context
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the registration in force; -1 before the first."""
+        return -1 if self._session is None else self._session.broker_epoch
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: trio.Event, task_status: trio.TaskStatus[Broker]) -> None:
+        """Runs until ``stop`` is set, then shuts down in order. Cancelled, it ends at once as if killed."""
+        logs: LogManager | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                with trio.CancelScope() as starting:
+                    nursery.start_soon(_cancel_when, stop, starting)
+                    logs = await self._start(nursery)
+                if logs is None or starting.cancelled_caught:
+                    self._logger.info("stopped-while-starting")
+                    nursery.cancel_scope.cancel()
+                    return
+                self._logger.info("started", listeners=",".join(f"{h}:{p}" for h, p in self.addresses.values()))
+                task_status.started(self)
+                await stop.wait()
+                await self._give_leadership_away()
+                nursery.cancel_scope.cancel()
+            await self._close_logs(logs)
+        finally:
+            for _, listener in self._listeners:
+                listener.close()
+            if self._logs is not None:
+                for directory in self._logs.directories:
+                    directory.release()
+
+    async def _start(self, nursery: trio.Nursery) -> LogManager:
+        environment = self._environment
+        cluster_id = self._known_cluster_id()
+        logs = self._open_logs(cluster_id) if cluster_id else None
+        controller = ControllerClient(environment, self._voters, client_id=f"broker-{self.broker_id}-forwarding")
+        follower = MetadataFollower(
+            environment,
+            self._voters,
+            node_id=self.broker_id,
+            cluster_id=cluster_id,
+            on_delta=self._on_delta,
+            on_leader=partial(self._on_controller, controller),
+        )
+        await nursery.start(follower.run)
+        if logs is None:
+            logs = self._open_logs(follower.image.cluster_id)
+        await self._recover(logs)
+        await self._bind()
+        self._build(logs, controller, follower)
+        await self._start_tasks(nursery)
+        await self._register(nursery, follower, logs)
+        await self._serve(nursery)
+        return logs
+
+    def _known_cluster_id(self) -> str:
+        """The cluster that this node has belonged to before, or is configured for; empty if neither."""
+        disk = self._environment.disk
+        for directory in log_dirs(self._config):
+            path = f"{directory}/{META_PROPERTIES}"
+            try:
+                return decode_meta_properties(path, read_file(disk, path)).cluster_id
+            except (OSError, CorruptLogFileError):
+                continue  # the log manager judges each directory
+        return self._config.get_str_or_none("cluster.id") or ""
+
+    def _open_logs(self, cluster_id: str) -> LogManager:
+        config = self._config
+        configured = config.get_str_or_none("cluster.id")
+        if configured and configured != cluster_id:
+            raise BrokerStartError(
+                f"cluster.id is {configured!r}, but the log directories belong to cluster {cluster_id!r}: "
+                "give the node its own log directories, or correct cluster.id"
+            )
+        logs = LogManager(
+            self._environment.disk,
+            log_dirs(config),
+            node_id=self.broker_id,
+            cluster_id=cluster_id,
+            random=self._environment.random,
+            settings=LogManagerSettings.from_config(config),
+            default_config=LogConfig.from_config(topic_config(config, {})),
+        )
+        self._logs = logs
+        logs.start(self._environment.clock.wall_ms())
+        return logs
+
+    async def _recover(self, logs: LogManager) -> None:
+        """Loads all logs: the ones of a directory side by side, in threads."""
+        limiters: dict[str, trio.CapacityLimiter] = {}
+        threads = self._config.get_int("num.recovery.threads.per.data.dir")
+        async with trio.open_nursery() as nursery:
+            for work in logs.recovery_work():
+                limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(threads))
+                nursery.start_soon(self._offload, work, limiter)
+
+    async def _offload(self, work: Work, limiter: trio.CapacityLimiter) -> None:
+        """Runs one piece of blocking work; its failure is the log manager's to judge."""
+        async with limiter:
+            try:
+                await self._environment.disk.offload(work.run)
+            except Exception as error:  # noqa: BLE001 - handed to the one who knows what it means
+                self._logger.error("work-failed", work=work.name, error=error)
+                work.failed(error)
+            else:
+                work.complete()
+
+    async def _bind(self) -> None:
+        backlog = self._config.get_int("socket.listen.backlog.size")
+        for endpoint in broker_listeners(self._config):
+            try:
+                listener = await self._environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
+            except OSError as error:
+                raise BrokerStartError(
+                    f"listeners: cannot listen on {endpoint}: {error.strerror or error}; "
+                    "stop what uses the port, or configure another one"
+                ) from error
+            self._listeners.append((endpoint, listener))
+            self.addresses[endpoint.listener_name] = listener.address
+
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        """Where clients are sent: what is configured, with real ports in place of 0."""
+        advertised: list[Endpoint] = []
+        for endpoint in advertised_listeners(self._config):
+            bound_host, bound_port = self.addresses.get(endpoint.listener_name, ("", 0))
+            advertised.append(
+                Endpoint(
+                    name=endpoint.listener_name,
+                    host=endpoint.host or bound_host,
+                    port=endpoint.port or bound_port,
+                    security_protocol=int(endpoint.security_protocol),
+                )
+            )
+        return tuple(advertised)
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _build(self, logs: LogManager, controller: ControllerClient, follower: MetadataFollower) -> None:
+        config, environment = self._config, self._environment
+        clock = environment.clock
+        isr = IsrAlterations(clock, self.broker_id, controller, lambda: self.broker_epoch)
+        replicas = ReplicaManager(
+            clock,
+            ReplicaSettings(broker_id=self.broker_id, lag_time_max_ms=float(config.get_int("replica.lag.time.max.ms"))),
+            logs,
+            self._topic_settings,
+            on_isr_proposal=isr.notify,
+            on_directory_failure=self._directory_failed,
+        )
+        self._isr = isr
+        self._fetchers = ReplicaFetchers(
+            environment,
+            FetcherSettings(
+                broker_id=self.broker_id,
+                fetch_wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
+                fetch_min_bytes=config.get_int("replica.fetch.min.bytes"),
+                fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
+                fetch_response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+                fetch_backoff_ms=float(config.get_int("replica.fetch.backoff.ms")),
+                socket_timeout_ms=float(config.get_int("replica.socket.timeout.ms")),
+            ),
+            replicas,
+            self.metadata.inter_broker_address,
+            lambda: self.broker_epoch,
+        )
+        replicas.connect(self._fetchers)
+        self._context = BrokerContext(
+            environment=environment,
+            config=config,
+            static_config=config,
+            broker_id=self.broker_id,
+            incarnation_id=uuid.UUID(int=environment.random.getrandbits(128), version=4),
+            metadata=self.metadata,
+            follower=follower,
+            controller=controller,
+            logs=logs,
+            replicas=replicas,
+            sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
+            producer_ids=ProducerIds(self.broker_id, controller, lambda: self.broker_epoch),
+            topic_creation=TopicCreation(controller, follower, self.broker_id),
+        )
+
+    def _topic_settings(self, topic: str) -> TopicSettings:
+        config = topic_config(self.context.config, self.metadata.image.topic_config(topic))
+        return TopicSettings(
+            log=LogConfig.from_config(config), min_insync_replicas=config.get_int("min.insync.replicas")
+        )
+
+    async def _start_tasks(self, nursery: trio.Nursery) -> None:
+        assert self._fetchers is not None
+        replicas = self.context.replicas
+        await nursery.start(self._fetchers.run)
+        nursery.start_soon(replicas.produces.run)
+        nursery.start_soon(replicas.fetches.run)
+        nursery.start_soon(self._isr.run, replicas)
+        nursery.start_soon(self._tick_isr)
+        nursery.start_soon(self._tick_logs)
+
+    async def _register(self, nursery: trio.Nursery, follower: MetadataFollower, logs: LogManager) -> None:
+        """Registers, catches up, takes over the metadata, and waits to be unfenced."""
+        config = self._config
+        registration = BrokerRegistration(
+            broker_id=self.broker_id,
+            incarnation_id=self.context.incarnation_id,
+            cluster_id=follower.image.cluster_id,
+            endpoints=self._advertised(),
+            rack=config.get_str_or_none("broker.rack"),
+            log_dirs=tuple(d.directory_id for d in logs.directories if d.online and d.directory_id is not None),
+            previous_broker_epoch=_clean_epoch(logs),
+        )
+        session = BrokerSession(
+            self._environment,
+            self._voters,
+            registration,
+            metadata_offset=lambda: follower.image.offset,
+            ready=lambda: self._following,
+            heartbeat_interval_ms=float(config.get_int("broker.heartbeat.interval.ms")),
+            session_timeout_ms=float(config.get_int("broker.session.timeout.ms")),
+            registration_timeout_ms=float(config.get_int("initial.broker.registration.timeout.ms")),
+        )
+        self._session = session
+        await nursery.start(session.run)
+        await follower.wait_until(self._knows_me)
+        self._following = True
+        self._apply(delta_between(self._applied, self.metadata.image))
+        session.wake()
+        await session.wait_unfenced()
+
+    def _knows_me(self, image: MetadataImage) -> bool:
+        broker = image.brokers.get(self.broker_id)
+        return broker is not None and broker.broker_epoch == self.broker_epoch
+
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        config = self._config
+        limits = ServerLimits(
+            request_bytes_max=config.get_int("socket.request.max.bytes"),
+            buffered_bytes_max=config.get_int("queued.max.request.bytes"),
+            connections_max=min(config.get_int("max.connections"), _UNBOUNDED_CONNECTIONS),
+            connections_per_ip_max=config.get_int("max.connections.per.ip"),
+            idle_ms=float(config.get_int("connections.max.idle.ms")),
+        )
+        budget = ByteBudget(limits.buffered_bytes_max)
+        apis = api_table(BASE_APIS)
+        for endpoint, listener in self._listeners:
+            services = listener_services(self.context, endpoint.listener_name, apis)
+            server = await nursery.start(
+                partial(
+                    serve,
+                    self._environment,
+                    listener,
+                    partial(BrokerConnection, services),
+                    limits,
+                    budget=budget,
+                    logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
+                )
+            )
+            self._servers.append(server)
+
+    # --- metadata --------------------------------------------------------------------------------------------------
+
+    def _on_controller(self, controller: ControllerClient, controller_id: int) -> None:
+        controller.suggest(controller_id)
+        if self._session is not None:
+            self._session.suggest_controller(controller_id)
+
+    def _on_delta(self, delta: MetadataDelta) -> None:
+        self.metadata.image = delta.image
+        if self._following:
+            self._apply(delta)
+
+    def _apply(self, delta: MetadataDelta) -> None:
+        """Brings the parts up to the newest metadata."""
+        context = self.context
+        self._applied = delta.image
+        own = (RESOURCE_BROKER, str(self.broker_id))
+        if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
+            self._apply_dynamic_config(delta.image)
+        context.replicas.apply(delta)
+        assert self._fetchers is not None
+        for broker_id in delta.changed_brokers:
+            before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
+            if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
+                self._fetchers.broker_changed(broker_id)
+
+    def _apply_dynamic_config(self, image: MetadataImage) -> None:
+        changes: dict[str, object] = dict(image.config(RESOURCE_BROKER, ""))
+        changes.update(image.config(RESOURCE_BROKER, str(self.broker_id)))
+        try:
+            self.context.config = self._config.with_values(changes)
+        except ConfigError as error:
+            self._logger.error("dynamic-config-refused", error=error)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    async def _tick_isr(self) -> None:
+        while True:
+            period_ms = self.context.config.get_int("replica.lag.time.max.ms") / 2
+            await trio.sleep(max(1.0, period_ms) / 1000)
+            self.context.replicas.tick_isr()
+
+    async def _tick_logs(self) -> None:
+        """Drives what the logs do by themselves: retention, flushing, checkpoints, deletion, cleaning."""
+        limiters: dict[str, trio.CapacityLimiter] = {}
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(LOG_TICK_MS / 1000)
+                for work in self.context.logs.tick(self._environment.clock.wall_ms()):
+                    limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
+                    nursery.start_soon(self._offload, work, limiter)
+
+    def _directory_failed(self, directory: str) -> None:
+        if not self.context.logs.online_directories:
+            raise OSError(f"all log directories have failed, the last one is {directory}")
+
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    async def _give_leadership_away(self) -> None:
+        """Controlled shutdown: goes on serving until the controller says that nobody needs this broker."""
+        self._logger.info("stopping")
+        if self._session is None or not self._config.get_bool("controlled.shutdown.enable"):
+            return
+        with trio.move_on_after(CONTROLLED_SHUTDOWN_TIMEOUT_MS / 1000) as scope:
+            await self._session.controlled_shutdown()
+        if scope.cancelled_caught:
+            self._logger.warning("controlled-shutdown-unanswered", after_ms=CONTROLLED_SHUTDOWN_TIMEOUT_MS)
+
+    async def _close_logs(self, logs: LogManager) -> None:
+        """Flushes and seals the logs; all tasks that use them have ended."""
+        self.context.replicas.flush()
+        limiters: dict[str, trio.CapacityLimiter] = {}
+        async with trio.open_nursery() as nursery:
+            for work in logs.close_work():
+                limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
+                nursery.start_soon(self._offload, work, limiter)
+        logs.finish_close(self.broker_epoch)
+        self._logger.info("stopped")
+
+
+def _clean_epoch(logs: LogManager) -> int:
+    """The broker epoch that all directories remember of a clean stop; -1 if one was not stopped cleanly (KIP-966)."""
+    epochs = [directory.broker_epoch if directory.clean else -1 for directory in logs.directories if directory.online]
+    return min(epochs, default=-1)
+
+
+async def run_broker(
+    environment: Environment,
+    config: Config,
+    *,
+    shutdown: trio.Event | None = None,
+    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a broker; started, with the ``Broker``, when it is unfenced and serves.
+
+    Without ``shutdown``, cancellation asks for a controlled shutdown, which takes its time (bounded). With it, the
+    event does, and cancellation ends the broker at once, as a crash would.
+
+    Raises:
+        BrokerStartError: port in use, another cluster's or node's directories, refused by the controllers.
+        ConfigError: the configuration cannot be used.
+        OSError: all log directories have failed.
+    """
+    broker = Broker(environment, config)
+    try:
+        if shutdown is not None:
+            await broker.run(shutdown, task_status)
+            return
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_when_cancelled, stop)
+            with trio.CancelScope(shield=True):
+                await broker.run(stop, task_status)
+            nursery.cancel_scope.cancel()
+    except* (RegistrationRefusedError, InconsistentClusterError, LogStorageError) as group:
+        raise BrokerStartError("; ".join(str(error) for error in _leaves(group))) from group
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+async def _set_when_cancelled(stop: trio.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

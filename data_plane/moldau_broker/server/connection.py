@@ -1,0 +1,260 @@
+"""One client connection: finds out what a frame asks for, and hands it on.
+
+Produce and Fetch go their own way, without objects. All other requests are decoded by the compiled codecs and served by
+the handler of the API table; a handler that has to wait becomes the ``Deferred`` of its request and runs when its turn
+to answer has come. A frame that cannot be understood ends the connection, and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.codec import DecodeError, decode
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.framing import decode_request_header, encode_response
+from moldau.protocol.hot import read_fetch_request
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.runtime.server import CloseConnection
+from moldau_broker.replication.fetch_session import FetchPartition
+from moldau_broker.server.apis import api_versions
+from moldau_broker.server.context import Call
+from moldau_broker.server.fetch import FetchOperation, FetchQuery, FetchService
+from moldau_broker.server.metadata_cache import ListenerHints
+from moldau_broker.server.produce import ProduceService
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.protocol.framing import RequestHeader
+    from moldau.protocol.schema import Request
+    from moldau.runtime.environment import Connection
+    from moldau.runtime.server import Answer, ResponsePart
+    from moldau_broker.server.apis import ServedApi
+    from moldau_broker.server.context import BrokerContext
+    from moldau_broker.server.delayed import Operation
+    from moldau_broker.server.partition import Partition
+
+_KEY_VERSION = struct.Struct(">hh").unpack_from
+_PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
+_FETCH_FIRST, _FETCH_LAST = 4, 18
+_TOPIC_IDS = 13
+HANDLER_TIMEOUT_MS = 600_000.0
+"""No handler waits longer than this, whatever its request says (JoinGroup waits longest)."""
+
+
+class ListenerServices(NamedTuple):
+    """What the connections of one listener share."""
+
+    context: BrokerContext
+    listener_name: str
+    produce: ProduceService
+    fetch: FetchService
+    apis: Mapping[int, ServedApi]
+
+
+def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[int, ServedApi]) -> ListenerServices:
+    """Builds them from the broker's parts."""
+    hints = ListenerHints(context.metadata, context.broker_id, listener_name)
+    return ListenerServices(
+        context,
+        listener_name,
+        ProduceService(context.environment.clock, context.replicas, hints),
+        FetchService(
+            context.replicas,
+            hints,
+            max_bytes=context.config.get_int("fetch.max.bytes"),
+            early_watermarks=context.config.get_str_or_none("replica.selector.class") is not None,
+        ),
+        apis,
+    )
+
+
+class HandlerAnswer:
+    """A handler that waits, as the answer of its request. It begins when the answers before it have left."""
+
+    __slots__ = ("_api", "_call", "_context", "_request")
+
+    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call) -> None:
+        self._api = api
+        self._context = context
+        self._request = request
+        self._call = call
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Runs the handler."""
+        assert self._api.handle is not None
+        outcome = self._api.handle(self._context, self._request, self._call)
+        assert isinstance(outcome, Awaitable)
+        with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
+            response = await outcome
+        return (encode_response(response, self._call.version, self._call.correlation_id),)
+
+
+class BrokerConnection:
+    """Serves one connection; see ``moldau.runtime.server.ConnectionHandler``."""
+
+    __slots__ = ("_client_host", "_services", "_touched", "_waiting")
+
+    def __init__(self, services: ListenerServices, connection: Connection) -> None:
+        self._services = services
+        self._client_host = connection.peer_address[0]
+        self._touched: dict[Partition, int] = {}  # staged into since the last flush, with their failures before
+        self._waiting: dict[Operation, None] = {}  # operations of this connection that may still be in a purgatory
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def handle(self, frame: memoryview) -> Answer:
+        """Handles one request. Raises ``CloseConnection`` for a frame that makes no sense."""
+        api_key, version = _KEY_VERSION(frame)
+        try:
+            if api_key == ApiKey.PRODUCE and _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
+                return self._produce(frame, version)
+            if api_key == ApiKey.FETCH and _FETCH_FIRST <= version <= _FETCH_LAST:
+                return self._fetch(frame, version)
+            return self._other(frame)
+        except DecodeError as error:
+            raise CloseConnection(f"malformed request of API {api_key} version {version}: {error}") from error
+
+    def flush(self) -> None:
+        """Writes what the requests of this drain have staged.
+
+        Raises ``CloseConnection`` where a disk failed below: answers that promise an append must not leave.
+        """
+        touched = self._touched
+        if not touched:
+            return
+        self._services.context.replicas.flush()
+        self._touched = {}
+        for partition, failures in touched.items():
+            if partition.staged_failures != failures:
+                raise CloseConnection(f"the log of {partition.key} could not be written")
+
+    def closed(self) -> None:
+        """The connection is gone: nobody waits for its answers."""
+        replicas = self._services.context.replicas
+        for operation in self._waiting:
+            if isinstance(operation, FetchOperation):
+                if operation.delayed is not None:
+                    replicas.fetches.abandon(operation.delayed)
+            else:
+                replicas.abandon_produce(operation)
+        self._waiting = {}
+
+    def _remember(self, operation: Operation) -> None:
+        """Keeps hold of a waiting operation; forgets those that are done when they outnumber the others."""
+        waiting = self._waiting
+        if len(waiting) >= 64:
+            self._waiting = waiting = {known: None for known in waiting if not known.finished}
+        waiting[operation] = None
+
+    # --- hot path --------------------------------------------------------------------------------------------------
+
+    def _produce(self, frame: memoryview, version: int) -> Answer:
+        header = decode_request_header(frame)
+        answer, operation = self._services.produce.handle(
+            frame, header.body_offset, version, header.correlation_id, self._touched
+        )
+        if operation is not None:
+            self._remember(operation)
+        return answer
+
+    def _fetch(self, frame: memoryview, version: int) -> Answer:
+        services = self._services
+        context = services.context
+        header = decode_request_header(frame)
+        request = read_fetch_request(frame, header.body_offset, version)
+        query = FetchQuery(
+            version,
+            header.correlation_id,
+            request.replica_id,
+            request.replica_epoch,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.rack_id,
+        )
+        partitions = [
+            FetchPartition(
+                topic,
+                wanted.partition,
+                wanted.fetch_offset,
+                wanted.partition_max_bytes,
+                wanted.current_leader_epoch,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
+            )
+            for topic, wanted_partitions in request.topics
+            for wanted in wanted_partitions
+        ]
+        now_ms = context.environment.clock.monotonic_ms()
+        session = context.sessions.open(
+            request.session_id,
+            request.session_epoch,
+            partitions,
+            [(topic, index) for topic, indexes in request.forgotten_topics for index in indexes],
+            privileged=query.from_follower,
+            uses_topic_ids=version >= _TOPIC_IDS,
+            now_ms=now_ms,
+            fresh_id=context.environment.random.randrange(1, 1 << 31) if request.session_epoch == 0 else 0,
+        )
+        if session.error is not ErrorCode.NONE:
+            return services.fetch.encode_error(query, session.error)
+        answer, operation = services.fetch.start(query, session, now_ms)
+        if operation is not None:
+            self._remember(operation)
+        return answer
+
+    # --- everything else -------------------------------------------------------------------------------------------
+
+    def _other(self, frame: memoryview) -> Answer:
+        header = decode_request_header(frame)
+        api = self._services.apis.get(header.api_key)
+        if api is None:
+            raise CloseConnection(f"API {header.api_key} is not served here")
+        if header.api_key == ApiKey.API_VERSIONS:
+            return self._api_versions(header, frame)
+        if not api.first_version <= header.api_version <= api.last_version:
+            if header.api_key == ApiKey.PRODUCE and header.api_version < _PRODUCE_FIRST:
+                raise CloseConnection(f"Produce version {header.api_version}: message formats before v2 are not stored")
+            raise CloseConnection(
+                f"{api.key.name} version {header.api_version} is not served, "
+                f"only {api.first_version} to {api.last_version}"
+            )
+        call = Call(
+            version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            client_host=self._client_host,
+            listener_name=self._services.listener_name,
+        )
+        # The compiled codec leaves bytes fields as views of the frame, which is borrowed: copy it for those who wait.
+        request = decode(api.request, header.api_version, bytes(frame[header.body_offset :]))
+        assert api.handle is not None, f"{api.key.name} has no handler"
+        if api.waits:
+            return HandlerAnswer(api, self._services.context, request, call)
+        outcome = api.handle(self._services.context, request, call)
+        assert not isinstance(outcome, Awaitable)
+        return (encode_response(outcome, call.version, call.correlation_id),)
+
+    def _api_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
+        entry = self._services.apis[ApiKey.API_VERSIONS]
+        if not entry.first_version <= header.api_version <= entry.last_version:
+            response = ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[
+                    ApiVersion(
+                        api_key=ApiKey.API_VERSIONS, min_version=entry.first_version, max_version=entry.last_version
+                    )
+                ],
+            )
+            return (encode_response(response, 0, header.correlation_id),)
+        decode(APIS[ApiKey.API_VERSIONS].request, header.api_version, frame, header.body_offset)
+        image = self._services.context.metadata.image
+        response = api_versions(self._services.apis, image.features, image.offset)
+        return (encode_response(response, header.api_version, header.correlation_id),)

@@ -1,0 +1,410 @@
+"""Fetch: what a consumer or a follower may read, at once or after a wait.
+
+A request becomes a ``FetchQuery`` (how to read) and a ``FetchContext`` (which partitions, by the rules of fetch
+sessions). Reading plans byte ranges of log segments; nothing is copied here, and the connection sends the ranges. When
+there is less than ``min_bytes`` and no error, the request waits in the purgatory as a ``FetchOperation`` and is planned
+anew when it is woken.
+
+A follower's fetch is also its report: before anything is read, its position is noted (unless its history diverges from
+ours), which may move the high watermark and let producers go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
+from moldau.runtime.server import FileRange, ResponsePart
+from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError
+from moldau_broker.replication.purgatory import PurgatoryFullError
+from moldau_broker.server.delayed import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.protocol.hot import NodeEndpointResult
+    from moldau.runtime.server import Answer
+    from moldau_broker.replication.fetch_session import FetchContext, FetchPartition
+    from moldau_broker.replication.purgatory import Delayed
+    from moldau_broker.server.partition import Partition, WatchKey
+    from moldau_broker.server.replica_manager import ReplicaManager
+
+_TOPIC_IDS = 13
+_FOLLOWER_READS = 11
+_LEADER_HINTS = 12
+_ENDPOINT_HINTS = 16
+READ_COMMITTED = 1
+
+
+class FetchQuery(NamedTuple):
+    """How one request reads."""
+
+    version: int
+    correlation_id: int
+    replica_id: int  # of the follower; below 0 for a consumer
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    rack_id: str
+
+    @property
+    def from_follower(self) -> bool:
+        """Whether the reader replicates."""
+        return self.replica_id >= 0
+
+
+class Hints(Protocol):
+    """What the metadata says, for answers that send a client elsewhere (``metadata_cache.MetadataCache``)."""
+
+    def leader_hint(self, topic: bytes, partition: int, *, by_id: bool) -> tuple[int, int] | None:
+        """Leader id (-1: none) and epoch of a partition; None where there is no such partition."""
+        ...
+
+    def endpoint_hint(self, broker_id: int) -> NodeEndpointResult | None:
+        """Where a broker listens for clients (KIP-951)."""
+        ...
+
+    def topic_exists(self, topic: bytes, *, by_id: bool) -> bool:
+        """Whether there is such a topic."""
+        ...
+
+    def preferred_read_replica(self, partition: Partition, rack_id: str, fetch_offset: int) -> int:
+        """The replica that a consumer of that rack should rather read from (KIP-392); -1 for this one."""
+        ...
+
+
+Result = FetchPartitionResult[ResponsePart]
+
+
+class FetchPlan:
+    """What would be answered now."""
+
+    __slots__ = ("results", "size_bytes", "urgent")
+
+    def __init__(self) -> None:
+        self.results: list[tuple[FetchPartition, Result]] = []
+        self.size_bytes = 0
+        self.urgent = False  # there is an error or other news that must not wait
+
+
+class FetchService:
+    """Serves Fetch for one broker."""
+
+    __slots__ = ("_hints", "_max_bytes", "_replicas", "early_watermarks")
+
+    def __init__(self, replicas: ReplicaManager, hints: Hints, *, max_bytes: int, early_watermarks: bool) -> None:
+        """``early_watermarks``: followers hear of a new high watermark at once, not with the next records (KIP-392)."""
+        self._replicas = replicas
+        self._hints = hints
+        self._max_bytes = max_bytes
+        self.early_watermarks = early_watermarks
+
+    def start(self, query: FetchQuery, context: FetchContext, now_ms: float) -> tuple[Answer, FetchOperation | None]:
+        """Answers at once, or returns the operation that waits (which then is the answer)."""
+        replicas = self._replicas
+        errors = self._note_follower(query, context.partitions, now_ms) if query.from_follower else {}
+        plan = self.plan(query, context.partitions, errors)
+        if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
+            return self.encode(query, context, plan), None
+        if query.from_follower and self.early_watermarks and self._watermark_news(plan):
+            return self.encode(query, context, plan), None
+        operation = FetchOperation(self, query, context)
+        keys: list[WatchKey] = []
+        for wanted in context.partitions:
+            partition = self.lookup(query, wanted)
+            if partition is not None:
+                operation.offsets[partition] = wanted.fetch_offset
+                keys.append(partition.end if query.from_follower else partition.committed)
+        try:
+            operation.delayed = replicas.fetches.watch(operation, keys, now_ms + query.max_wait_ms)
+        except PurgatoryFullError:
+            return self.encode(query, context, plan), None
+        return operation, operation
+
+    def lookup(self, query: FetchQuery, wanted: FetchPartition) -> Partition | None:
+        """The local replica that is asked for."""
+        if query.version >= _TOPIC_IDS:
+            return self._replicas.by_raw_id.get((wanted.topic, wanted.partition))
+        return self._replicas.by_raw_name.get((wanted.topic, wanted.partition))
+
+    # --- followers -------------------------------------------------------------------------------------------------
+
+    def _note_follower(
+        self, query: FetchQuery, wanted_partitions: Sequence[FetchPartition], now_ms: float
+    ) -> dict[int, ErrorCode]:
+        """Notes how far the follower is; returns the errors by index in the request."""
+        replicas = self._replicas
+        errors: dict[int, ErrorCode] = {}
+        for index, wanted in enumerate(wanted_partitions):
+            partition = self.lookup(query, wanted)
+            if (
+                partition is None
+                or partition.check_access(wanted.current_leader_epoch, leader_only=True) is not ErrorCode.NONE
+                or wanted.fetch_offset < partition.log.log_start_offset
+                or not self._agrees(partition, wanted)
+            ):
+                continue  # ``plan`` says so
+            effects = partition.replica.followed(
+                query.replica_id,
+                query.replica_epoch,
+                wanted.fetch_offset,
+                wanted.log_start_offset,
+                now_ms,
+                replicas.eligible,
+            )
+            if effects.error is not ErrorCode.NONE:
+                errors[index] = effects.error
+            else:
+                replicas.perform(partition, effects)
+        replicas.follower_noted()
+        return errors
+
+    def _agrees(self, partition: Partition, wanted: FetchPartition) -> bool:
+        """Whether the follower's log is a prefix of ours: only then does its fetch offset say what it has."""
+        try:
+            return self.diverging(partition, wanted) is None
+        except OffsetOutOfRangeError:
+            return False
+
+    def diverging(self, partition: Partition, wanted: FetchPartition) -> tuple[int, int] | None:
+        """Epoch and end offset up to which the histories may agree, if they differ below the fetch offset (KIP-595).
+
+        Raises ``OffsetOutOfRangeError`` for an epoch that this leader has never heard of.
+        """
+        last_epoch = wanted.last_fetched_epoch
+        log = partition.log
+        if last_epoch < 0 or (last_epoch == log.latest_epoch and wanted.fetch_offset <= log.log_end_offset):
+            return None
+        end = log.end_offset_for_epoch(last_epoch)
+        if end.end_offset < 0 or end.leader_epoch < 0:
+            raise OffsetOutOfRangeError(wanted.fetch_offset, log.log_start_offset, log.log_end_offset)
+        if end.leader_epoch < last_epoch or end.end_offset < wanted.fetch_offset:
+            return end.leader_epoch, end.end_offset
+        return None
+
+    def _watermark_news(self, plan: FetchPlan) -> bool:
+        return any(wanted.sent_high_watermark < result.high_watermark for wanted, result in plan.results)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def plan(
+        self, query: FetchQuery, wanted_partitions: Sequence[FetchPartition], errors: dict[int, ErrorCode]
+    ) -> FetchPlan:
+        """Finds the byte ranges of all partitions, within the limits of the request and of the broker (KIP-74)."""
+        plan = FetchPlan()
+        remaining = min(query.max_bytes, self._max_bytes)
+        for index, wanted in enumerate(wanted_partitions):
+            error = errors.get(index)
+            if error is None:
+                result = self._read(query, wanted, remaining, first=plan.size_bytes == 0)
+            else:
+                result = FetchPartitionResult(partition=wanted.partition, error_code=error)
+            if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
+                plan.urgent = True
+            plan.size_bytes += result.records_size
+            remaining = max(0, remaining - result.records_size)
+            plan.results.append((wanted, result))
+        return plan
+
+    def _read(self, query: FetchQuery, wanted: FetchPartition, remaining: int, *, first: bool) -> Result:
+        partition = self.lookup(query, wanted)
+        if partition is None:
+            return self._absent(query, wanted)
+        leader_only = query.from_follower or query.version < _FOLLOWER_READS
+        error = partition.check_access(wanted.current_leader_epoch, leader_only=leader_only)
+        if error is not ErrorCode.NONE:
+            return self._refused(query, wanted, error)
+        try:
+            diverging = self.diverging(partition, wanted)
+        except OffsetOutOfRangeError:
+            return self._out_of_range(wanted, partition)
+        log = partition.log
+        high_watermark = partition.replica.high_watermark
+        stable = log.last_stable_offset
+        if diverging is not None:
+            return FetchPartitionResult(
+                wanted.partition, 0, high_watermark, stable, log.log_start_offset, diverging_epoch=diverging
+            )
+        if not query.from_follower and partition.replica.is_leader and query.rack_id:
+            preferred = self._hints.preferred_read_replica(partition, query.rack_id, wanted.fetch_offset)
+            if preferred >= 0:
+                return FetchPartitionResult(
+                    wanted.partition,
+                    0,
+                    high_watermark,
+                    stable,
+                    log.log_start_offset,
+                    preferred_read_replica=preferred,
+                )
+        if query.from_follower:
+            upper = log.log_end_offset
+        elif query.isolation_level == READ_COMMITTED:
+            upper = stable
+        else:
+            upper = high_watermark
+        return self._read_log(query, wanted, partition, upper, remaining, first=first)
+
+    def _read_log(
+        self,
+        query: FetchQuery,
+        wanted: FetchPartition,
+        partition: Partition,
+        upper: int,
+        remaining: int,
+        *,
+        first: bool,
+    ) -> Result:
+        log = partition.log
+        high_watermark = partition.replica.high_watermark
+        offset = wanted.fetch_offset
+        if upper < offset <= log.log_end_offset and not query.from_follower and not partition.replica.is_leader:
+            return FetchPartitionResult(wanted.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
+        if offset == upper or (upper < offset <= log.log_end_offset) or (remaining <= 0 and not first):
+            if offset < log.log_start_offset:
+                return self._out_of_range(wanted, partition)
+            aborted: list[tuple[int, int]] | None = [] if query.isolation_level == READ_COMMITTED else None
+            return FetchPartitionResult(
+                wanted.partition,
+                0,
+                high_watermark,
+                log.last_stable_offset,
+                log.log_start_offset,
+                aborted_transactions=aborted,
+            )
+        try:
+            read = log.read(
+                offset,
+                max_bytes=min(wanted.max_bytes, remaining),
+                upper_bound_offset=upper,
+                min_one_batch=first,
+            )
+            aborted = None
+            if query.isolation_level == READ_COMMITTED and not query.from_follower:
+                aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_transactions(read, upper)]
+        except OffsetOutOfRangeError:
+            return self._out_of_range(wanted, partition)
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+            return FetchPartitionResult(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        return FetchPartitionResult(
+            wanted.partition,
+            0,
+            high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            read.size_bytes,
+            tuple(FileRange(part.file, part.position, part.count) for part in read.ranges),
+            aborted,
+        )
+
+    def _out_of_range(self, wanted: FetchPartition, partition: Partition) -> Result:
+        return FetchPartitionResult(
+            wanted.partition,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            partition.replica.high_watermark,
+            partition.log.last_stable_offset,
+            partition.log.log_start_offset,
+        )
+
+    def _absent(self, query: FetchQuery, wanted: FetchPartition) -> Result:
+        by_id = query.version >= _TOPIC_IDS
+        if self._hints.topic_exists(wanted.topic, by_id=by_id):
+            if self._hints.leader_hint(wanted.topic, wanted.partition, by_id=by_id) is None:
+                return FetchPartitionResult(wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return self._refused(query, wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return FetchPartitionResult(wanted.partition, error)
+
+    def _refused(self, query: FetchQuery, wanted: FetchPartition, error: ErrorCode) -> Result:
+        hint = None
+        if (
+            error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+            and query.version >= _LEADER_HINTS
+        ):
+            by_id = query.version >= _TOPIC_IDS
+            hint = self._hints.leader_hint(wanted.topic, wanted.partition, by_id=by_id)
+        return FetchPartitionResult(wanted.partition, error, current_leader=hint)
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def encode(self, query: FetchQuery, context: FetchContext, plan: FetchPlan) -> list[ResponsePart]:
+        """The answer to a plan; in a session it names only what is worth saying."""
+        session = context.session
+        topics: dict[bytes, list[Result]] = {}
+        answered: list[tuple[bytes, int]] = []
+        leaders: dict[int, None] = {}
+        for wanted, result in plan.results:
+            if session is not None:
+                news = bool(
+                    result.records_size
+                    or result.error_code
+                    or result.diverging_epoch is not None
+                    or result.preferred_read_replica >= 0
+                )
+                worth = wanted.worth_saying(result.high_watermark, result.log_start_offset, has_news=news)
+                if context.incremental and not worth:
+                    continue
+                if result.records_size:
+                    answered.append(wanted.key)
+            if result.current_leader is not None:
+                leaders[result.current_leader[0]] = None
+            topics.setdefault(wanted.topic, []).append(result)
+        if session is not None:
+            session.rotate(answered)
+        endpoints: tuple[NodeEndpointResult, ...] = ()
+        if leaders and query.version >= _ENDPOINT_HINTS:
+            endpoints = tuple(
+                hint for hint in (self._hints.endpoint_hint(leader) for leader in leaders) if hint is not None
+            )
+        return list(
+            write_fetch_response(
+                query.version,
+                query.correlation_id,
+                list(topics.items()),
+                session_id=context.session_id,
+                node_endpoints=endpoints,
+            )
+        )
+
+    def encode_error(self, query: FetchQuery, error: ErrorCode) -> list[ResponsePart]:
+        """The answer to a request that was refused as a whole."""
+        return list(write_fetch_response(query.version, query.correlation_id, [], error_code=error))
+
+
+class FetchOperation(Operation):
+    """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
+
+    __slots__ = ("_context", "_query", "_service", "delayed", "offsets")
+
+    def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext) -> None:
+        super().__init__()
+        self._service = service
+        self._query = query
+        self._context = context
+        self.offsets: dict[Partition, int] = {}
+        self.delayed: Delayed[WatchKey, FetchOperation] | None = None
+
+    def ready(self, partition: Partition) -> bool:
+        """Whether what happened to ``partition`` ends the wait."""
+        query = self._query
+        if query.from_follower:
+            upper = partition.log.log_end_offset
+        elif query.isolation_level == READ_COMMITTED:
+            upper = partition.log.last_stable_offset
+        else:
+            upper = partition.replica.high_watermark
+        if upper <= self.offsets[partition]:
+            return False
+        if query.min_bytes <= 1:
+            return True
+        plan = self._service.plan(query, self._context.partitions, {})
+        return plan.urgent or plan.size_bytes >= query.min_bytes
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """The answer, with what can be read when the wait is over."""
+        await self.wait_finished()
+        plan = self._service.plan(self._query, self._context.partitions, {})
+        return self._service.encode(self._query, self._context, plan)

@@ -1,0 +1,122 @@
+"""DeleteRecords and DescribeLogDirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from moldau.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from moldau_broker.log.errors import LogStorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_broker.log.values import ReplicaDirectoryInfo
+    from moldau_broker.server.context import BrokerContext, Call
+    from moldau_broker.server.partition import Partition
+
+_TIMEOUT_MS_MAX = 300_000
+_HIGH_WATERMARK = -1
+
+
+async def handle_delete_records(
+    context: BrokerContext, request: DeleteRecordsRequest, call: Call
+) -> DeleteRecordsResponse:
+    """Raises log start offsets, and waits until the in-sync replicas have followed (KIP-107)."""
+    results: list[DeleteRecordsTopicResult] = []
+    waiting: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
+    for topic in request.topics:
+        partitions: list[DeleteRecordsPartitionResult] = []
+        for wanted in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+            partitions.append(result)
+            try:
+                partition = context.leader(topic.name, wanted.partition_index)
+                start = _delete(partition, wanted.offset)
+            except LogStorageError as error:
+                context.replicas.directory_failed(error)
+                result.error_code = error.code
+            except KafkaError as error:
+                result.error_code = error.code
+            else:
+                waiting.append((partition, start, result))
+        results.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+    with trio.move_on_after(min(max(0, request.timeout_ms), _TIMEOUT_MS_MAX) / 1000):
+        for partition, start, _ in waiting:
+            await context.replicas.wait_low_watermark(partition, start)
+    for partition, start, result in waiting:
+        low_watermark = context.replicas.low_watermark(partition)
+        if not partition.is_leader:
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif low_watermark < start:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        else:
+            result.low_watermark = low_watermark
+    return DeleteRecordsResponse(topics=results)
+
+
+def _delete(partition: Partition, offset: int) -> int:
+    if partition.log.config.compact and not partition.log.config.delete:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
+    high_watermark = partition.replica.high_watermark
+    target = high_watermark if offset == _HIGH_WATERMARK else offset
+    if not 0 <= target <= high_watermark:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not between 0 and the high watermark {high_watermark}"
+        )
+    return partition.log.delete_records(target)
+
+
+def handle_describe_log_dirs(
+    context: BrokerContext, request: DescribeLogDirsRequest, call: Call
+) -> DescribeLogDirsResponse:
+    """Log directories and the partitions in them."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResult(
+                error_code=info.error,
+                log_dir=info.path,
+                topics=_by_topic(
+                    [
+                        replica
+                        for replica in info.replicas
+                        if wanted is None or (replica.topic, replica.partition) in wanted
+                    ]
+                ),
+                total_bytes=info.total_bytes,
+                usable_bytes=info.usable_bytes,
+            )
+            for info in context.logs.describe_log_dirs(None)
+        ]
+    )
+
+
+def _by_topic(replicas: Sequence[ReplicaDirectoryInfo]) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for replica in replicas:
+        topics.setdefault(replica.topic, []).append(
+            DescribeLogDirsPartition(
+                partition_index=replica.partition,
+                partition_size=replica.size_bytes,
+                offset_lag=replica.offset_lag,
+                is_future_key=replica.is_future,
+            )
+        )
+    return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]

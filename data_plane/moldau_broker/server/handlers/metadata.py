@@ -1,0 +1,275 @@
+"""Metadata, DescribeCluster, DescribeTopicPartitions:
+
+what the committed image says, as the clients of a listener see it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.field import ZERO_UUID
+from moldau.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from moldau.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from moldau.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from moldau_broker.server.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_broker.server.context import BrokerContext, Call
+    from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_OPERATIONS = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
+CLUSTER_OPERATIONS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
+_BROKER_ENDPOINTS = 1
+_PARTITIONS_PER_PAGE_MAX = 2000
+
+
+def valid_topic_name(name: str) -> bool:
+    """Whether Kafka allows the name."""
+    return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
+
+
+async def handle_metadata(context: BrokerContext, request: MetadataRequest, call: Call) -> MetadataResponse:
+    """Metadata; creates unknown topics first where request and configuration allow it."""
+    await _create_missing(context, request)
+    image = context.metadata.image
+    topics: list[MetadataResponseTopic] = []
+    if request.topics is None or (call.version == 0 and not request.topics):
+        topics = [_topic(context, topic, request, call) for _, topic in sorted(image.topics_by_name.items())]
+    else:
+        for wanted in request.topics:
+            if wanted.name is not None:
+                found = image.topics_by_name.get(wanted.name)
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if not valid_topic_name(wanted.name):
+                    error = ErrorCode.INVALID_TOPIC_EXCEPTION
+            else:
+                found = image.topics_by_id.get(wanted.topic_id)
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+            if found is None:
+                topics.append(
+                    MetadataResponseTopic(
+                        error_code=error,
+                        name=wanted.name if wanted.name is not None or call.version >= 12 else "",
+                        topic_id=wanted.topic_id,
+                    )
+                )
+            else:
+                topics.append(_topic(context, found, request, call))
+    controller_id = _some_controller(context)
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for _, broker in sorted(image.brokers.items())
+            if not broker.fenced and (endpoint := broker.endpoint(call.listener_name)) is not None
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -2147483648
+        ),
+    )
+
+
+async def _create_missing(context: BrokerContext, request: MetadataRequest) -> None:
+    if not request.topics or not request.allow_auto_topic_creation:
+        return
+    if not context.config.get_bool("auto.create.topics.enable"):
+        return
+    known = context.metadata.image.topics_by_name
+    missing = [
+        topic.name
+        for topic in request.topics
+        if topic.name is not None and topic.name not in known and valid_topic_name(topic.name)
+    ]
+    plain = [name for name in missing if name not in INTERNAL_TOPICS]
+    if plain:
+        await context.topic_creation.ensure(
+            plain,
+            partitions=context.config.get_int("num.partitions"),
+            replication_factor=context.config.get_int("default.replication.factor"),
+            configs={},
+        )
+    if OFFSETS_TOPIC in missing:
+        await ensure_offsets_topic(context)
+
+
+async def ensure_offsets_topic(context: BrokerContext) -> ErrorCode:
+    """Creates ``__consumer_offsets`` on first use."""
+    config = context.config
+    errors = await context.topic_creation.ensure(
+        [OFFSETS_TOPIC],
+        partitions=config.get_int("offsets.topic.num.partitions"),
+        replication_factor=config.get_int("offsets.topic.replication.factor"),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+    return errors.get(OFFSETS_TOPIC, ErrorCode.NONE)
+
+
+def _some_controller(context: BrokerContext) -> int:
+    """A live broker that forwards to the active controller: clients may only be sent to brokers (KIP-590)."""
+    alive = [broker_id for broker_id in sorted(context.metadata.image.brokers) if context.metadata.is_alive(broker_id)]
+    if context.broker_id in alive:
+        return context.broker_id
+    return alive[0] if alive else -1
+
+
+def _topic(context: BrokerContext, topic: TopicImage, request: MetadataRequest, call: Call) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            _partition(context, index, partition, call)
+            for index in range(len(topic.partitions))
+            if (partition := topic.partitions.get(index)) is not None
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else -2147483648,
+    )
+
+
+def _partition(context: BrokerContext, index: int, partition: PartitionImage, call: Call) -> MetadataResponsePartition:
+    leader, error = partition.leader, ErrorCode.NONE
+    if leader < 0 or not context.metadata.is_alive(leader):
+        leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
+    elif context.metadata.endpoint(leader, call.listener_name) is None:
+        error = ErrorCode.LISTENER_NOT_FOUND if call.version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = -1
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=_offline(context, partition),
+    )
+
+
+def _offline(context: BrokerContext, partition: PartitionImage) -> list[int]:
+    return [replica for replica in partition.replicas if not context.metadata.is_alive(replica)]
+
+
+def handle_describe_cluster(
+    context: BrokerContext, request: DescribeClusterRequest, call: Call
+) -> DescribeClusterResponse:
+    """DescribeCluster for brokers; controllers answer for themselves on their own listeners."""
+    if request.endpoint_type != _BROKER_ENDPOINTS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="this is a broker: ask a controller for controllers",
+            endpoint_type=request.endpoint_type,
+        )
+    image: MetadataImage = context.metadata.image
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=_some_controller(context),
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.broker_id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=broker.rack,
+                is_fenced=broker.fenced,
+            )
+            for _, broker in sorted(image.brokers.items())
+            if (not broker.fenced or request.include_fenced_brokers)
+            and (endpoint := broker.endpoint(call.listener_name)) is not None
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -2147483648
+        ),
+    )
+
+
+def handle_describe_topic_partitions(
+    context: BrokerContext, request: DescribeTopicPartitionsRequest, call: Call
+) -> DescribeTopicPartitionsResponse:
+    """DescribeTopicPartitions: topics by name, page by page (KIP-966)."""
+    image = context.metadata.image
+    names = sorted({topic.name for topic in request.topics}) or sorted(name for name, _ in image.topics_by_name.items())
+    first_partition = 0
+    if request.cursor is not None:
+        cursor_topic = request.cursor.topic_name
+        names = [name for name in names if name >= cursor_topic]
+        if names and names[0] == cursor_topic:
+            first_partition = max(0, request.cursor.partition_index)
+    remaining = max(1, min(request.response_partition_limit, _PARTITIONS_PER_PAGE_MAX))
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            valid = valid_topic_name(name)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+            topics.append(DescribeTopicPartitionsResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID))
+            continue
+        if remaining <= 0:
+            return DescribeTopicPartitionsResponse(
+                topics=topics,
+                next_cursor=DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=first_partition),
+            )
+        last = min(len(topic.partitions), first_partition + remaining)
+        topics.append(_described(context, topic, range(first_partition, last)))
+        remaining -= max(0, last - first_partition)
+        if last < len(topic.partitions):
+            return DescribeTopicPartitionsResponse(
+                topics=topics,
+                next_cursor=DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=last),
+            )
+        first_partition = 0
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+def _described(
+    context: BrokerContext, topic: TopicImage, indexes: Sequence[int]
+) -> DescribeTopicPartitionsResponseTopic:
+    partitions: list[DescribeTopicPartitionsResponsePartition] = []
+    for index in indexes:
+        partition = topic.partitions.get(index)
+        assert partition is not None, "partitions are numbered without gaps"
+        alive = partition.leader >= 0 and context.metadata.is_alive(partition.leader)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=list(partition.elr),
+                last_known_elr=list(partition.last_known_elr),
+                offline_replicas=_offline(context, partition),
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

@@ -1,0 +1,66 @@
+"""InitProducerId and DescribeProducers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from moldau_broker.server.context import BrokerContext, Call
+
+
+async def handle_init_producer_id(
+    context: BrokerContext, request: InitProducerIdRequest, call: Call
+) -> InitProducerIdResponse:
+    """A fresh producer id with epoch 0 for an idempotent producer."""
+    if request.transactional_id is not None:
+        # This broker coordinates no transactions, which FindCoordinator says too.
+        return InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR, producer_epoch=-1)
+    try:
+        return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
+
+
+def handle_describe_producers(
+    context: BrokerContext, request: DescribeProducersRequest, call: Call
+) -> DescribeProducersResponse:
+    """The active producers of partitions that are led here (KIP-664)."""
+    topics: list[TopicResponse] = []
+    for topic in request.topics:
+        partitions: list[PartitionResponse] = []
+        for index in topic.partition_indexes:
+            try:
+                partition = context.leader(topic.name, index)
+            except KafkaError as error:
+                partitions.append(
+                    PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+                )
+                continue
+            partitions.append(
+                PartitionResponse(
+                    partition_index=index,
+                    active_producers=[
+                        ProducerState(
+                            producer_id=producer.producer_id,
+                            producer_epoch=producer.producer_epoch,
+                            last_sequence=producer.last_sequence,
+                            last_timestamp=producer.last_timestamp_ms,
+                            coordinator_epoch=producer.coordinator_epoch,
+                            current_txn_start_offset=producer.current_transaction_start_offset,
+                        )
+                        for producer in partition.log.active_producers()
+                    ],
+                )
+            )
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)

@@ -1,0 +1,103 @@
+"""What this broker knows of the cluster: the newest committed image, asked in the ways that handlers ask."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from moldau.protocol.hot import NodeEndpointResult
+from moldau_quorum.image import MetadataImage
+
+if TYPE_CHECKING:
+    from moldau_broker.server.partition import Partition
+    from moldau_quorum.image import PartitionImage, TopicImage
+    from moldau_quorum.records import Endpoint
+
+
+class MetadataCache:
+    """Readers take ``image`` once and work on it: it never changes, it is only replaced."""
+
+    def __init__(self, broker_id: int, inter_broker_listener: str, *, rack_aware_reads: bool) -> None:
+        self.image = MetadataImage()
+        self._broker_id = broker_id
+        self._inter_broker_listener = inter_broker_listener
+        self._rack_aware_reads = rack_aware_reads
+
+    def topic(self, raw_topic: bytes, *, by_id: bool) -> TopicImage | None:
+        """A topic by what stands on the wire: its name or its 16-byte id."""
+        if by_id:
+            return self.image.topics_by_id.get(uuid.UUID(bytes=raw_topic))
+        return self.image.topics_by_name.get(raw_topic.decode())
+
+    def partition(self, topic: str, partition: int) -> PartitionImage | None:
+        """One partition by name."""
+        image = self.image.topics_by_name.get(topic)
+        return None if image is None else image.partitions.get(partition)
+
+    def endpoint(self, broker_id: int, listener_name: str) -> Endpoint | None:
+        """Where a live broker listens; None while it is fenced or has no such listener."""
+        broker = self.image.brokers.get(broker_id)
+        return None if broker is None or broker.fenced else broker.endpoint(listener_name)
+
+    def inter_broker_address(self, broker_id: int) -> tuple[str, int] | None:
+        """Where a registered broker listens for other brokers, fenced or not."""
+        broker = self.image.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(self._inter_broker_listener)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether the broker is registered and not fenced."""
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and not broker.fenced
+
+
+class ListenerHints:
+    """The metadata as clients of one listener see it; see ``fetch.Hints``."""
+
+    __slots__ = ("_broker_id", "_cache", "_listener_name")
+
+    def __init__(self, cache: MetadataCache, broker_id: int, listener_name: str) -> None:
+        self._cache = cache
+        self._broker_id = broker_id
+        self._listener_name = listener_name
+
+    def leader_hint(self, topic: bytes, partition: int, *, by_id: bool) -> tuple[int, int] | None:
+        """Leader id (-1: none) and epoch of a partition; None where there is no such partition."""
+        image = self._cache.topic(topic, by_id=by_id)
+        found = None if image is None else image.partitions.get(partition)
+        return None if found is None else (found.leader, found.leader_epoch)
+
+    def endpoint_hint(self, broker_id: int) -> NodeEndpointResult | None:
+        """Where a broker listens for clients (KIP-951)."""
+        endpoint = self._cache.endpoint(broker_id, self._listener_name)
+        if endpoint is None:
+            return None
+        return NodeEndpointResult(broker_id, endpoint.host, endpoint.port, self._cache.image.brokers[broker_id].rack)
+
+    def topic_exists(self, topic: bytes, *, by_id: bool) -> bool:
+        """Whether there is such a topic."""
+        return self._cache.topic(topic, by_id=by_id) is not None
+
+    def preferred_read_replica(self, partition: Partition, rack_id: str, fetch_offset: int) -> int:
+        """The replica that a consumer of that rack should rather read from (KIP-392); -1 for this one.
+
+        Of the live in-sync replicas of the reader's rack that hold ``fetch_offset``, the one that is furthest; the
+        leader itself if it is in that rack.
+        """
+        cache = self._cache
+        if not cache._rack_aware_reads:
+            return -1
+        brokers = cache.image.brokers
+        own = brokers.get(self._broker_id)
+        if own is not None and own.rack == rack_id:
+            return -1
+        best, best_offset = -1, -1
+        replica = partition.replica
+        for broker_id in replica.state.isr:
+            broker = brokers.get(broker_id)
+            follower = replica.follower(broker_id)
+            if broker is None or broker.fenced or broker.rack != rack_id or follower is None:
+                continue
+            if follower.log_start_offset <= fetch_offset <= follower.log_end_offset > best_offset:
+                best, best_offset = broker_id, follower.log_end_offset
+        return best

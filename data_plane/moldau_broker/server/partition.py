@@ -1,0 +1,80 @@
+"""One partition that has a replica on this broker: its log, its state machine, and what waits for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.replication.replica import NO_BROKER, PartitionState, Replica
+
+if TYPE_CHECKING:
+    import uuid
+
+    from moldau_broker.log.partition_log import PartitionLog
+    from moldau_broker.log.values import TopicPartition
+    from moldau_quorum.image import PartitionImage
+
+
+class WatchKey:
+    """What delayed fetches wait for; compared by identity."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+
+class Partition:
+    """A local replica. Ends with ``close``: whoever still holds it then finds ``error`` set.
+
+    Invariant: ``replica.log_end_offset`` is the log's (or, in a log that syncs before it acknowledges, the synced end
+    of it).
+    """
+
+    __slots__ = ("committed", "end", "error", "key", "log", "replica", "staged_failures", "topic_id")
+
+    def __init__(self, key: TopicPartition, topic_id: uuid.UUID, log: PartitionLog, replica: Replica) -> None:
+        self.key = key
+        self.topic_id = topic_id
+        self.log = log
+        self.replica = replica
+        self.error = ErrorCode.NONE  # why the replica is gone
+        self.end = WatchKey(self)  # followers' fetches wait for the log end
+        self.committed = WatchKey(self)  # consumers' fetches wait for the high watermark
+        self.staged_failures = 0  # how often staged batches were lost to a disk error
+
+    def close(self, error: ErrorCode) -> None:
+        """The replica was deleted, or its disk failed."""
+        assert error is not ErrorCode.NONE
+        self.error = error
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition and has its log."""
+        return self.error is ErrorCode.NONE and self.replica.is_leader
+
+    def check_access(self, current_leader_epoch: int, *, leader_only: bool) -> ErrorCode:
+        """Whether a request of that leader epoch may be served here."""
+        if self.error is not ErrorCode.NONE:
+            return self.error
+        return self.replica.check_access(current_leader_epoch, leader_only=leader_only)
+
+    def acknowledgement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+        """See ``Replica.acknowledgement``."""
+        if self.error is not ErrorCode.NONE:
+            return self.error
+        return self.replica.acknowledgement(leader_epoch, required_offset)
+
+
+def partition_state(image: PartitionImage) -> PartitionState:
+    """The replica's view of a partition's committed metadata."""
+    return PartitionState(
+        leader=image.leader if image.leader >= 0 else NO_BROKER,
+        leader_epoch=image.leader_epoch,
+        partition_epoch=image.partition_epoch,
+        replicas=image.replicas,
+        isr=image.isr,
+        adding_replicas=image.adding_replicas,
+        removing_replicas=image.removing_replicas,
+        recovering=image.leader_recovery_state != 0,
+    )

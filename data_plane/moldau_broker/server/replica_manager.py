@@ -1,0 +1,435 @@
+"""All replicas of this broker: appends, reads by the rules of replication, and the reactions to committed metadata.
+
+Synchronous throughout: between two checkpoints of trio the state is consistent. What has to wait, waits elsewhere:
+delayed answers in ``delayed``, requests to the controller in ``isr``, fetches from leaders in ``replica_fetcher``.
+
+An append has two steps. ``stage`` validates a batch and gives it its offsets; ``flush``, once for all requests that
+arrived together, writes each log with one gathered call, moves the log end, and thereby wakes followers and, as the
+high watermark follows, producers and consumers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.log import EventLogger
+from moldau.runtime.sync import Signal
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.values import AppendOrigin, TopicPartition
+from moldau_broker.replication.alter_partition import AlterPartitionQueue
+from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
+from moldau_broker.server.delayed import ProduceOperation, Waiters
+from moldau_broker.server.partition import Partition, WatchKey, partition_state
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Mapping
+
+    from moldau.runtime.environment import Buffer, Clock
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.manager import LogManager
+    from moldau_broker.log.partition_log import PartitionLog
+    from moldau_broker.log.values import AppendInfo
+    from moldau_broker.server.delayed import Operation
+    from moldau_broker.server.fetch import FetchOperation
+    from moldau_quorum.image import MetadataDelta, PartitionDelta, PartitionImage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """Configuration of one topic, as the replicas need it."""
+
+    log: LogConfig
+    min_insync_replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """Configuration of the broker, as the replicas need it."""
+
+    broker_id: int
+    lag_time_max_ms: float
+    waiting_operations_max: int = 100_000  # delayed produces, and as many delayed fetches
+    alter_partition_batch_max: int = 1000
+    alter_partition_backoff_ms: float = 50.0
+
+
+class Following(Protocol):
+    """Who fetches from leaders (``replica_fetcher.ReplicaFetchers``)."""
+
+    def follow(self, partition: Partition) -> None:
+        """The partition has a new leader epoch with a leader elsewhere, or none."""
+        ...
+
+    def unfollow(self, key: TopicPartition) -> None:
+        """The partition is led here, or gone."""
+        ...
+
+
+class ReplicaManager:
+    """See the module. Owned by the broker; handlers and tasks call it from the event loop only."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: ReplicaSettings,
+        logs: LogManager,
+        topic_settings: Callable[[str], TopicSettings],
+        *,
+        on_isr_proposal: Callable[[], None],
+        on_directory_failure: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._logs = logs
+        self._topic_settings = topic_settings
+        self._on_isr_proposal = on_isr_proposal
+        self._on_directory_failure = on_directory_failure
+        self._logger = EventLogger("moldau.broker.replicas", node=settings.broker_id)
+        self._dirty: dict[Partition, None] = {}
+        self._following: Following | None = None
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.by_raw_name: dict[tuple[bytes, int], Partition] = {}  # the same, by what stands on the wire
+        self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self.eligible: Mapping[int, int] = {}  # broker epochs of the registered, unfenced, staying brokers
+        self.alterations = AlterPartitionQueue(
+            partitions_max=settings.alter_partition_batch_max, backoff_ms=settings.alter_partition_backoff_ms
+        )
+        self.produces: Waiters[Partition, ProduceOperation] = Waiters(clock, settings.waiting_operations_max)
+        self.fetches: Waiters[WatchKey, FetchOperation] = Waiters(clock, settings.waiting_operations_max)
+        self._low_watermark_waiters = 0
+        self._low_watermark_changed = Signal()
+        self.leadership_listeners: list[Callable[[Partition, bool], None]] = []
+
+    def connect(self, following: Following) -> None:
+        """Sets who fetches for the followers; once, before the first delta."""
+        self._following = following
+
+    # --- appends ---------------------------------------------------------------------------------------------------
+
+    def stage(
+        self, partition: Partition, records: memoryview, acks: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
+        """Validates and numbers a batch; it is in the log after ``flush``. ``records`` is borrowed until then.
+
+        Raises ``KafkaError`` (``LogError`` with the errors of single records among them); nothing is staged then.
+        """
+        if partition.error is not ErrorCode.NONE:
+            raise KafkaError(partition.error)
+        error = partition.replica.check_append(acks)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        try:
+            info = partition.log.stage_as_leader(
+                records,
+                leader_epoch=partition.replica.state.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                origin=origin,
+            )
+        except LogStorageError as error_:
+            self.directory_failed(error_)
+            raise
+        self._dirty[partition] = None
+        return info
+
+    def flush(self) -> None:
+        """Writes what is staged, in all logs, and lets all that waited for it go on."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        now_ms = self._clock.monotonic_ms()
+        for partition in dirty:
+            if partition.error is not ErrorCode.NONE:
+                partition.staged_failures += 1
+                continue
+            try:
+                partition.log.flush_staged()
+            except LogStorageError as error:
+                partition.staged_failures += 1
+                self.directory_failed(error)
+                continue
+            self.log_end_moved(partition, now_ms)
+
+    def log_end_moved(self, partition: Partition, now_ms: float) -> None:
+        """The log of a leader has grown."""
+        effects = partition.replica.log_end_moved(partition.log.log_end_offset, now_ms, self.eligible)
+        self.perform(partition, effects)
+        self._wake_fetches(partition.end)
+
+    # --- following -------------------------------------------------------------------------------------------------
+
+    def follower_advanced(self, partition: Partition, high_watermark: int, leader_log_start_offset: int) -> None:
+        """The log of a follower was extended (or not), and the leader told its high watermark and log start."""
+        replica = partition.replica
+        log = partition.log
+        if log.log_end_offset != replica.log_end_offset:
+            replica.log_end_moved(log.log_end_offset, self._clock.monotonic_ms(), self.eligible)
+        if replica.leader_high_watermark(high_watermark):
+            log.update_high_watermark(replica.high_watermark)
+            self._wake_fetches(partition.committed)
+        if log.log_start_offset < leader_log_start_offset <= replica.high_watermark:
+            log.increment_log_start_offset(leader_log_start_offset)
+
+    def follower_truncated(self, partition: Partition, offset: int) -> None:
+        """Cuts the log of a follower; its high watermark follows."""
+        partition.log.truncate_to(offset)
+        partition.replica.truncated(partition.log.log_end_offset)
+        partition.log.update_high_watermark(partition.replica.high_watermark)
+
+    def follower_restarted(self, partition: Partition, offset: int) -> None:
+        """Begins the log of a follower anew at the leader's log start: what it had, the leader has deleted."""
+        partition.log.truncate_fully_and_start_at(offset, self._clock.wall_ms())
+        partition.replica.restarted(offset)
+        partition.log.update_high_watermark(partition.replica.high_watermark)
+
+    def abandon_produce(self, operation: Operation) -> None:
+        """Nobody waits for the answer of a produce any more; its records stay."""
+        if isinstance(operation, ProduceOperation) and operation.delayed is not None:
+            self.produces.abandon(operation.delayed)
+
+    def low_watermark(self, partition: Partition) -> int:
+        """The smallest log start offset over the leader and its live followers."""
+        return partition.replica.low_watermark(partition.log.log_start_offset, self.eligible)
+
+    async def wait_low_watermark(self, partition: Partition, offset: int) -> None:
+        """Returns when all live replicas start at ``offset`` or later, or when the partition is not led here any more.
+
+        The caller sets the deadline.
+        """
+        self._low_watermark_waiters += 1
+        try:
+            await self._low_watermark_changed.wait_until(
+                lambda: not partition.is_leader or self.low_watermark(partition) >= offset
+            )
+        finally:
+            self._low_watermark_waiters -= 1
+
+    def follower_noted(self) -> None:
+        """Followers have told their log start offsets."""
+        if self._low_watermark_waiters:
+            self._low_watermark_changed.notify()
+
+    # --- effects ---------------------------------------------------------------------------------------------------
+
+    def perform(self, partition: Partition, effects: ReplicaEffects) -> None:
+        """Does what a replica's state machine asks for."""
+        if effects.high_watermark_advanced:
+            self.high_watermark_advanced(partition)
+        if effects.proposal is not None:
+            self.alterations.submit(partition.key, effects.proposal)
+            self._on_isr_proposal()
+
+    def high_watermark_advanced(self, partition: Partition) -> None:
+        """Takes the high watermark over into the log, and completes what waited for it."""
+        partition.log.update_high_watermark(partition.replica.high_watermark)
+        self._complete_produces(partition)
+        self._wake_fetches(partition.committed)
+
+    def _complete_produces(self, partition: Partition) -> None:
+        purgatory = self.produces.purgatory
+        for delayed in purgatory.watchers(partition):
+            operation = delayed.operation
+            wait = operation.waiting[partition]
+            error = partition.acknowledgement(wait.leader_epoch, wait.required_offset)
+            if error is None:
+                break  # those behind it wait for higher offsets
+            operation.resolve(partition, error)
+            if operation.waiting:
+                purgatory.unwatch(delayed, partition)
+            else:
+                self.produces.complete(delayed)
+
+    def _wake_fetches(self, key: WatchKey) -> None:
+        purgatory = self.fetches.purgatory
+        if purgatory.watches(key):
+            for delayed in purgatory.watchers(key):
+                if delayed.operation.ready(key.partition):
+                    self.fetches.complete(delayed)
+
+    def _end_waits(self, partition: Partition) -> None:
+        """Leadership changed or the replica is gone: nobody waits for it any longer."""
+        self._complete_produces(partition)
+        self.follower_noted()
+        for key in (partition.end, partition.committed):
+            for delayed in self.fetches.purgatory.watchers(key):
+                self.fetches.complete(delayed)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def tick_isr(self) -> None:
+        """Looks for lagging members of all ISRs; call it every half of ``replica.lag.time.max.ms``."""
+        now_ms = self._clock.monotonic_ms()
+        for partition in list(self.partitions.values()):
+            effects = partition.replica.tick(now_ms, self.eligible)
+            if effects.proposal is not None:
+                self._logger.info(
+                    "isr-shrink-proposed",
+                    partition=partition.key,
+                    isr=partition.replica.state.isr,
+                    proposed=effects.proposal.isr,
+                )
+            self.perform(partition, effects)
+
+    # --- metadata --------------------------------------------------------------------------------------------------
+
+    def apply(self, delta: MetadataDelta) -> None:
+        """Follows committed metadata: brokers first, then configuration, then partitions."""
+        image = delta.image
+        self.eligible = {
+            broker_id: broker.broker_epoch for broker_id, broker in sorted(image.brokers.items()) if broker.active
+        }
+        for resource_type, name in delta.changed_configs:
+            if resource_type == _RESOURCE_TOPIC:
+                self.topic_config_changed(name)
+            elif resource_type == _RESOURCE_BROKER:
+                for topic in sorted({key[0] for key in self.partitions}):
+                    self.topic_config_changed(topic)
+        for change in delta.changed_partitions:
+            self._apply_partition(change)
+        if delta.changed_brokers:
+            self._reconsider_all()
+
+    def topic_config_changed(self, topic: str) -> None:
+        """Takes over changed configuration of a topic."""
+        mine = [partition for key, partition in self.partitions.items() if key[0] == topic]
+        if not mine:
+            return
+        settings = self._topic_settings(topic)
+        self._logs.update_topic_config(topic, settings.log)
+        now_ms = self._clock.monotonic_ms()
+        for partition in mine:
+            partition.replica.configure(min_insync_replicas=settings.min_insync_replicas)
+            self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
+
+    def _reconsider_all(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for partition in list(self.partitions.values()):
+            self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
+
+    def _apply_partition(self, change: PartitionDelta) -> None:
+        key = TopicPartition(change.topic_name, change.partition_id)
+        present = self.partitions.get(key)
+        if present is not None and present.topic_id != change.topic_id:
+            if change.after is None:
+                return  # a former topic of that name; its replica is gone already
+            self._drop(present)
+            present = None
+        if change.after is None or self._settings.broker_id not in change.after.replicas:
+            if present is not None:
+                self._drop(present)
+            return
+        partition = present or self._create(key, change.topic_id)
+        if partition is not None:
+            self._apply_state(partition, change.after)
+
+    def _create(self, key: TopicPartition, topic_id: uuid.UUID) -> Partition | None:
+        settings = self._topic_settings(key.topic)
+        known = self._logs.get(key)
+        if known is not None and known.topic_id is not None and known.topic_id != topic_id:
+            self._logger.warning("log-of-former-topic", partition=key, topic_id=known.topic_id)
+            self._logs.delete(key, self._clock.wall_ms())
+        try:
+            log = self._logs.get_or_create(key, topic_id=topic_id, now_ms=self._clock.wall_ms())
+            self._logs.update_topic_config(key.topic, settings.log)
+        except (LogStorageError, OSError) as error:
+            self._logger.error("replica-not-created", partition=key, error=error)
+            if isinstance(error, LogStorageError):
+                self.directory_failed(error)
+            return None
+        return self._adopt(key, topic_id, log, settings)
+
+    def _adopt(self, key: TopicPartition, topic_id: uuid.UUID, log: PartitionLog, settings: TopicSettings) -> Partition:
+        replica = Replica(
+            self._settings.broker_id,
+            high_watermark=log.high_watermark,
+            log_end_offset=log.log_end_offset,
+            lag_time_max_ms=self._settings.lag_time_max_ms,
+            min_insync_replicas=settings.min_insync_replicas,
+        )
+        partition = Partition(key, topic_id, log, replica)
+        self.partitions[key] = partition
+        self.by_raw_name[key.topic.encode(), key.partition] = partition
+        self.by_raw_id[topic_id.bytes, key.partition] = partition
+        return partition
+
+    def _apply_state(self, partition: Partition, image: PartitionImage) -> None:
+        assert self._following is not None
+        replica = partition.replica
+        was_leader = replica.is_leader
+        now_ms = self._clock.monotonic_ms()
+        if partition in self._dirty:
+            self.flush()  # what is staged belongs to the epoch in which it was accepted
+        applied = replica.apply(partition_state(image), partition.log.log_end_offset, now_ms)
+        if applied is Applied.UNCHANGED:
+            return
+        if applied is Applied.LEADER:
+            self._following.unfollow(partition.key)
+            self.alterations.withdraw(partition.key)
+            partition.log.begin_leader_epoch(image.leader_epoch)
+            self._end_waits(partition)
+            self._logger.info(
+                "leader", partition=partition.key, leader_epoch=image.leader_epoch, log_end=replica.log_end_offset
+            )
+        elif applied is Applied.FOLLOWER:
+            self.alterations.withdraw(partition.key)
+            self._end_waits(partition)
+            self._following.follow(partition)
+            self._logger.info("follower", partition=partition.key, leader=image.leader, leader_epoch=image.leader_epoch)
+        self.perform(partition, replica.reconsider(now_ms, self.eligible))
+        if replica.is_leader or was_leader:
+            self._complete_produces(partition)
+        for listener in self.leadership_listeners:
+            listener(partition, replica.is_leader)
+
+    def _drop(self, partition: Partition) -> None:
+        """The replica is not assigned to this broker any more: its log goes."""
+        self._forget(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._logs.delete(partition.key, self._clock.wall_ms())
+        self._logger.info("replica-deleted", partition=partition.key)
+
+    def _forget(self, partition: Partition, error: ErrorCode) -> None:
+        assert self._following is not None
+        partition.close(error)
+        self._following.unfollow(partition.key)
+        self.alterations.withdraw(partition.key)
+        self.partitions.pop(partition.key, None)
+        self.by_raw_name.pop((partition.key.topic.encode(), partition.key.partition), None)
+        self.by_raw_id.pop((partition.topic_id.bytes, partition.key.partition), None)
+        self._dirty.pop(partition, None)
+        self._end_waits(partition)
+        for listener in self.leadership_listeners:
+            listener(partition, False)
+
+    # --- disks -----------------------------------------------------------------------------------------------------
+
+    def directory_failed(self, error: LogStorageError) -> None:
+        """A log directory does not work any more: its replicas are gone, the others go on."""
+        self._logger.error("log-directory-failed", directory=error.directory, error=error)
+        for key in self._logs.fail_directory(error.directory, error):
+            partition = self.partitions.get(key)
+            if partition is not None:
+                partition.staged_failures += 1
+                self._forget(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._on_directory_failure(error.directory)
+
+    # --- what others read ------------------------------------------------------------------------------------------
+
+    def leading(self) -> list[Partition]:
+        """The partitions that are led here, by name and number."""
+        return [
+            self.partitions[key] for key in sorted(self.partitions) if self.partitions[key].replica.role is Role.LEADER
+        ]
+
+    def append_now(self, partition: Partition, records: Buffer, *, acks: int, origin: AppendOrigin) -> AppendInfo:
+        """Stages and flushes in one step; for the coordinators."""
+        info = self.stage(partition, memoryview(records), acks, origin)
+        self.flush()
+        if partition.error is not ErrorCode.NONE:
+            raise KafkaError(partition.error)
+        return info
+
+
+_RESOURCE_TOPIC = 2
+_RESOURCE_BROKER = 4
