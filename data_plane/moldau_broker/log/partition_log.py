@@ -432,6 +432,11 @@ class PartitionLog(SegmentedLog):
         self.require_healthy()
         assert not self._staged_batches, "a log that has staged batches is a leader's and is not truncated"
         if offset >= self.log_end_offset:
+            # An epoch that was begun here without a record is not part of the leader's history either.
+            try:
+                self.epochs.truncate_from_end(offset)
+            except OSError as error:
+                raise self.storage_error("writing the leader epochs of", error) from error
             return False
         if offset < self.log_start_offset:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, self.log_end_offset)
