@@ -129,3 +129,6 @@ class ColumnBuilder:
 
     def finish(self) -> Columns:
         """Returns the columns and starts anew, empty."""
+
+def murmur2(data: Buffer) -> int:
+    """Returns the 32-bit murmur2 hash, unsigned, with the seed that Kafka's default partitioner uses."""

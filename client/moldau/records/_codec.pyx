@@ -12,7 +12,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -752,3 +752,40 @@ cdef class ColumnBuilder:
             header_keys=take_binary(&self.header_keys),
             header_values=take_binary(&self.header_values),
         )
+
+
+def murmur2(data):
+    cdef Py_buffer view
+    cdef const uint8_t* raw
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t size
+    cdef uint32_t hashed
+    cdef uint32_t word
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        raw = <const uint8_t*>view.buf
+        size = view.len
+        hashed = <uint32_t>0x9747B28C ^ <uint32_t>size
+        while size - at >= 4:
+            word = (
+                raw[at] | (<uint32_t>raw[at + 1] << 8) | (<uint32_t>raw[at + 2] << 16) | (<uint32_t>raw[at + 3] << 24)
+            )
+            word *= <uint32_t>0x5BD1E995
+            word ^= word >> 24
+            word *= <uint32_t>0x5BD1E995
+            hashed *= <uint32_t>0x5BD1E995
+            hashed ^= word
+            at += 4
+        if size - at == 3:
+            hashed ^= <uint32_t>raw[at + 2] << 16
+        if size - at >= 2:
+            hashed ^= <uint32_t>raw[at + 1] << 8
+        if size - at >= 1:
+            hashed ^= raw[at]
+            hashed *= <uint32_t>0x5BD1E995
+        hashed ^= hashed >> 13
+        hashed *= <uint32_t>0x5BD1E995
+        hashed ^= hashed >> 15
+        return hashed
+    finally:
+        PyBuffer_Release(&view)

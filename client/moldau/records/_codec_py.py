@@ -497,3 +497,21 @@ class ColumnBuilder:
         )
         self._clear()
         return columns
+
+
+def murmur2(data: Buffer) -> int:
+    """See ``_codec.pyi``."""
+    raw = bytes(data)
+    size = len(raw)
+    mask = 0xFFFFFFFF
+    factor = 0x5BD1E995
+    hashed = 0x9747B28C ^ size
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(raw[at : at + 4], "little") * factor & mask
+        word = (word ^ word >> 24) * factor & mask
+        hashed = hashed * factor & mask ^ word
+    if size > whole:
+        hashed = (hashed ^ int.from_bytes(raw[whole:], "little")) * factor & mask
+    hashed = (hashed ^ hashed >> 13) * factor & mask
+    return hashed ^ hashed >> 15

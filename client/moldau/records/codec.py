@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moldau.records._codec import IMPLEMENTATION, ColumnBuilder, Record, RecordWriter, decode_records, walk_records
+    from moldau.records._codec import IMPLEMENTATION, ColumnBuilder, Record, RecordWriter, decode_records, murmur2, walk_records
 else:
     try:
         from moldau.records._codec import (
@@ -17,6 +17,7 @@ else:
             Record,
             RecordWriter,
             decode_records,
+            murmur2,
             walk_records,
         )
     except ImportError:
@@ -26,7 +27,8 @@ else:
             Record,
             RecordWriter,
             decode_records,
+            murmur2,
             walk_records,
         )
 
-__all__ = ["IMPLEMENTATION", "ColumnBuilder", "Record", "RecordWriter", "decode_records", "walk_records"]
+__all__ = ["IMPLEMENTATION", "ColumnBuilder", "Record", "RecordWriter", "decode_records", "murmur2", "walk_records"]

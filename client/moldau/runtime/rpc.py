@@ -377,6 +377,18 @@ class RpcConnection:
             else:
                 await self._changed.wait()
 
+    async def flush(self) -> None:
+        """Waits until the transport has taken every queued byte; for requests that get no answer.
+
+        Raises ``ConnectionError`` when the connection dies first.
+        """
+        while self._outgoing:
+            self._check_open()
+            if self._sending:
+                await self._changed.wait()
+            else:
+                await self._send_outgoing()
+
     async def _send_outgoing(self) -> None:
         self._sending = True
         try:

@@ -1,0 +1,3 @@
+"""What producer, consumer and admin client share: the picture of the cluster (pure) and the connections to its
+brokers.
+"""

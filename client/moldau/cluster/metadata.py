@@ -1,0 +1,189 @@
+"""A client's picture of the cluster: brokers, topics, partition leaders. Pure.
+
+Theory of operation: every Metadata answer is merged into the picture. An answer may come from a broker that is behind,
+so a partition's leader changes only to an equal or higher leader epoch as long as the topic id stays the same
+(KIP-320); a topic that was deleted and created again has a new id and starts anew. Produce and Fetch answers may tell
+of a new leader too (KIP-951).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+NO_LEADER = -1
+NO_EPOCH = -1
+NO_TOPIC_ID = UUID(int=0)
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerNode:
+    """A broker, as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.node_id} ({self.host}:{self.port})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """A partition as the cluster described it. ``leader`` is -1 while there is none."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic as the cluster described it; ``error`` is set where it could not be."""
+
+    name: str
+    topic_id: UUID
+    is_internal: bool = False
+    partitions: tuple[PartitionInfo, ...] = ()  # by number, dense from 0
+    error: ErrorCode = ErrorCode.NONE
+
+    @property
+    def available_partitions(self) -> tuple[int, ...]:
+        """Numbers of the partitions that have a leader."""
+        return tuple(info.partition for info in self.partitions if info.leader != NO_LEADER)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterPicture:
+    """The picture. ``version`` grows with each change, so that waiters see that something came in."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: dict[int, BrokerNode] = field(default_factory=dict)
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    version: int = 0
+
+    def update(self, response: MetadataResponse, *, is_full: bool = False) -> None:
+        """Merges an answer; ``is_full`` if all topics were asked for: others are then gone."""
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        if response.brokers:
+            self.brokers = {
+                broker.node_id: BrokerNode(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+                for broker in response.brokers
+            }
+        seen: dict[str, TopicInfo] = {}
+        for topic in response.topics:
+            if topic.name is not None:
+                seen[topic.name] = self._merge_topic(topic.name, topic)
+        if is_full:
+            self.topics = seen
+        else:
+            self.topics.update(seen)
+        self.version += 1
+
+    def _merge_topic(self, name: str, topic: MetadataResponseTopic) -> TopicInfo:
+        error = ErrorCode.of(topic.error_code)
+        known = self.topics.get(name)
+        if error is not ErrorCode.NONE:
+            # A passing error does not take away what is known; a missing topic does.
+            if known is not None and error.retriable and error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return replace(known, error=error)
+            return TopicInfo(name=name, topic_id=NO_TOPIC_ID, error=error)
+        before: Mapping[int, PartitionInfo] = {}
+        if known is not None and known.topic_id == topic.topic_id:
+            before = {info.partition: info for info in known.partitions}
+        partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+        return TopicInfo(
+            name=name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=tuple(_merge_partition(name, new, before.get(new.partition_index)) for new in partitions),
+        )
+
+    def set_leader(self, partition: TopicPartition, leader: int, epoch: int) -> bool:
+        """Takes a leader from a Produce or Fetch answer (KIP-951); returns whether it was news."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or leader < 0 or not 0 <= partition.partition < len(topic.partitions):
+            return False
+        info = topic.partitions[partition.partition]
+        if epoch <= info.leader_epoch:
+            return False
+        partitions = list(topic.partitions)
+        partitions[partition.partition] = replace(info, leader=leader, leader_epoch=epoch)
+        self.topics[partition.topic] = replace(topic, partitions=tuple(partitions))
+        self.version += 1
+        return True
+
+    def add_broker(self, broker: BrokerNode) -> None:
+        """Takes the address of a broker from a Produce or Fetch answer (KIP-951)."""
+        if self.brokers.get(broker.node_id) != broker:
+            self.brokers[broker.node_id] = broker
+            self.version += 1
+
+    def partition_info(self, partition: TopicPartition) -> PartitionInfo | None:
+        """Returns what is known of a partition."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition.partition]
+
+    def leader(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """Returns (node id, leader epoch), None while no leader or no address of it is known."""
+        info = self.partition_info(partition)
+        if info is None or info.leader not in self.brokers:
+            return None
+        return info.leader, info.leader_epoch
+
+    def topic_id(self, name: str) -> UUID:
+        """Returns the id of a topic, all zero where it is not known."""
+        topic = self.topics.get(name)
+        return NO_TOPIC_ID if topic is None else topic.topic_id
+
+    def topic_names(self) -> dict[UUID, str]:
+        """Returns the names by id, of topics whose id is known."""
+        return {topic.topic_id: topic.name for topic in self.topics.values() if topic.topic_id != NO_TOPIC_ID}
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Returns the topics of ``names`` that are not known, or whose partitions are not."""
+        return [name for name in names if name not in self.topics or not self.topics[name].partitions]
+
+
+def _merge_partition(topic: str, new: MetadataResponsePartition, known: PartitionInfo | None) -> PartitionInfo:
+    if known is not None and new.leader_epoch < known.leader_epoch and new.leader_epoch != NO_EPOCH:
+        return known
+    leader = new.leader_id
+    if ErrorCode.of(new.error_code) is ErrorCode.LEADER_NOT_AVAILABLE:
+        leader = NO_LEADER
+    return PartitionInfo(
+        topic=topic,
+        partition=new.partition_index,
+        leader=leader,
+        leader_epoch=new.leader_epoch,
+        replicas=tuple(new.replica_nodes),
+        isr=tuple(new.isr_nodes),
+        offline_replicas=tuple(new.offline_replicas),
+    )

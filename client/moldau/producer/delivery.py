@@ -1,0 +1,87 @@
+"""What a caller of ``send`` holds: the outcome of one record, now or later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from moldau.producer.accumulator import ProducerBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMetadata:
+    """Where a record was written. ``offset`` is -1 with acks=0, and where a repetition of an old batch was
+    recognised.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int  # milliseconds since the Unix epoch: the record's, or the broker's with LogAppendTime
+
+
+class Delivery:
+    """The fate of one record. ``await delivery`` gives its ``RecordMetadata`` or raises its ``KafkaError``.
+
+    It may be awaited by several tasks, any number of times, or dropped; cancelling the wait does not recall the record.
+    """
+
+    __slots__ = ("_batch", "_index", "_timestamp")
+
+    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp = timestamp
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._batch.is_settled
+
+    @property
+    def topic(self) -> str:
+        return self._batch.partition.topic
+
+    @property
+    def partition(self) -> int:
+        return self._batch.partition.partition
+
+    def result(self) -> RecordMetadata:
+        """Returns the outcome. Raises the record's ``KafkaError``, and ``RuntimeError`` while it is not done."""
+        batch = self._batch
+        if not batch.is_settled:
+            raise RuntimeError("the record has not been delivered yet; await the delivery")
+        if batch.error is not None:
+            raise batch.error
+        return RecordMetadata(
+            topic=batch.partition.topic,
+            partition=batch.partition.partition,
+            offset=-1 if batch.base_offset < 0 else batch.base_offset + self._index,
+            timestamp=self._timestamp if batch.append_timestamp < 0 else batch.append_timestamp,
+        )
+
+    async def wait(self) -> RecordMetadata:
+        """Waits for the outcome, at most ``delivery.timeout.ms`` after ``send``."""
+        batch = self._batch
+        if batch.is_settled:
+            await trio.lowlevel.checkpoint()
+        else:
+            await wait_settled(batch)
+        return self.result()
+
+    def __await__(self) -> Generator[object, object, RecordMetadata]:
+        return self.wait().__await__()
+
+
+async def wait_settled(batch: ProducerBatch) -> None:
+    """Waits until the outcome of a batch is known."""
+    if not batch.is_settled:
+        waiter = batch.waiter
+        if not isinstance(waiter, trio.Event):
+            waiter = batch.waiter = trio.Event()
+        await waiter.wait()

@@ -1,0 +1,315 @@
+"""The task that moves batches from the accumulator to the brokers and answers back. Performs what the core decides.
+
+One loop looks for ready partitions, drains them into one Produce request for each leader
+(``max.in.flight.requests.per.connection`` of them at a time), and sleeps until a record, an answer, metadata or a
+deadline gives it something to do. One short task waits for each answer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
+from moldau.producer.accumulator import Accumulator, ProducerBatch, Verdict
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from moldau.runtime.sync import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.protocol.schema import Response
+    from moldau.runtime.rpc import PendingResponse, RpcConnection
+
+_TOPIC_ID_VERSION = 13
+_IMPLICIT_TRANSACTION_VERSION = 12
+"""From this version of Produce on, brokers add partitions to a transaction themselves (KIP-890)."""
+
+_SLEEP_MAX_MS = 60_000.0
+
+
+class Sender:
+    """Sends what the accumulator holds until it is closed."""
+
+    def __init__(
+        self, client: ClusterClient, accumulator: Accumulator, *, acks: int, transactional_id: str | None
+    ) -> None:
+        self._client = client
+        self._accumulator = accumulator
+        self._acks = acks
+        self._transactional_id = transactional_id
+        self._in_flight: dict[int, int] = {}
+        self._wake = Signal()
+        self._is_wanted = False
+        self.memory_freed = Signal()
+        self.fatal_error: KafkaError | None = None
+        self._nursery: trio.Nursery | None = None
+        self._is_fetching_id = False
+        self._retry_id_at_ms = -math.inf
+
+    def wake(self) -> None:
+        """Makes the loop look again."""
+        self._is_wanted = True
+        self._wake.notify()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._watch_cluster)
+            task_status.started()
+            while True:
+                self._is_wanted = False
+                next_ms = self._step()
+                if self._is_wanted:
+                    await trio.lowlevel.checkpoint()
+                    continue
+                delay_ms = min(max(next_ms - self._client.now_ms, 0.0), _SLEEP_MAX_MS)
+                with trio.move_on_after(delay_ms / 1000):
+                    await self._wake.wait()
+
+    async def _watch_cluster(self) -> None:
+        while True:
+            await self._client.changed.wait()
+            self.wake()
+
+    # --- one look
+
+    def leaders(self) -> dict[TopicPartition, int]:
+        """Returns the known leader of every partition that has a queue."""
+        picture = self._client.picture
+        leaders: dict[TopicPartition, int] = {}
+        for partition, queue in self._accumulator.queues.items():
+            if queue.batches:
+                leader = picture.leader(partition)
+                if leader is not None:
+                    leaders[partition] = leader[0]
+        return leaders
+
+    def _step(self) -> float:
+        """Sends all that can be sent now; returns when to look again without an event."""
+        client, accumulator = self._client, self._accumulator
+        now_ms = client.now_ms
+        self._settled(accumulator.expire(now_ms))
+        if self.fatal_error is not None:
+            self._settled(accumulator.abort(self.fatal_error))
+            return math.inf
+        if accumulator.needs_producer_id and self._transactional_id is None and accumulator.incomplete:
+            if now_ms >= self._retry_id_at_ms:
+                self._fetch_producer_id()
+            else:
+                return min(self._retry_id_at_ms, accumulator.next_expiry_ms())
+        ready = accumulator.ready(now_ms, self.leaders())
+        if ready.has_unknown_leader:
+            client.request_update()
+        next_ms = min(ready.next_check_ms, accumulator.next_expiry_ms())
+        for node_id, queues in ready.by_node.items():
+            if self._in_flight.get(node_id, 0) >= accumulator.limits.in_flight_max:
+                continue
+            connection = client.connection_nowait(node_id)
+            if connection is None:
+                next_ms = min(next_ms, now_ms + max(client.retry_delay_ms(node_id), 1.0))
+                continue
+            if connection.in_flight >= accumulator.limits.in_flight_max:
+                # Other requests share the connection; an answer to one of them does not wake this loop.
+                next_ms = min(next_ms, now_ms + 1.0)
+                continue
+            self._send(node_id, connection, accumulator.drain(queues, now_ms))
+        return next_ms
+
+    def _send(self, node_id: int, connection: RpcConnection, batches: list[ProducerBatch]) -> None:
+        if not batches:
+            return
+        by_topic: dict[str, dict[int, ProducerBatch]] = {}
+        for batch in batches:
+            by_topic.setdefault(batch.partition.topic, {})[batch.partition.partition] = batch
+        picture = self._client.picture
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._acks,
+            timeout_ms=self._client.request_timeout_ms,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    topic_id=picture.topic_id(topic),
+                    partition_data=[
+                        PartitionProduceData(index=index, records=batch.data) for index, batch in parts.items()
+                    ],
+                )
+                for topic, parts in by_topic.items()
+            ],
+        )
+        assert self._nursery is not None
+        try:
+            version = connection.version_for(request)
+            if any(topic.topic_id == NO_TOPIC_ID for topic in request.topic_data):
+                version = connection.version_for(request, _TOPIC_ID_VERSION - 1)
+            if self._transactional_id is not None:
+                # Partitions are added to the transaction by this producer before it sends to them.
+                version = connection.version_for(request, _IMPLICIT_TRANSACTION_VERSION - 1)
+            if self._acks == 0:
+                connection.submit_without_response(request, version)
+                self._nursery.start_soon(self._flush_connection, connection)
+                for batch in batches:
+                    self._accumulator.settle(batch, ErrorCode.NONE, self._client.now_ms)
+                self._settled(batches)
+                return
+            pending = connection.submit(request, version)
+        except KafkaError as error:
+            for batch in batches:
+                self._accumulator.settle(batch, error.code, self._client.now_ms, message=error.message)
+            self._settled(batches)
+            return
+        except OSError:
+            self._unanswered(batches)
+            return
+        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+        self._nursery.start_soon(self._receive, node_id, pending, by_topic)
+
+    async def _flush_connection(self, connection: RpcConnection) -> None:
+        try:
+            await connection.flush()
+        except OSError as error:
+            self._client.logger.info("connection_lost", error=error)
+
+    # --- answers
+
+    async def _receive(
+        self, node_id: int, pending: PendingResponse[Response], by_topic: Mapping[str, Mapping[int, ProducerBatch]]
+    ) -> None:
+        try:
+            response = await pending.wait(self._client.request_timeout_ms)
+        except TRANSPORT_ERRORS as error:
+            self._client.logger.info("produce_unanswered", node=node_id, error=error)
+            self._unanswered([batch for parts in by_topic.values() for batch in parts.values()])
+        else:
+            assert isinstance(response, ProduceResponse)
+            self._answered(response, by_topic)
+        finally:
+            self._in_flight[node_id] -= 1
+            self.wake()
+
+    def _unanswered(self, batches: list[ProducerBatch]) -> None:
+        self._client.request_update()
+        for batch in batches:
+            self._settle(batch, ErrorCode.NETWORK_EXCEPTION)
+
+    def _answered(self, response: ProduceResponse, by_topic: Mapping[str, Mapping[int, ProducerBatch]]) -> None:
+        picture = self._client.picture
+        for endpoint in response.node_endpoints:
+            picture.add_broker(
+                BrokerNode(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+            )
+        names = {picture.topic_id(topic): topic for topic in by_topic}
+        missing = {batch: None for parts in by_topic.values() for batch in parts.values()}
+        for topic in response.responses:
+            name = topic.name or names.get(topic.topic_id, "")
+            for answer in topic.partition_responses:
+                batch = by_topic.get(name, {}).get(answer.index)
+                if batch is not None and missing.pop(batch, batch) is None:
+                    self._settle_answer(batch, answer)
+        # A broker that leaves out a partition is broken or hostile; the batch is tried again like one without an
+        # answer.
+        for batch in missing:
+            self._settle(batch, ErrorCode.NETWORK_EXCEPTION)
+
+    def _settle_answer(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        code = ErrorCode.of(answer.error_code)
+        leader = answer.current_leader
+        if leader.leader_id >= 0:
+            self._client.picture.set_leader(batch.partition, leader.leader_id, leader.leader_epoch)
+        message = answer.error_message
+        if answer.record_errors:
+            details = "; ".join(
+                f"record {each.batch_index}: {each.batch_index_error_message}" for each in answer.record_errors[:10]
+            )
+            message = f"{message or code.message} ({details})"
+        self._settle(batch, code, answer.base_offset, answer.log_append_time_ms, message)
+
+    def _settle(
+        self,
+        batch: ProducerBatch,
+        code: ErrorCode,
+        base_offset: int = -1,
+        append_timestamp: int = -1,
+        message: str | None = None,
+    ) -> None:
+        if batch.is_settled:
+            return
+        if code.refreshes_metadata:
+            self._client.request_update()
+        verdict = self._accumulator.settle(
+            batch,
+            code,
+            self._client.now_ms,
+            base_offset=base_offset,
+            append_timestamp=append_timestamp,
+            message=message,
+            jitter=0.8 + 0.4 * self._client.environment.random.random(),
+        )
+        if verdict is Verdict.RETRY:
+            self._client.logger.debug(
+                "produce_retry", partition=batch.partition, code=code.name, attempts=batch.attempts
+            )
+            return
+        if verdict is Verdict.FAILED:
+            self._client.logger.warning("produce_failed", partition=batch.partition, error=batch.error)
+        self._settled([batch])
+
+    def _settled(self, batches: list[ProducerBatch]) -> None:
+        if not batches:
+            return
+        for batch in batches:
+            if batch.waiter is not None:
+                batch.waiter.set()
+        self.memory_freed.notify()
+        self._is_wanted = True
+
+    def fail(self, error: KafkaError) -> None:
+        """Makes every record fail from now on."""
+        self.fatal_error = error
+        self.wake()
+
+    # --- producer id
+
+    def _fetch_producer_id(self) -> None:
+        if not self._is_fetching_id:
+            assert self._nursery is not None
+            self._is_fetching_id = True
+            self._nursery.start_soon(self._init_producer_id)
+
+    async def _init_producer_id(self) -> None:
+        client = self._client
+        try:
+            response = await client.request_any(
+                InitProducerIdResponse,
+                InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
+            )
+            code = ErrorCode.of(response.error_code)
+            if code is ErrorCode.NONE:
+                self._accumulator.set_producer_id(response.producer_id, response.producer_epoch)
+            elif code.retriable or not code.fatal:
+                client.logger.info("producer_id_refused", code=code.name)
+                self._retry_id_at_ms = client.now_ms + client.retry.initial_ms
+            else:
+                self.fail(KafkaError(code, f"no producer id: {code.message}"))
+        except KafkaError as error:
+            self.fail(error)
+        except TRANSPORT_ERRORS as error:
+            client.logger.info("producer_id_failed", error=error)
+            self._retry_id_at_ms = client.now_ms + client.retry.initial_ms
+        finally:
+            self._is_fetching_id = False
+            self.wake()
