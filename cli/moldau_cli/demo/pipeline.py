@@ -176,7 +176,7 @@ class Pipeline:
         if self._is_flights:
             fields = functions.split(source["value"].cast("string"), ",")
             grouped = source.groupBy(
-                functions.window("timestamp", "28 days", startTime="0 days"), fields[FLIGHT_ORIGIN].alias("origin")
+                functions.window("timestamp", "28 days", startTime="26 days"), fields[FLIGHT_ORIGIN].alias("origin")
             ).agg(
                 functions.count("*").alias("records"),
                 functions.avg(
