@@ -22,8 +22,11 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certifi
 def contexts(tmp_path_factory):
     directory = tmp_path_factory.mktemp("certificates")
     subprocess.run(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem "
-        "-out certificate.pem -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost".split(),  # noqa: SIM905
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", "key.pem", "-out", "certificate.pem", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
         cwd=directory,
         check=True,
         capture_output=True,
