@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.reports.chart import Mark, Span, timeline
-from moldau_jepsen.reports.page import page
+from moldau_jepsen.reports.page import cards, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +102,7 @@ def render(result: DemoResult) -> str:
         "<h2>The proof</h2>",
         "<p>Every record carries its number in the input. A reader's records are compared with the acknowledged ones "
         "by key and number.</p>",
-        _table(
+        table(
             ["reader", "seen", "lost", "duplicated", "unknown", "out of order"],
             [
                 [
@@ -120,11 +120,11 @@ def render(result: DemoResult) -> str:
     if result.aggregate_rows:
         sections += [
             f"<h2>{escape(result.aggregate_title)}</h2>",
-            _table(result.aggregate_columns, result.aggregate_rows),
+            table(result.aggregate_columns, result.aggregate_rows),
         ]
     sections += [
         "<h2>Where the time went</h2>",
-        _table(["phase", "seconds"], [[name, f"{seconds:.1f}"] for name, seconds in result.phases]),
+        table(["phase", "seconds"], [[name, f"{seconds:.1f}"] for name, seconds in result.phases]),
     ]
     if result.notes:
         sections.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in result.notes) + "</ul>")
@@ -145,12 +145,7 @@ def _figures(result: DemoResult) -> str:
         ),
         ("cluster ready", f"{result.cluster_ready_s:.1f} s", result.bootstrap),
     ]
-    cards = "".join(
-        f'<div class="card"><span class="name">{escape(name)}</span><b>{escape(value)}</b>'
-        f'<span class="hint">{escape(hint)}</span></div>'
-        for name, value, hint in figures
-    )
-    return f'<div class="cards">{cards}</div>'
+    return cards(figures)
 
 
 def _marks(failover: Failover | None) -> list[Mark]:
@@ -171,9 +166,3 @@ def _spans(failover: Failover | None) -> list[Span]:
     if failover is None:
         return []
     return [Span(start_s=failover.killed_s, end_s=failover.all_acked_s, label="until all partitions acknowledge again")]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

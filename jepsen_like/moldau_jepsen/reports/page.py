@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1b2430; --soft: #5b6876; --back: #fff; --card: #f4f6f9; --edge: #dbe1e8;
@@ -39,3 +43,20 @@ def page(title: str, body: str) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
         f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
+
+
+def cards(entries: Iterable[tuple[str, str, str]]) -> str:
+    """A grid of figures: name, value and a hint, all text."""
+    inner = "".join(
+        f'<div class="card"><span class="name">{escape(name)}</span><b>{escape(value)}</b>'
+        f'<span class="hint">{escape(hint)}</span></div>'
+        for name, value, hint in entries
+    )
+    return f'<div class="cards">{inner}</div>'
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of text; it scrolls by itself where the page is too narrow."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,0 +1,238 @@
+"""The page of a chaos run: the faults over throughput, latency, replicas and high watermark, and every anomaly with
+what lies behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.history import Kind, Operation, Poll, Send, Status
+from moldau_jepsen.reports.chart import Span, timeline
+from moldau_jepsen.reports.page import cards, page, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from moldau_jepsen.chaos.nemesis import FaultEvent
+    from moldau_jepsen.checkers import Anomaly, Verdict
+
+UNAVAILABLE_MS = 1_000.0
+"""A stretch without any acknowledged write that is longer than this counts as unavailability."""
+OPERATIONS_SHOWN = 12
+RECORDS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSample:
+    """What the brokers said about the workload's partitions at one moment."""
+
+    at_ms: float
+    in_sync_min: int  # smallest in-sync set
+    leaderless: int  # partitions without a leader
+    high_watermark_sum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Figures of a history, one point a second; times in seconds."""
+
+    acknowledged: Sequence[tuple[float, float]]
+    latency_p99_ms: Sequence[tuple[float, float]]
+    unavailable: Sequence[tuple[float, float]]  # begin and end of each stretch
+    latency_ms: Mapping[str, float]  # p50, p99, p99.9, max over the whole run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosReport:
+    """All that the page tells."""
+
+    title: str
+    verdict: Verdict
+    series: Series
+    faults: Sequence[FaultEvent]
+    samples: Sequence[ClusterSample]
+    duration_s: float
+    settings: Mapping[str, str]
+    operations: Mapping[int, Operation] = field(default_factory=dict)
+    """The operations that anomalies name."""
+    notes: Sequence[str] = ()
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Nearest-rank percentile of ascending values; 0 for none."""
+    if not ordered:
+        return 0.0
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
+def series_of(history: Iterable[Operation]) -> Series:
+    """Computes the figures of a history in one pass."""
+    per_second: dict[int, list[float]] = {}
+    unavailable: list[tuple[float, float]] = []
+    last_ack = None
+    latencies: list[float] = []
+    for operation in history:
+        if operation.kind not in (Kind.SEND, Kind.TRANSACTION) or operation.status is not Status.OK:
+            continue
+        count = sum(1 for _ in operation.sends)
+        if not count:
+            continue
+        latency = operation.ended_ms - operation.begun_ms
+        latencies.append(latency)
+        per_second.setdefault(int(operation.ended_ms // 1000), []).extend([latency] * count)
+        if last_ack is not None and operation.ended_ms - last_ack > UNAVAILABLE_MS:
+            unavailable.append((last_ack / 1000, operation.ended_ms / 1000))
+        last_ack = operation.ended_ms
+    end = max(per_second, default=-1) + 1
+    latencies.sort()
+    return Series(
+        acknowledged=[(second, float(len(per_second.get(second, ())))) for second in range(end)],
+        latency_p99_ms=[(second, percentile(sorted(per_second.get(second, ())), 0.99)) for second in range(end)],
+        unavailable=unavailable,
+        latency_ms={
+            "p50": percentile(latencies, 0.5),
+            "p99": percentile(latencies, 0.99),
+            "p99.9": percentile(latencies, 0.999),
+            "max": latencies[-1] if latencies else 0.0,
+        },
+    )
+
+
+def chaos_page(report: ChaosReport) -> str:
+    """Draws the whole page."""
+    verdict = report.verdict
+    if verdict.valid:
+        headline = '<p class="verdict good">No anomaly: nothing acknowledged was lost, reordered or duplicated.</p>'
+    else:
+        wrong = ", ".join(sorted({one.kind.value for one in verdict.anomalies if not one.allowed}))
+        headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
+    body = [headline, _cards(report), _charts(report), _fault_table(report.faults), _anomalies(report)]
+    body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items())))
+    body.extend(f"<p class='hint'>{escape(note)}</p>" for note in report.notes)
+    return page(report.title, "\n".join(body))
+
+
+def _cards(report: ChaosReport) -> str:
+    figures, series = report.verdict.figures, report.series
+    dark = sum(end - begin for begin, end in series.unavailable)
+    entries = [
+        ("operations", f"{figures.operations:,}", f"{figures.partitions} partitions"),
+        ("writes acknowledged", f"{figures.sends_acknowledged:,}", f"{figures.sends_failed:,} failed for certain"),
+        ("writes of unknown outcome", f"{figures.sends_unknown:,}", "time-outs and lost connections"),
+        ("records read", f"{figures.records_polled:,}", f"{figures.values_seen:,} distinct"),
+        ("faults", f"{len(report.faults)}", f"in {report.duration_s:,.0f} s"),
+        ("no write acknowledged for", f"{dark:.1f} s", f"{len(series.unavailable)} stretches over 1 s"),
+        (
+            "acknowledgement",
+            f"{series.latency_ms['p50']:.1f} ms",
+            f"median; p99 {series.latency_ms['p99']:.0f} ms, worst {series.latency_ms['max']:.0f} ms",
+        ),
+    ]
+    return cards(entries)
+
+
+def _charts(report: ChaosReport) -> str:
+    spans = [
+        Span(
+            start_s=fault.begin_ms / 1000,
+            end_s=fault.end_ms / 1000,
+            label=f"{fault.kind} {fault.target} {_names(fault)} {fault.detail}".strip(),
+        )
+        for fault in report.faults
+    ]
+    samples = report.samples
+    charts = [
+        ("Acknowledged writes", "records/s", report.series.acknowledged),
+        ("Time to acknowledge, 99th percentile of each second", "ms", report.series.latency_p99_ms),
+    ]
+    if samples:
+        charts += [
+            ("Smallest in-sync set", "replicas", [(one.at_ms / 1000, float(one.in_sync_min)) for one in samples]),
+            (
+                "Partitions without a leader",
+                "partitions",
+                [(one.at_ms / 1000, float(one.leaderless)) for one in samples],
+            ),
+            (
+                "High watermarks, sum over partitions",
+                "records",
+                [(one.at_ms / 1000, float(one.high_watermark_sum)) for one in samples],
+            ),
+        ]
+    return "".join(
+        f"<h2>{escape(title)}</h2>" + timeline(points, marks=(), spans=spans, unit=unit, title=title)
+        for title, unit, points in charts
+    )
+
+
+def _names(fault: FaultEvent) -> str:
+    return ", ".join(str(node) for node in fault.nodes)
+
+
+def _fault_table(faults: Sequence[FaultEvent]) -> str:
+    rows = [
+        (
+            fault.kind,
+            fault.target,
+            _names(fault),
+            f"{fault.begin_ms / 1000:.1f}",
+            f"{fault.end_ms / 1000:.1f}",
+            fault.detail,
+        )
+        for fault in faults
+    ]
+    return "<h2>Faults</h2>" + table(("fault", "target", "nodes", "begin, s", "end, s", ""), rows)
+
+
+def _anomalies(report: ChaosReport) -> str:
+    verdict = report.verdict
+    if not verdict.anomalies:
+        return ""
+    parts = ["<h2>Anomalies</h2>"]
+    counts = sorted(verdict.counts.items(), key=lambda item: item[0].value)
+    parts.append(table(("kind", "count"), [(kind.value, f"{count:,}") for kind, count in counts]))
+    parts.extend(_anomaly(anomaly, report.operations) for anomaly in verdict.anomalies[:50])
+    return "".join(parts)
+
+
+def _anomaly(anomaly: Anomaly, operations: Mapping[int, Operation]) -> str:
+    where = f" in {anomaly.partition.topic}-{anomaly.partition.partition}" if anomaly.partition is not None else ""
+    allowed = " (allowed by the configuration)" if anomaly.allowed else ""
+    lines = [
+        f"<li>{escape(describe(operations[index]))}</li>"
+        for index in anomaly.operations[:OPERATIONS_SHOWN]
+        if index in operations
+    ]
+    return (
+        f"<p><b>{escape(anomaly.kind.value)}</b>{escape(where + allowed)}: {escape(anomaly.text)}</p>"
+        f"<ul>{''.join(lines)}</ul>"
+    )
+
+
+def describe(operation: Operation) -> str:
+    """One line that tells an operation."""
+    parts = []
+    for part in operation.operations:
+        if isinstance(part, Send):
+            at = "unknown offset" if part.offset is None else f"offset {part.offset}"
+            parts.append(f"send {part.value} to {part.partition.topic}-{part.partition.partition} at {at}")
+        else:
+            parts.append(f"poll {_poll_text(part)}")
+    end = "" if not operation.error else f": {operation.error}"
+    return (
+        f"operation {operation.index} of process {operation.process}, "
+        f"{operation.begun_ms / 1000:.3f} s to {operation.ended_ms / 1000:.3f} s, {operation.kind.value} "
+        f"{operation.status.value}{end}; {'; '.join(parts)}"
+    )
+
+
+def _poll_text(poll: Poll) -> str:
+    texts = []
+    for partition, pairs in poll.records:
+        shown = ", ".join(f"{offset}={value}" for offset, value in pairs[:RECORDS_SHOWN])
+        more = f" and {len(pairs) - RECORDS_SHOWN} more" if len(pairs) > RECORDS_SHOWN else ""
+        texts.append(f"{partition.topic}-{partition.partition}: {shown}{more}")
+    return "; ".join(texts)
