@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from moldau.protocol.errors import ErrorCode
     from moldau.protocol.schema import Response
 
 
@@ -79,10 +78,3 @@ class Append:
 
 
 Effect = Answer | Append
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why a request cannot be served now."""
-
-    code: ErrorCode

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 from typing import Generic, TypeVar
 
-
 K = TypeVar("K", bound=tuple[str, ...])
 
 

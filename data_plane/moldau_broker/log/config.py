@@ -67,6 +67,11 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3600 * 1000
     sync_before_acknowledge: bool = False  # flush.messages=1: every flush_staged is followed by a sync
 
+    @property
+    def roll_ms(self) -> int:
+        """Age at which a segment is closed: a compacted one early enough that ``max.compaction.lag.ms`` can be kept."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+
     @classmethod
     def from_config(cls, config: TypedConfig) -> LogConfig:
         """Reads the topic keys (values that a topic does not set fall back to the broker's, which ``config`` does)."""

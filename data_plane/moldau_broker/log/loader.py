@@ -27,12 +27,14 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
     parse_segment_file,
     segment_file,
 )
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Disk
     from moldau_broker.log.batches import Batch
     from moldau_broker.log.config import LogConfig
-    from moldau_broker.log.segmented_log import RecoveryPoints
+    from moldau_broker.log.segmented_log import Checkpoints
     from moldau_broker.log.values import TopicPartition
 
 
@@ -70,7 +72,7 @@ class LoadRequest:
     directory: str
     topic_partition: TopicPartition
     config: LogConfig
-    recovery_points: RecoveryPoints
+    checkpoints: Checkpoints
     now_ms: int
     clean: bool = False
     recovery_point: int = 0
@@ -129,7 +131,7 @@ class _Loader:
             recovery_point=end_offset,
             epochs=self._epochs,
             producer_state=self._producers,
-            recovery_points=request.recovery_points,
+            checkpoints=request.checkpoints,
             topic_id=request.topic_id,
             is_future=request.is_future,
             jitter_ms=request.jitter_ms,
@@ -263,16 +265,17 @@ class _Loader:
             # What it held comes from the producers' state while the batches are read.
             self._report.problems.append(str(error))
             return False
+        mend = not all(self._disk.exists(segment.path(kind)) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
         try:
             segment.offset_index.check(segment.size)
             segment.time_index.check()
-            missing = segment.size > 0 and not last and segment.time_index.count == 0
         except CorruptLogFileError as error:
             self._report.problems.append(str(error))
-            missing = True
-        if missing:
+            mend = True
+        if mend:
             segment.rebuild_indexes()
-            segment.spill_indexes()
+            if not last:
+                segment.seal()
         return True
 
     def _end_of(self, segment: LogSegment) -> int:
@@ -293,9 +296,6 @@ class _Loader:
         """Reads the whole segment; returns why it was cut (or None), the offset after it and its last epoch."""
         self._load_producers(segment.base_offset)
         next_offset = segment.base_offset
-        limit = next(
-            (other.base_offset for other in self._segments if other.base_offset > segment.base_offset), 1 << 62
-        )
 
         def accept(batch: Batch) -> str | None:
             nonlocal next_offset, epoch
@@ -304,10 +304,6 @@ class _Loader:
                 return f"base offset {header.base_offset} after {next_offset - 1}"
             if header.partition_leader_epoch < epoch:
                 return f"leader epoch {header.partition_leader_epoch} after {epoch}"
-            if header.next_offset > limit and not self._request.clean:
-                # The next segment begins inside this one: one of the two is a leftover. Both are sound, so the batch
-                # stays, and the other segment is found to overlap.
-                pass
             if header.producer_id >= 0:
                 try:
                     marker = decode_marker(header, batch.data) if header.attributes & CONTROL_BIT else None

@@ -397,7 +397,7 @@ class PartitionLog(SegmentedLog):
                 if header.partition_leader_epoch < epoch:
                     raise LogError(
                         ErrorCode.CORRUPT_MESSAGE,
-                        f"batch at offset {header.base_offset} of epoch {header.partition_leader_epoch} after {epoch}",
+                        f"batch {header.base_offset} of epoch {header.partition_leader_epoch} after {epoch}",
                     )
                 found.append((position, header))
                 next_offset, epoch = header.next_offset, header.partition_leader_epoch

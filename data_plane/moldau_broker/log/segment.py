@@ -124,7 +124,7 @@ class LogSegment:
             return not self.offset_index.fits(last_offset)
         return (
             self.size + size > min(config.segment_bytes, _POSITION_MAX)
-            or self.age_ms(now_ms, max_timestamp) > config.segment_ms - jitter_ms
+            or self.age_ms(now_ms, max_timestamp) > config.roll_ms - jitter_ms
             or self.offset_index.is_full
             or self.time_index.is_full
             or not self.offset_index.fits(last_offset)
@@ -421,14 +421,19 @@ class LogSegment:
 
     def paths(self) -> list[str]:
         """Paths of the segment's files, those that do not exist included."""
-        return [self.path(kind) for kind in SEGMENT_SUFFIXES]
+        return self.paths_of(self.directory, self.base_offset, self.suffix)
+
+    @staticmethod
+    def paths_of(directory: str, base_offset: int, suffix: str = "") -> list[str]:
+        """Paths that the files of a segment would have."""
+        return [f"{directory}/{segment_file(base_offset, kind)}{suffix}" for kind in SEGMENT_SUFFIXES]
 
     def change_suffix(self, suffix: str) -> None:
         """Renames the files, indexes first and the log last; the log's name says whether the step is done."""
         for kind in reversed(SEGMENT_SUFFIXES):
             source = self.path(kind)
             if self._disk.exists(source):
-                self._disk.rename(source, f"{source.removesuffix(self.suffix) if self.suffix else source}{suffix}")
+                self._disk.rename(source, source.removesuffix(self.suffix) + suffix)
         self.suffix = suffix
         self._take_names()
 

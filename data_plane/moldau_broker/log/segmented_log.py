@@ -33,11 +33,18 @@ if TYPE_CHECKING:
     from moldau_broker.log.epoch_cache import LeaderEpochCache
 
 
-class RecoveryPoints(Protocol):
-    """Where recovery points are kept durably: the manager's checkpoint of the log directory."""
+class Checkpoints(Protocol):
+    """Where recovery points and log start offsets are kept durably: the checkpoints of the log directory."""
 
     def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
         """Returns when the checkpoint holds at most ``offset`` for the log. Raises ``OSError``."""
+        ...
+
+    def restart_at(self, log: SegmentedLog, offset: int) -> None:
+        """Returns when recovery point and log start offset of the log are checkpointed as ``offset``.
+
+        Raises ``OSError``.
+        """
         ...
 
 
@@ -64,7 +71,7 @@ class SegmentedLog:
         recovery_point: int,
         epochs: LeaderEpochCache,
         producer_state: ProducerStateManager,
-        recovery_points: RecoveryPoints,
+        checkpoints: Checkpoints,
         topic_id: uuid.UUID | None = None,
         is_future: bool = False,
         jitter_ms: int = 0,
@@ -84,7 +91,10 @@ class SegmentedLog:
         self.failed = False
         self.unflushed_since_ms: int | None = None  # when the oldest unflushed append was noticed
         self.deletions: list[PendingDeletion] = []
-        self._recovery_points = recovery_points
+        self.truncated_to: int | None = (
+            None  # lowest offset cut at since the cleaner looked: what is above it is dirty again
+        )
+        self._checkpoints = checkpoints
         self._segments = list(segments)
         self._bases = [segment.base_offset for segment in segments]
         self._active = self._segments[-1]
@@ -230,7 +240,7 @@ class SegmentedLog:
     def maybe_roll(self, now_ms: int) -> bool:
         """Rolls a segment that is older than ``segment.ms`` though nothing is appended."""
         segment = self._active
-        if segment.size == 0 or now_ms - segment.created_ms <= self.config.segment_ms - self.jitter_ms:
+        if segment.size == 0 or now_ms - segment.created_ms <= self.config.roll_ms - self.jitter_ms:
             return False
         self.roll(self.log_end_offset, now_ms)
         return True
@@ -295,7 +305,7 @@ class SegmentedLog:
         """Cuts everything at or above ``offset``, which lies in the log. Durable on return. Raises ``OSError``."""
         if self.recovery_point > offset:
             # Even the batch that holds the offset goes, so its segment is the suspect one.
-            self._recovery_points.lower_recovery_point(self, offset)
+            self._checkpoints.lower_recovery_point(self, offset)
             self.recovery_point = offset
         self._generation += 1
         first = max(0, self.segment_index(offset))
@@ -310,20 +320,24 @@ class SegmentedLog:
         offset = self._active.truncate_to_offset(offset)
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
+        self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
         self.epochs.truncate_from_end(offset)
         if self.producer_state.map_end_offset != offset:
             self.reload_producer_state(offset)
 
     def _restart_at(self, offset: int, now_ms: int) -> None:
         """Drops everything and begins anew, empty, at ``offset``. Raises ``OSError``."""
-        self._recovery_points.lower_recovery_point(self, 0)
+        # First: a crash half-way must not find a log start offset above what is left, nor trust what is there.
+        self._checkpoints.restart_at(self, 0)
         self._generation += 1
         self._remove_segments(list(reversed(self._segments)))
         for snapshot in self.snapshot_offsets():
             self.disk.remove(self.snapshot_path(snapshot))
         self.disk.sync_directory(self.directory)
         self._add_segment(LogSegment(self.disk, self.directory, offset, self.config, now_ms))
+        self.disk.sync_directory(self.directory)
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self._checkpoints.restart_at(self, offset)
         self.epochs.clear()
         self.producer_state.reset(offset)
 
@@ -426,6 +440,16 @@ class SegmentedLog:
         self.directory = directory
         for segment in self._segments:
             segment.moved(directory)
+
+    def seal(self) -> None:
+        """Prepares for a clean stop: everything durable, indexes complete, producer state saved. Raises ``OSError``."""
+        self.take_producer_snapshot()
+        self._active.seal()
+        first = max(0, self.segment_index(self.recovery_point))
+        for segment in self._segments[first:]:
+            segment.sync()
+        self.disk.sync_directory(self.directory)
+        self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
         """Closes all files without syncing; nobody may read any more."""

@@ -1,0 +1,252 @@
+"""The group coordinator of a broker: finds the partition of each group, and runs a `GroupShard` for every partition
+led here.
+
+The broker calls `become_leader` and `resign` as leadership of ``__consumer_offsets`` partitions changes, and `submit`
+for each request. `submit` never waits, so requests keep the order in which they arrived; the answer it returns may
+become ready later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.protocol.messages.join_group import JoinGroupRequest
+from moldau.protocol.messages.leave_group import LeaveGroupRequest
+from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
+from moldau.protocol.messages.sync_group import SyncGroupRequest
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.runtime.log import EventLogger
+from moldau_broker.coordinator.completion import Combined, Completion
+from moldau_broker.coordinator.effects import RequestContext
+from moldau_broker.coordinator.offset_fetch_shapes import groups_of, response_of
+from moldau_broker.coordinator.partitioning import partition_for
+from moldau_broker.coordinator.responses import fetch_refusal, is_group_request, refusal
+from moldau_broker.coordinator.shard import GroupShard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.environment import Environment
+    from moldau_broker.coordinator.effects import Marker
+    from moldau_broker.coordinator.group_config import GroupConfig
+    from moldau_broker.coordinator.ports import InternalLog, TopicNames
+
+R = TypeVar("R")
+
+_OFFSET_COMMIT_TOPIC_IDS_FROM = 10
+
+
+class GroupCoordinator:
+    """Serves the group requests of one broker.
+
+    ``partition_count`` gives the number of partitions of ``__consumer_offsets``, 0 while the topic does not exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: Environment,
+        log: InternalLog,
+        topics: TopicNames,
+        config: GroupConfig,
+        partition_count: Callable[[], int],
+        logger: EventLogger | None = None,
+    ) -> None:
+        """Nothing runs before `run`."""
+        self._environment = environment
+        self._log = log
+        self._topics = topics
+        self._config = config
+        self._partition_count = partition_count
+        self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
+        self._shards: dict[int, GroupShard] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs the shards until cancelled; then everything that waits is answered with NOT_COORDINATOR."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for shard in self._shards.values():
+                    nursery.start_soon(shard.run)
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            for shard in list(self._shards.values()):
+                shard.resign(ErrorCode.NOT_COORDINATOR)
+            self._shards.clear()
+
+    # Leadership
+
+    def become_leader(self, partition: int, leader_epoch: int) -> None:
+        """This broker leads a partition of ``__consumer_offsets`` from this epoch on; older epochs are ignored."""
+        current = self._shards.get(partition)
+        if current is not None:
+            if current.leader_epoch >= leader_epoch:
+                return
+            current.resign(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards[partition] = GroupShard(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            clock=self._environment.clock,
+            log=self._log,
+            config=self._config,
+            has_partition=self._topics.has_partition,
+            logger=self._logger,
+        )
+        if self._nursery is not None:
+            self._nursery.start_soon(shard.run)
+
+    def resign(self, partition: int, leader_epoch: int) -> None:
+        """This broker does not lead the partition in ``leader_epoch`` (or before) any more."""
+        current = self._shards.get(partition)
+        if current is not None and current.leader_epoch <= leader_epoch:
+            del self._shards[partition]
+            current.resign(ErrorCode.NOT_COORDINATOR)
+
+    def partition_of(self, group_id: str) -> int | None:
+        """The partition that coordinates a group; None while the topic does not exist."""
+        count = self._partition_count()
+        return partition_for(group_id, count) if count else None
+
+    def _shard_of(self, group_id: str) -> tuple[ErrorCode, GroupShard | None]:
+        partition = self.partition_of(group_id)
+        if partition is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        shard = self._shards.get(partition)
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR, None
+        code = shard.refusal
+        return code, shard if code is ErrorCode.NONE else None
+
+    # Requests
+
+    def submit(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Completion:
+        """Takes in JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit, OffsetFetch,
+        OffsetDelete, DeleteGroups, DescribeGroups or ListGroups.
+
+        The caller has authorized it. The request is borrowed for the length of the call. Every answer comes by its
+        own deadline (rebalance timeout, commit timeout), or when leadership ends.
+
+        Raises:
+            TypeError: another kind of request.
+        """
+        if not is_group_request(request):
+            raise TypeError(f"{type(request).__name__} is not a request to a group coordinator")
+        fresh_id = f"{self._environment.random.getrandbits(128):032x}"
+        context = RequestContext(
+            version=version, client_id=client_id or "", client_host=client_host, fresh_id=_as_uuid(fresh_id)
+        )
+        if isinstance(request, OffsetFetchRequest):
+            return self._fetch_offsets(request, context)
+        if isinstance(request, ListGroupsRequest):
+            return self._list_groups(request, context)
+        if isinstance(request, DescribeGroupsRequest):
+            return self._describe_groups(request, context)
+        if isinstance(request, DeleteGroupsRequest):
+            return self._delete_groups(request, context)
+        if isinstance(request, OffsetCommitRequest) and version >= _OFFSET_COMMIT_TOPIC_IDS_FROM:
+            for topic in request.topics:
+                topic.name = self._topics.topic_name(topic.topic_id) or ""
+        assert isinstance(
+            request,
+            JoinGroupRequest
+            | SyncGroupRequest
+            | HeartbeatRequest
+            | LeaveGroupRequest
+            | OffsetCommitRequest
+            | TxnOffsetCommitRequest
+            | OffsetDeleteRequest,
+        )
+        return self._submit_to(request.group_id, request, context)
+
+    async def handle(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Response:
+        """`submit` and wait."""
+        completion = self.submit(request, version=version, client_id=client_id, client_host=client_host)
+        return await completion.wait()
+
+    def complete_transaction(
+        self, partition: int, marker: Marker, respond: Callable[[ErrorCode], Response]
+    ) -> Completion:
+        """Ends a producer's transaction in a partition of ``__consumer_offsets`` led here (WriteTxnMarkers).
+
+        The marker is appended in order with the coordinator's own writes, and offsets of the transaction take effect
+        when it is committed. The broker must not append such markers itself.
+        """
+        shard = self._shards.get(partition)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if shard is None else shard.refusal
+        if shard is None or code is not ErrorCode.NONE:
+            return Completion(respond(code))
+        return shard.complete_transaction(marker, respond)
+
+    def _submit_to(self, group_id: str, request: Request, context: RequestContext) -> Completion:
+        code, shard = self._shard_of(group_id)
+        if shard is not None:
+            return shard.submit(request, context)
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and isinstance(request, HeartbeatRequest):
+            # Members must not leave their group because its coordinator moves; their sessions begin anew after loading.
+            return Completion(HeartbeatResponse())
+        return Completion(refusal(request, code, context.version))
+
+    def _fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> Completion:
+        answers: list[OffsetFetchResponseGroup] = []
+        for group in groups_of(request, context.version, self._topics):
+            code, shard = self._shard_of(group.group_id)
+            if shard is None:
+                answers.append(fetch_refusal(group.group_id, code))
+            else:
+                answers.append(shard.fetch(group, request.require_stable))
+        return Completion(response_of(request, context.version, answers, self._topics))
+
+    def _list_groups(self, request: ListGroupsRequest, context: RequestContext) -> Completion:
+        """Groups of every partition led here; an error if one of them cannot say yet."""
+        groups: list[ListedGroup] = []
+        for _, shard in sorted(self._shards.items()):
+            code = shard.refusal
+            if code is ErrorCode.NOT_COORDINATOR:
+                continue
+            if code is not ErrorCode.NONE:
+                return Completion(refusal(request, code, context.version))
+            response = shard.submit(request, context).response()
+            assert isinstance(response, ListGroupsResponse)
+            groups += response.groups
+        return Completion(ListGroupsResponse(groups=groups))
+
+    def _describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> Completion:
+        parts = [self._submit_to(name, DescribeGroupsRequest(groups=[name]), context) for name in request.groups]
+
+        def combine(responses: list[Response]) -> Response:
+            described = [response for response in responses if isinstance(response, DescribeGroupsResponse)]
+            return DescribeGroupsResponse(groups=_flatten([response.groups for response in described]))
+
+        return Combined(parts, combine)
+
+    def _delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> Completion:
+        names = dict.fromkeys(request.groups_names)
+        parts = [self._submit_to(name, DeleteGroupsRequest(groups_names=[name]), context) for name in names]
+
+        def combine(responses: list[Response]) -> Response:
+            deleted = [response for response in responses if isinstance(response, DeleteGroupsResponse)]
+            return DeleteGroupsResponse(results=_flatten([response.results for response in deleted]))
+
+        return Combined(parts, combine)
+
+
+def _flatten(lists: Sequence[Sequence[R]]) -> list[R]:
+    return [element for elements in lists for element in elements]
+
+
+def _as_uuid(digits: str) -> str:
+    """32 hexadecimal digits with the dashes of a UUID."""
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

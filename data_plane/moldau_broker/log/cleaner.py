@@ -1,0 +1,499 @@
+"""Cleaning of one compacted log (Kafka's Cleaner; KIP-534 for the horizons of tombstones and markers).
+
+A cleaning has two parts. First the dirty segments are read and the last offset of each key goes into the offset map,
+until the map is full or the end is reached; where it ends is the new first dirty offset. Then all segments below that
+end are copied in groups (as many neighbours as fit one segment), leaving out
+
+- records whose key has a later offset in the map,
+- tombstones and transaction markers whose delete horizon is over,
+- data of aborted transactions.
+
+What stays keeps its offset, and batches that stay as they are keep their bytes. A batch that holds a tombstone, or
+the marker of a transaction without any data left, gets a delete horizon the first time it is cleaned: now plus
+``delete.retention.ms``. Batches that are a producer's last, and the last batch of a group, stay as empty headers:
+sequence numbers and log end survive.
+
+The cleaning is a generator of small steps over immutable closed segments, so it can run outside the event loop in
+slices and be paced; only ``swap``, in the loop, touches the log.
+
+Crash safety: a group is written to ``.cleaned`` files and synced; renamed to ``.swap``, the log file last; then the
+old segments are renamed to ``.deleted`` and the new one gets its final name (``SegmentedLog.replace_segments``). A
+restart undoes what has no ``.log.swap`` and finishes what has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from moldau.records import BatchBuilder, BatchHeader, Compression, Record, decode_records
+from moldau_broker.log.batches import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Batch,
+    BatchReader,
+    batch_problem,
+    parse,
+)
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.names import CLEANED_SUFFIX, SWAP_SUFFIX
+from moldau_broker.log.segment import LogSegment, StagedBatch
+from moldau_broker.log.segmented_log import decode_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+
+    from moldau.runtime.environment import Buffer, Disk
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.offset_map import OffsetMap
+    from moldau_broker.log.partition_log import PartitionLog
+    from moldau_broker.log.transaction_index import AbortedEntry
+
+_GROUP_BYTES_MAX = 1 << 30
+_OFFSET_RANGE_MAX = (1 << 31) - 1
+_WRITE_BYTES = 1024 * 1024
+
+
+class CleaningPlan(NamedTuple):
+    """What of a log can be cleaned now.
+
+    ``first_dirty_offset <= first_uncleanable_offset``; both are segment starts or inside.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    must_clean: bool  # max.compaction.lag.ms is over for some record
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Dirty part of what can be cleaned."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class CleaningStatistics:
+    """Counts of one cleaning; ``bytes_read`` grows with each step."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    map_bytes_read: int = 0
+    map_entries: int = 0
+    end_offset: int = -1
+    map_full: bool = False
+    groups: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedGroup:
+    """A cleaned segment that stands ready in ``.cleaned`` files, durable, and the segments it replaces."""
+
+    old: tuple[LogSegment, ...]
+    new: LogSegment
+
+
+def plan_cleaning(log: PartitionLog, checkpoint: int | None, now_ms: int) -> CleaningPlan:
+    """What can be cleaned: below the active segment, the last stable offset and ``min.compaction.lag.ms``."""
+    config = log.config
+    start = log.segments[0].base_offset
+    dirty = start if checkpoint is None else checkpoint
+    if log.truncated_to is not None:
+        dirty = min(dirty, log.truncated_to)
+    if not start <= dirty <= log.log_end_offset:
+        dirty = start
+    end = min(log.active_segment.base_offset, log.last_stable_offset)
+    lag = config.min_compaction_lag_ms
+    if lag > 0:
+        for segment in log.segments:
+            if segment.base_offset >= dirty and segment.max_entry().timestamp_ms > now_ms - lag:
+                end = min(end, segment.base_offset)
+                break
+    end = max(dirty, end)
+    clean_bytes = dirty_bytes = 0
+    must_clean = False
+    for index, segment in enumerate(log.segments):
+        if segment.base_offset >= end:
+            break
+        if log.next_base_offset(index) <= dirty:
+            clean_bytes += segment.size
+        else:
+            dirty_bytes += segment.size
+            first = segment.first_timestamp()
+            must_clean = must_clean or (0 <= first < now_ms - config.max_compaction_lag_ms)
+    return CleaningPlan(dirty, end, clean_bytes, dirty_bytes, must_clean)
+
+
+class _Transactions:
+    """Which data is aborted and which markers still have data, while batches are read in order
+    (CleanedTransactionMetadata).
+    """
+
+    def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborted: dict[int, AbortedEntry] = {}
+        self._aborted_seen: dict[int, None] = {}
+        self._committed_seen: dict[int, None] = {}
+        self.kept: list[AbortedEntry] = []  # whose data was met: they go into the cleaned segment's index
+
+    def _begin(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            entry = self._waiting.pop()
+            self._aborted[entry.producer_id] = entry
+
+    def is_aborted_data(self, header: BatchHeader) -> bool:
+        self._begin(header.last_offset)
+        if not header.attributes & TRANSACTIONAL_BIT:
+            return False
+        if header.producer_id in self._aborted:
+            self._aborted_seen[header.producer_id] = None
+            return True
+        self._committed_seen[header.producer_id] = None
+        return False
+
+    def is_marker_of_nothing(self, header: BatchHeader, *, commit: bool) -> bool:
+        """Whether the control batch ends a transaction none of whose data was met."""
+        self._begin(header.last_offset)
+        if commit:
+            return self._committed_seen.pop(header.producer_id, 0) == 0
+        entry = self._aborted.pop(header.producer_id, None)
+        if entry is not None and header.producer_id in self._aborted_seen:
+            del self._aborted_seen[header.producer_id]
+            self.kept.append(entry)
+            return False
+        return True
+
+
+class LogCleaning:
+    """One cleaning of one log.
+
+    Create it in the event loop, ``step`` it anywhere (one step at a time), ``swap`` in the loop.
+    """
+
+    def __init__(self, disk: Disk, log: PartitionLog, plan: CleaningPlan, offset_map: OffsetMap, now_ms: int) -> None:
+        self.log = log
+        self.plan = plan
+        self.statistics = CleaningStatistics()
+        self.ready: CleanedGroup | None = None
+        self.done = False
+        self._disk = disk
+        self._config: LogConfig = log.config
+        self._map = offset_map
+        self._now_ms = now_ms
+        self._directory = log.directory
+        self._segments = [
+            (segment, log.next_base_offset(index))
+            for index, segment in enumerate(log.segments)
+            if segment.base_offset < plan.first_uncleanable_offset
+        ]
+        self._aborted = {segment.base_offset: list(segment.aborted_entries()) for segment in log.segments}
+        self._last_of_producer: Mapping[int, tuple[int, int, int]] = log.producer_state.last_entries()
+        self._generation = log.generation
+        self._steps = self._run()
+        offset_map.clear()
+        log.truncated_to = None
+
+    @property
+    def end_offset(self) -> int:
+        """First offset that is not covered: the next cleaning's first dirty one. Known when the map is built."""
+        return self.statistics.end_offset
+
+    def step(self, bytes_max: int) -> int:
+        """Goes on until about ``bytes_max`` were read, a group is ready, or the end; returns the bytes read and
+        written.
+
+        Raises ``OSError``, ``CorruptLogFileError`` (a damaged batch: the log is not cleaned).
+        """
+        assert self.ready is None, "the group that is ready must be swapped first"
+        before = self.statistics.bytes_read + self.statistics.map_bytes_read + self.statistics.bytes_written
+        moved = 0
+        while moved < bytes_max and not self.done:
+            try:
+                self.ready = next(self._steps)
+            except StopIteration:
+                self.done = True
+            statistics = self.statistics
+            moved = statistics.bytes_read + statistics.map_bytes_read + statistics.bytes_written - before
+            if self.ready is not None:
+                break
+        return moved
+
+    def swap(self) -> bool:
+        """Puts the group that is ready in place; False, and the cleaning is over, if the log changed under it.
+
+        Raises ``OSError``.
+        """
+        group, self.ready = self.ready, None
+        assert group is not None
+        if not self._still_there(group):
+            self.abandon(group)
+            return False
+        group.new.change_suffix(SWAP_SUFFIX)
+        self._disk.sync_directory(self._directory)
+        self.log.replace_segments(group.old, group.new)
+        self._generation = self.log.generation
+        return True
+
+    def _still_there(self, group: CleanedGroup) -> bool:
+        if self.log.failed or self.log.generation != self._generation or self.log.directory != self._directory:
+            return False
+        bases = [segment for segment in self.log.segments if segment.base_offset >= group.old[0].base_offset]
+        return bases[: len(group.old)] == list(group.old)
+
+    def abandon(self, group: CleanedGroup | None = None) -> None:
+        """Ends the cleaning, leaving the log as it is.
+
+        What is on disk in ``.cleaned`` goes now or with the next start.
+        """
+        self.done = True
+        self._steps.close()
+        group = group or self.ready
+        self.ready = None
+        if group is not None:
+            group.new.close_indexes()
+            for path in group.new.paths():
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> Generator[CleanedGroup | None, None, None]:
+        yield from self._build_map()
+        self.statistics.map_entries = self._map.size
+        end = self.statistics.end_offset
+        covered = [(segment, segment_end) for segment, segment_end in self._segments if segment.base_offset < end]
+        transactions = _Transactions(
+            entry for entries in self._aborted.values() for entry in entries if entry.first_offset < end
+        )
+        for group in self._groups(covered):
+            yield from self._clean_group(group, transactions)
+
+    def _batches(self, segment: LogSegment, counter: str) -> Iterator[Batch]:
+        reader = BatchReader(segment.file, 0, segment.size)
+        for batch in reader:
+            problem = batch_problem(batch.header, batch.data)
+            if problem is not None:
+                raise CorruptLogFileError(segment.file.path, batch.position, problem)
+            setattr(self.statistics, counter, getattr(self.statistics, counter) + batch.header.size_bytes)
+            yield batch
+        if reader.problem is not None:
+            raise CorruptLogFileError(segment.file.path, reader.position, reader.problem)
+
+    def _build_map(self) -> Iterator[None]:
+        """Reads the dirty segments into the map; sets ``end_offset``."""
+        plan, offset_map = self.plan, self._map
+        transactions = _Transactions(entry for entries in self._aborted.values() for entry in entries)
+        statistics = self.statistics
+        statistics.end_offset = plan.first_dirty_offset
+        for segment, segment_end in self._segments:
+            if segment_end <= plan.first_dirty_offset:
+                continue
+            for batch in self._batches(segment, "map_bytes_read"):
+                header = batch.header
+                if header.base_offset >= plan.first_uncleanable_offset:
+                    break
+                if not self._map_batch(batch, transactions):
+                    # The batch's records that found room do no harm: they are kept wherever they are newer.
+                    statistics.map_full = True
+                    return
+                offset_map.latest_offset = header.last_offset
+                statistics.end_offset = max(statistics.end_offset, header.next_offset)
+                yield None
+            else:
+                statistics.end_offset = max(statistics.end_offset, min(segment_end, plan.first_uncleanable_offset))
+                offset_map.latest_offset = statistics.end_offset - 1
+
+    def _map_batch(self, batch: Batch, transactions: _Transactions) -> bool:
+        header = batch.header
+        if header.attributes & CONTROL_BIT:
+            marker = decode_marker(header, batch.data)
+            if marker is not None:
+                transactions.is_marker_of_nothing(header, commit=marker.commit)
+            return True
+        if transactions.is_aborted_data(header) or header.record_count == 0:
+            return True
+        put, first = self._map.put, self.plan.first_dirty_offset
+        for record in decode_records(batch.data, 0, header):
+            key = record.key
+            if key is not None and record.offset >= first and not put(key, record.offset):
+                return False
+        return True
+
+    def _groups(self, segments: Sequence[tuple[LogSegment, int]]) -> Iterator[list[tuple[LogSegment, int]]]:
+        """Neighbours that fit one segment in bytes, index and range of offsets."""
+        bytes_max = min(self._config.segment_bytes, _GROUP_BYTES_MAX)
+        group: list[tuple[LogSegment, int]] = []
+        size = entries = 0
+        for segment, end in segments:
+            count = segment.offset_index.count
+            if group and (
+                size + segment.size > bytes_max
+                or (entries + count) * 12 > self._config.segment_index_bytes
+                or end - group[0][0].base_offset > _OFFSET_RANGE_MAX
+            ):
+                yield group
+                group, size, entries = [], 0, 0
+            group.append((segment, end))
+            size += segment.size
+            entries += count
+        if group:
+            yield group
+
+    def _clean_group(
+        self, group: Sequence[tuple[LogSegment, int]], transactions: _Transactions
+    ) -> Iterator[CleanedGroup | None]:
+        base = group[0][0].base_offset
+        for path in LogSegment.paths_of(self._directory, base, CLEANED_SUFFIX):
+            if self._disk.exists(path):
+                self._disk.remove(path)
+        cleaned = LogSegment(self._disk, self._directory, base, self._config, self._now_ms, CLEANED_SUFFIX)
+        writer = _Writer(cleaned)
+        group_end = group[-1][1]
+        for segment, _ in group:
+            for batch in self._batches(segment, "bytes_read"):
+                kept = self._filter(batch, transactions, last_of_group=batch.header.next_offset == group_end)
+                if kept is not None:
+                    self.statistics.bytes_written += writer.add(kept)
+                yield None
+        writer.flush()
+        for entry in transactions.kept:
+            cleaned.transaction_index.append(entry)
+        transactions.kept.clear()
+        cleaned.seal()
+        cleaned.sync()
+        self.statistics.groups += 1
+        yield CleanedGroup(old=tuple(segment for segment, _ in group), new=cleaned)
+
+    # What stays ------------------------------------------------------------------------------------------------------
+
+    def _filter(self, batch: Batch, transactions: _Transactions, *, last_of_group: bool) -> bytes | bytearray | None:
+        """The batch as it goes into the cleaned segment, None if nothing of it stays."""
+        header = batch.header
+        horizon = header.delete_horizon_ms
+        control = bool(header.attributes & CONTROL_BIT)
+        marker_of_nothing = False
+        if control:
+            marker = decode_marker(header, batch.data)
+            marker_of_nothing = marker is not None and transactions.is_marker_of_nothing(header, commit=marker.commit)
+            discard = marker_of_nothing and horizon is not None and horizon <= self._now_ms
+        else:
+            discard = transactions.is_aborted_data(header)
+        records = decode_records(batch.data, 0, header) if header.record_count else []
+        self.statistics.records_read += len(records)
+        if discard:
+            kept = []
+        elif control:
+            kept = records
+        else:
+            kept = [record for record in records if self._stays(record, horizon)]
+        self.statistics.records_kept += len(kept)
+        if not kept:
+            stays = last_of_group or (header.producer_id >= 0 and self._is_last_of_producer(header))
+            return _emptied(header) if stays else None
+        needs_horizon = horizon is None and (
+            marker_of_nothing or (not control and any(record.value is None for record in kept))
+        )
+        if needs_horizon:
+            horizon = self._now_ms + self._config.delete_retention_ms
+        if len(kept) == len(records) and not needs_horizon:
+            return bytes(batch.data)
+        return _rebuilt(header, kept, horizon, self._config)
+
+    def _stays(self, record: Record, horizon: int | None) -> bool:
+        if record.offset > self._map.latest_offset:
+            return True
+        key = record.key
+        if key is None:
+            return False  # written before the topic was compacted: no read by key can want it
+        if self._map.get(key) > record.offset:
+            return False
+        return record.value is not None or horizon is None or horizon > self._now_ms
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._last_of_producer.get(header.producer_id)
+        if last is None:
+            return False
+        last_offset, epoch, _ = last
+        if last_offset >= 0:
+            return header.last_offset == last_offset
+        return bool(header.attributes & CONTROL_BIT) and header.producer_epoch == epoch
+
+
+class _Writer:
+    """Gathers batches and appends them to the cleaned segment in large writes."""
+
+    def __init__(self, segment: LogSegment) -> None:
+        self._segment = segment
+        self._buffers: list[Buffer] = []
+        self._batches: list[StagedBatch] = []
+        self._bytes = 0
+
+    def add(self, data: bytes | bytearray) -> int:
+        header = parse(data)
+        self._buffers.append(data)
+        self._batches.append(StagedBatch(header.base_offset, header.last_offset, len(data), header.max_timestamp))
+        self._bytes += len(data)
+        if self._bytes >= _WRITE_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        if self._batches:
+            self._segment.append(self._buffers, self._batches)
+            self._buffers, self._batches, self._bytes = [], [], 0
+
+
+def _emptied(header: BatchHeader) -> bytearray:
+    """The batch without records: its header keeps offsets, producer and epoch."""
+    return _builder(header, None, codec=0).build(
+        base_offset=header.base_offset,
+        partition_leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_offset_delta=header.last_offset_delta,
+        append_timestamp=header.max_timestamp,
+    )
+
+
+def _rebuilt(header: BatchHeader, records: Sequence[Record], horizon: int | None, config: LogConfig) -> bytearray:
+    """The batch with some of its records, in its own codec."""
+    builder = _builder(header, horizon, codec=header.attributes & COMPRESSION_MASK, config=config)
+    for record in records:
+        builder.append(
+            record.timestamp,
+            record.key,
+            record.value,
+            record.headers,
+            offset_delta=record.offset - header.base_offset,
+        )
+    append_time = bool(header.attributes & TIMESTAMP_TYPE_BIT)
+    return builder.build(
+        base_offset=header.base_offset,
+        partition_leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_offset_delta=header.last_offset_delta,
+        append_timestamp=header.max_timestamp if append_time else None,
+    )
+
+
+def _builder(header: BatchHeader, horizon: int | None, *, codec: int, config: LogConfig | None = None) -> BatchBuilder:
+    compression = Compression(codec)
+    same = config is not None and compression.config_name == config.compression_type
+    return BatchBuilder(
+        (1 << 31) - 1,
+        compression=compression,
+        compression_level=config.compression_level if config is not None and same else None,
+        is_transactional=bool(header.attributes & TRANSACTIONAL_BIT),
+        is_control=bool(header.attributes & CONTROL_BIT),
+        timestamp_type=header.timestamp_type,
+        delete_horizon_ms=horizon,
+        initial_capacity=max(128, header.size_bytes),
+    )

@@ -1,0 +1,252 @@
+"""Chooses which compacted log is cleaned next, paces the cleaning, and remembers how far each log is clean.
+
+The dirtiest log goes first; logs whose ``max.compaction.lag.ms`` is over come before all others. One offset map of
+``log.cleaner.dedupe.buffer.size`` is shared: one log is cleaned at a time. A cleaning advances in steps of at most
+``STEP_BYTES``, so the thread that runs one never holds the interpreter for long, and a rate limit is kept by spacing
+the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.runtime.log import EventLogger
+from moldau_broker.log.cleaner import CleaningPlan, LogCleaning, plan_cleaning
+from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
+from moldau_broker.log.offset_map import OffsetMap
+from moldau_broker.log.values import TopicPartition, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from moldau.runtime.environment import Disk
+    from moldau_broker.log.config import LogManagerSettings
+    from moldau_broker.log.directory import LogDirectory
+    from moldau_broker.log.partition_log import PartitionLog
+
+_logger = EventLogger("moldau.log.cleaner")
+STEP_BYTES = 1024 * 1024
+_WINDOW_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerStatistics:
+    """What the cleaner did and does, for metrics."""
+
+    cleanings: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    map_entries: int
+    map_entries_max: int
+    map_memory_bytes: int
+    current: TopicPartition | None
+    current_progress: float  # 0 to 1
+    max_dirty_ratio: float
+    uncleanable: int
+    map_full_count: int
+
+
+class CleanerManager:
+    """Decides and paces; the works it returns do the cleaning."""
+
+    def __init__(self, disk: Disk, settings: LogManagerSettings) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._map: OffsetMap | None = None  # allocated with the first cleaning
+        self._current: LogCleaning | None = None
+        self._stepping = False
+        self._next_check_ms: int | None = None
+        self._window_start_ms = 0
+        self._window_bytes = 0
+        self._max_dirty_ratio = 0.0
+        self._cleanings = self._map_full = 0
+        self._bytes_read = self._bytes_written = self._records_read = self._records_kept = 0
+        self._map_entries = 0
+        self.uncleanable: dict[TopicPartition, str] = {}
+        self.clean_offsets: dict[TopicPartition, int] = {}  # first dirty offsets that are newer than the checkpoint
+
+    def statistics(self) -> CleanerStatistics:
+        """Counters since the start and the state of the present cleaning."""
+        current = self._current
+        progress = 0.0
+        if current is not None:
+            total = max(1, 2 * current.plan.dirty_bytes + current.plan.clean_bytes)
+            progress = min(1.0, (current.statistics.map_bytes_read + current.statistics.bytes_read) / total)
+        return CleanerStatistics(
+            cleanings=self._cleanings,
+            bytes_read=self._bytes_read,
+            bytes_written=self._bytes_written,
+            records_read=self._records_read,
+            records_kept=self._records_kept,
+            map_entries=self._map.size if self._map is not None and current is not None else self._map_entries,
+            map_entries_max=self._map.entries_max if self._map is not None else 0,
+            map_memory_bytes=self._map.memory_bytes if self._map is not None else 0,
+            current=current.log.topic_partition if current is not None else None,
+            current_progress=progress,
+            max_dirty_ratio=self._max_dirty_ratio,
+            uncleanable=len(self.uncleanable),
+            map_full_count=self._map_full,
+        )
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The log is gone or was replaced: a cleaning of it ends at its next step."""
+        self.uncleanable.pop(topic_partition, None)
+        self.clean_offsets.pop(topic_partition, None)
+        current = self._current
+        if current is not None and current.log.topic_partition == topic_partition and not self._stepping:
+            self._current = None
+
+    def choose(
+        self, directories: Mapping[str, LogDirectory], logs: Mapping[TopicPartition, PartitionLog], now_ms: int
+    ) -> tuple[PartitionLog, CleaningPlan] | None:
+        """The log to clean next: one that must be, else the dirtiest above its ``min.cleanable.dirty.ratio``."""
+        best: tuple[PartitionLog, CleaningPlan] | None = None
+        self._max_dirty_ratio = 0.0
+        for topic_partition, log in logs.items():
+            if not log.config.compact or log.failed or topic_partition in self.uncleanable:
+                continue
+            saved = directories[log.parent_directory].cleaner_offsets.offsets.get(topic_partition)
+            plan = plan_cleaning(log, self.clean_offsets.get(topic_partition, saved), now_ms)
+            self._max_dirty_ratio = max(self._max_dirty_ratio, plan.dirty_ratio)
+            if plan.dirty_bytes == 0 or not (
+                plan.must_clean or plan.dirty_ratio > log.config.min_cleanable_dirty_ratio
+            ):
+                continue
+            rank = (plan.must_clean, plan.dirty_ratio)
+            if best is None or rank > (best[1].must_clean, best[1].dirty_ratio):
+                best = (log, plan)
+        return best
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """When ``works`` will have something: now while a cleaning may advance, None while a step runs."""
+        if self._stepping:
+            return None
+        if self._current is None:
+            return self._next_check_ms
+        return now_ms if self._budget(now_ms) > 0 else self._window_start_ms + _WINDOW_MS
+
+    def _budget(self, now_ms: int) -> int:
+        """Bytes that may be moved now without breaking ``log.cleaner.io.max.bytes.per.second``."""
+        rate = self._settings.cleaner_io_max_bytes_per_second
+        if rate == float("inf"):
+            return STEP_BYTES
+        if not 0 <= now_ms - self._window_start_ms < _WINDOW_MS:
+            # What a step took too much is owed by the windows that follow.
+            windows = max(1, (now_ms - self._window_start_ms) // _WINDOW_MS) if self._window_start_ms else 1
+            self._window_bytes = max(0, self._window_bytes - int(rate * windows))
+            self._window_start_ms = now_ms
+        return min(STEP_BYTES, int(rate) - self._window_bytes)
+
+    def works(
+        self,
+        directories: Mapping[str, LogDirectory],
+        logs: Mapping[TopicPartition, PartitionLog],
+        now_ms: int,
+        on_error: Callable[[str, BaseException], None],
+    ) -> list[Work]:
+        """The next step of the cleaner, if there is one to do now."""
+        if self._stepping:
+            return []
+        if self._current is None:
+            if (
+                self._next_check_ms is not None
+                and now_ms < self._next_check_ms <= now_ms + self._settings.cleaner_backoff_ms
+            ):
+                return []
+            self._next_check_ms = now_ms + self._settings.cleaner_backoff_ms
+            chosen = self.choose(directories, logs, now_ms)
+            if chosen is None:
+                return []
+            self._current = self._begin(*chosen, now_ms)
+        budget = self._budget(now_ms)
+        if budget <= 0:
+            return []
+        return [self._step_work(self._current, budget, on_error)]
+
+    def _begin(self, log: PartitionLog, plan: CleaningPlan, now_ms: int) -> LogCleaning:
+        if self._map is None:
+            settings = self._settings
+            self._map = OffsetMap(settings.cleaner_dedupe_buffer_size, settings.cleaner_io_buffer_load_factor)
+        _logger.info(
+            "cleaning-begins", partition=log.topic_partition, dirty_ratio=plan.dirty_ratio, **plan_fields(plan)
+        )
+        return LogCleaning(self._disk, log, plan, self._map, now_ms)
+
+    def _step_work(
+        self,
+        cleaning: LogCleaning,
+        budget: int,
+        on_error: Callable[[str, BaseException], None],
+    ) -> Work:
+        log = cleaning.log
+        parent = log.parent_directory
+        self._stepping = True
+
+        def run() -> None:
+            self._window_bytes += cleaning.step(budget)
+
+        def complete() -> None:
+            self._stepping = False
+            if log.failed:
+                cleaning.abandon()
+            try:
+                changed = cleaning.ready is not None and not cleaning.swap()
+            except OSError as error:
+                failed(error)
+                return
+            if cleaning.done:
+                self._current = None
+                if not changed and not log.failed:
+                    self._finish(cleaning)
+
+        def failed(error: BaseException) -> None:
+            self._stepping = False
+            self._current = None
+            if isinstance(error, CorruptLogFileError):
+                self.uncleanable[log.topic_partition] = str(error)
+                _logger.error("log-uncleanable", partition=log.topic_partition, reason=error)
+                return
+            log.failed = log.failed or isinstance(error, OSError | LogStorageError)
+            on_error(parent, error)
+
+        return Work(name=f"clean {log.topic_partition}", run=run, complete=complete, failed=failed, directory=parent)
+
+    def _finish(self, cleaning: LogCleaning) -> None:
+        """Remembers how far the log is clean.
+
+        Written with the next checkpoints: a crash before costs a cleaning, no data.
+        """
+        statistics = cleaning.statistics
+        self.clean_offsets[cleaning.log.topic_partition] = cleaning.end_offset
+        self._cleanings += 1
+        self._map_full += statistics.map_full
+        self._bytes_read += statistics.bytes_read + statistics.map_bytes_read
+        self._bytes_written += statistics.bytes_written
+        self._records_read += statistics.records_read
+        self._records_kept += statistics.records_kept
+        self._map_entries = statistics.map_entries
+        self._next_check_ms = None  # there may be more: the map was full, or another log waits
+        _logger.info(
+            "cleaning-ends",
+            partition=cleaning.log.topic_partition,
+            end_offset=statistics.end_offset,
+            records_read=statistics.records_read,
+            records_kept=statistics.records_kept,
+            bytes_written=statistics.bytes_written,
+            map_entries=statistics.map_entries,
+            map_full=statistics.map_full,
+        )
+
+
+def plan_fields(plan: CleaningPlan) -> dict[str, object]:
+    """A plan for the log output."""
+    return {
+        "first_dirty_offset": plan.first_dirty_offset,
+        "first_uncleanable_offset": plan.first_uncleanable_offset,
+        "clean_bytes": plan.clean_bytes,
+        "dirty_bytes": plan.dirty_bytes,
+        "must_clean": plan.must_clean,
+    }

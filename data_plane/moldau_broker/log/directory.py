@@ -1,0 +1,224 @@
+"""One log directory: its lock, identity, clean-shutdown marker and checkpoints.
+
+A checkpoint is written in two ways. In passing (every minute or so) its content is taken in the event loop, written
+and synced to a temporary file outside it, and put in place back in the loop (``CheckpointFile.work``). At once
+(``write_now``) where what is on disk must not be trusted any longer: a recovery point that truncation undercuts.
+Whatever was being written in passing meanwhile is thrown away, so an old high value never overwrites the new low one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.runtime.environment import OpenMode
+from moldau.runtime.log import EventLogger
+from moldau_broker.log.checkpoint import (
+    MetaProperties,
+    decode_clean_shutdown,
+    decode_meta_properties,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_offsets,
+    read_file,
+    read_offsets,
+    write_atomically,
+)
+from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
+from moldau_broker.log.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOCK,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    TEMPORARY_SUFFIX,
+)
+from moldau_broker.log.values import TopicPartition, Work
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterable
+
+    from moldau.runtime.environment import Disk, Lock
+    from moldau_broker.log.partition_log import PartitionLog
+    from moldau_broker.log.segmented_log import SegmentedLog
+
+_logger = EventLogger("moldau.log")
+
+
+class CheckpointFile:
+    """One offset checkpoint of a directory and what it holds on disk."""
+
+    __slots__ = ("_disk", "_version", "_writing", "offsets", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.offsets: dict[TopicPartition, int] = {}
+        self._version = 0
+        self._writing = False
+
+    def load(self) -> None:
+        """Reads the file; a damaged one counts as empty, which costs work (recovery) but no data.
+
+        Raises ``OSError``.
+        """
+        try:
+            self.offsets = read_offsets(self._disk, self.path)
+        except CorruptLogFileError as error:
+            _logger.error("checkpoint-damaged", path=self.path, position=error.position, reason=error.reason)
+            self.offsets = {}
+
+    def write_now(self, offsets: dict[TopicPartition, int]) -> None:
+        """Replaces the content; durable on return. Raises ``OSError``."""
+        self._version += 1
+        write_atomically(self._disk, self.path, encode_offsets(offsets))
+        self.offsets = offsets
+
+    def work(
+        self, offsets: dict[TopicPartition, int], directory: str, on_error: Callable[[BaseException], None]
+    ) -> Work | None:
+        """Work that replaces the content; None if nothing changed or a write is under way."""
+        if self._writing or offsets == self.offsets:
+            return None
+        self._writing = True
+        version, disk, path = self._version, self._disk, self.path
+        prepared = f"{path}.next{TEMPORARY_SUFFIX}"
+        content = encode_offsets(offsets)
+
+        def run() -> None:
+            if disk.exists(prepared):
+                disk.remove(prepared)
+            file = disk.open(prepared, OpenMode.CREATE)
+            try:
+                file.append([content])
+                file.sync()
+            finally:
+                file.close()
+
+        def complete() -> None:
+            self._writing = False
+            if version == self._version:
+                disk.rename(prepared, path)
+                self.offsets = offsets
+
+        def failed(error: BaseException) -> None:
+            self._writing = False
+            on_error(error)
+
+        return Work(name=f"checkpoint {path}", run=run, complete=complete, failed=failed, directory=directory)
+
+
+class LogDirectory:
+    """One of ``log.dirs``. Invariant: while ``online``, this process holds its lock and identity."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.online = False
+        self.error: BaseException | None = None
+        self.directory_id: uuid.UUID | None = None
+        self.clean = False
+        self.broker_epoch = -1  # of the run that stopped cleanly
+        self._lock: Lock | None = None
+        self.recovery_points = CheckpointFile(disk, f"{path}/{RECOVERY_POINT_CHECKPOINT}")
+        self.log_starts = CheckpointFile(disk, f"{path}/{LOG_START_OFFSET_CHECKPOINT}")
+        self.high_watermarks = CheckpointFile(disk, f"{path}/{HIGH_WATERMARK_CHECKPOINT}")
+        self.cleaner_offsets = CheckpointFile(disk, f"{path}/{CLEANER_CHECKPOINT}")
+
+    def open(self, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]) -> None:
+        """Locks and reads the directory, creating what is missing.
+
+        Raises ``OSError`` (then it stays offline), ``BlockingIOError`` if another process holds it, ``ValueError`` if
+        it belongs to another cluster or node.
+        """
+        disk = self._disk
+        if not disk.exists(self.path):
+            disk.make_directories(self.path)
+            disk.sync_directory(self.path.rpartition("/")[0] or "/")
+        self._lock = disk.lock(f"{self.path}/{LOCK}")
+        self._take_identity(node_id, cluster_id, new_id)
+        for name in disk.list_directory(self.path):
+            if name.endswith(TEMPORARY_SUFFIX):
+                disk.remove(f"{self.path}/{name}")
+        self._take_clean_shutdown()
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets):
+            checkpoint.load()
+        self.online = True
+
+    def _take_identity(self, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]) -> None:
+        path = f"{self.path}/{META_PROPERTIES}"
+        if not self._disk.exists(path):
+            properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_id())
+            write_atomically(self._disk, path, encode_meta_properties(properties))
+        try:
+            properties = decode_meta_properties(path, read_file(self._disk, path))
+        except CorruptLogFileError as error:
+            raise LogStorageError(self.path, str(error)) from error
+        if properties.cluster_id != cluster_id or properties.node_id != node_id:
+            raise ValueError(
+                f"{path} says cluster {properties.cluster_id!r}, node {properties.node_id}; "
+                f"this is cluster {cluster_id!r}, node {node_id}: give the node its own log directory"
+            )
+        self.directory_id = properties.directory_id
+
+    def _take_clean_shutdown(self) -> None:
+        """Reads the marker and removes it: from here on the directory is in use."""
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        self.clean = self._disk.exists(path)
+        if self.clean:
+            try:
+                self.broker_epoch = decode_clean_shutdown(path, read_file(self._disk, path))
+            except CorruptLogFileError as error:
+                _logger.error("clean-shutdown-marker-damaged", path=path, reason=error.reason)
+                self.clean = False
+            self._disk.remove(path)
+            self._disk.sync_directory(self.path)
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Removes a partition from the checkpoints, before a new log of that name is begun: durable.
+
+        Raises ``OSError``.
+        """
+        for checkpoint in (self.recovery_points, self.log_starts, self.cleaner_offsets, self.high_watermarks):
+            if topic_partition in checkpoint.offsets:
+                checkpoint.write_now(
+                    {key: value for key, value in checkpoint.offsets.items() if key != topic_partition}
+                )
+
+    def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
+        """See ``Checkpoints``."""
+        if not log.is_future and self.recovery_points.offsets.get(log.topic_partition, 0) > offset:
+            self.recovery_points.write_now({**self.recovery_points.offsets, log.topic_partition: offset})
+
+    def restart_at(self, log: SegmentedLog, offset: int) -> None:
+        """See ``Checkpoints``."""
+        if not log.is_future:
+            for checkpoint in (self.recovery_points, self.log_starts):
+                if checkpoint.offsets.get(log.topic_partition, 0) != offset:
+                    checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
+
+    def write_checkpoints(self, logs: Iterable[PartitionLog]) -> None:
+        """Writes recovery points, log start offsets and high watermarks of all logs at once. Raises ``OSError``."""
+        current = list(logs)
+        self.recovery_points.write_now({log.topic_partition: log.recovery_point for log in current})
+        self.log_starts.write_now(log_starts_of(current))
+        self.high_watermarks.write_now({log.topic_partition: log.high_watermark for log in current})
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        """Says that all logs are flushed and closed; the last write of a run. Raises ``OSError``."""
+        write_atomically(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch))
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def log_starts_of(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
+    """Log start offsets that the segments' names do not tell anyway (as Kafka writes them)."""
+    return {
+        log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments[0].base_offset
+    }

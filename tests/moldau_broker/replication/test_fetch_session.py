@@ -1,0 +1,158 @@
+"""Goal:
+
+the rules of KIP-227. Method: each row of the table in ``fetch_session``, eviction, and a client that follows the rules
+against a full-fetch model.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSessionCache, next_epoch
+
+
+def wanted(partition: int, offset: int = 0, topic: bytes = b"t") -> FetchPartition:
+    return FetchPartition(topic, partition, offset, 1000)
+
+
+def fetch(
+    cache: FetchSessionCache,
+    session_id: int,
+    epoch: int,
+    partitions: list[FetchPartition],
+    forgotten: list[int] | None = None,
+    *,
+    now_ms: float = 0,
+    fresh_id: int = 77,
+    privileged: bool = False,
+    ids: bool = False,
+) -> FetchContext:
+    return cache.open(
+        session_id,
+        epoch,
+        partitions,
+        [(b"t", index) for index in forgotten or []],
+        privileged=privileged,
+        uses_topic_ids=ids,
+        now_ms=now_ms,
+        fresh_id=fresh_id,
+    )
+
+
+def test_a_fetch_without_session_leaves_none() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    context = fetch(cache, 0, -1, [wanted(0)])
+    assert (context.error, context.session_id, context.incremental) == (ErrorCode.NONE, 0, False)
+    assert len(cache) == 0
+
+
+def test_open_update_forget_and_close() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    assert fetch(cache, 0, 0, [wanted(0), wanted(1)]).session_id == 77
+    context = fetch(cache, 77, 1, [wanted(1, 5), wanted(2)])
+    assert context.incremental
+    assert [(p.partition, p.fetch_offset) for p in context.partitions] == [(0, 0), (1, 5), (2, 0)]
+    context = fetch(cache, 77, 2, [], [0])
+    assert [p.partition for p in context.partitions] == [1, 2]
+    assert cache.partition_count == 2
+    assert fetch(cache, 77, -1, [wanted(4)]).session_id == 0
+    assert (len(cache), cache.partition_count) == (0, 0)
+
+
+def test_wrong_epochs_unknown_ids_and_mixed_topic_ids_are_refused() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    fetch(cache, 0, 0, [wanted(0)])
+    assert fetch(cache, 77, 2, []).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert fetch(cache, 77, 1, [], ids=True).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert fetch(cache, 5, 1, []).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert fetch(cache, 77, 1, []).error is ErrorCode.NONE
+    assert fetch(cache, 77, 1, []).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH, "an epoch is served once"
+
+
+def test_a_full_fetch_replaces_the_session() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    fetch(cache, 0, 0, [wanted(0)])
+    assert fetch(cache, 77, 0, [wanted(1)], fresh_id=78).session_id == 78
+    assert fetch(cache, 77, 1, []).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_without_partitions_ends() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    fetch(cache, 0, 0, [wanted(0)])
+    assert fetch(cache, 77, 1, [], [0]).session_id == 0
+    assert len(cache) == 0
+
+
+def test_an_id_in_use_is_not_given_twice() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    assert fetch(cache, 0, 0, [wanted(0)]).session_id == 77
+    assert fetch(cache, 0, 0, [wanted(0)]).session_id == 0
+
+
+def test_a_full_cache_keeps_the_young_and_drops_the_stale() -> None:
+    cache = FetchSessionCache(slots_max=1, eviction_ms=100)
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=1)
+    assert fetch(cache, 0, 0, [wanted(0)], fresh_id=2, now_ms=100).session_id == 0
+    assert fetch(cache, 0, 0, [wanted(0)], fresh_id=3, now_ms=101).session_id == 3
+    assert fetch(cache, 1, 1, [], now_ms=102).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_follower_displaces_an_old_consumer_in_use() -> None:
+    cache = FetchSessionCache(slots_max=1, eviction_ms=100)
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=1)
+    fetch(cache, 1, 1, [], now_ms=150)
+    assert fetch(cache, 0, 0, [wanted(0)], fresh_id=2, now_ms=160).session_id == 0
+    assert fetch(cache, 0, 0, [wanted(0)], fresh_id=3, now_ms=160, privileged=True).session_id == 3
+    assert fetch(cache, 0, 0, [wanted(0)], fresh_id=4, now_ms=200, privileged=True).session_id == 0
+
+
+def test_partitions_of_all_sessions_are_bounded() -> None:
+    cache = FetchSessionCache(slots_max=10, partitions_max=3)
+    assert fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=1).session_id == 1
+    assert fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=2).session_id == 0
+
+
+def test_only_news_is_worth_saying() -> None:
+    partition = wanted(0)
+    assert partition.worth_saying(10, 0, has_news=False)
+    assert not partition.worth_saying(10, 0, has_news=False)
+    assert partition.worth_saying(10, 0, has_news=True)
+    assert partition.worth_saying(11, 0, has_news=False)
+    assert partition.worth_saying(11, 4, has_news=False)
+
+
+def test_partitions_with_records_go_to_the_end() -> None:
+    cache = FetchSessionCache(slots_max=10)
+    context = fetch(cache, 0, 0, [wanted(0), wanted(1), wanted(2)])
+    assert context.session is not None
+    context.session.rotate([(b"t", 0), (b"t", 9)])
+    assert [p.partition for p in fetch(cache, 77, 1, []).partitions] == [1, 2, 0]
+
+
+def test_epochs_wrap_to_one() -> None:
+    assert next_epoch((1 << 31) - 1) == 1
+    assert next_epoch(1) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.integers(0, 6), st.integers(0, 3), max_size=4), st.sets(st.integers(0, 6))),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_a_session_means_what_the_sum_of_its_requests_says(requests: list[tuple[dict[int, int], set[int]]]) -> None:
+    cache = FetchSessionCache(slots_max=2)
+    model: dict[int, int] = {100: 0}
+    context = fetch(cache, 0, 0, [wanted(100)])
+    epoch = 1
+    for offsets, forgotten in requests:
+        model.update(offsets)
+        for index in forgotten:
+            model.pop(index, None)
+        context = fetch(cache, 77, epoch, [wanted(i, o) for i, o in offsets.items()], sorted(forgotten))
+        epoch = next_epoch(epoch)
+        assert {p.partition: p.fetch_offset for p in context.partitions} == model
+        assert cache.partition_count == len(model)

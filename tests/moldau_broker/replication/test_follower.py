@@ -1,0 +1,230 @@
+"""Goal:
+
+a follower asks for what it lacks, truncates where histories differ, and backs off. Method: stories; then a random
+session against the broker's cache.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.values import TopicPartition
+from moldau_broker.replication.alter_partition import AlterPartitionQueue
+from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
+from moldau_broker.replication.follower import (
+    Followed,
+    FollowerFetcher,
+    FollowRequest,
+    FollowState,
+    PartitionAnswer,
+    StepKind,
+)
+from moldau_broker.replication.replica import IsrProposal
+
+TOPIC = uuid.UUID(int=7)
+
+
+def followed(partition: int, *, offset: int = 0, epoch: int = 3) -> Followed:
+    return Followed(
+        TopicPartition("t", partition),
+        TOPIC,
+        leader_epoch=epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        log_start_offset=0,
+    )
+
+
+def answer(
+    partition: int, error: ErrorCode = ErrorCode.NONE, records: bytes = b"", diverging: tuple[int, int] = (-1, -1)
+) -> PartitionAnswer:
+    return PartitionAnswer(
+        topic_id=TOPIC,
+        partition=partition,
+        error=error,
+        high_watermark=5,
+        log_start_offset=0,
+        records=records,
+        diverging_epoch=diverging[0],
+        diverging_end_offset=diverging[1],
+    )
+
+
+def fetcher(*partitions: Followed) -> FollowerFetcher:
+    core = FollowerFetcher(backoff_ms=50, backoff_max_ms=1000)
+    for partition in partitions:
+        core.add(partition)
+    return core
+
+
+def request_of(core: FollowerFetcher, now_ms: float = 0) -> FollowRequest:
+    request = core.next_request(now_ms)
+    assert request is not None
+    return request
+
+
+def test_the_first_request_is_full_and_later_ones_name_what_changed() -> None:
+    a, b = followed(0), followed(1)
+    core = fetcher(a, b)
+    request = request_of(core)
+    assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, (a, b))
+    steps = core.answered(ErrorCode.NONE, 9, [answer(0, records=b"x")], request, 0)
+    assert [(step.kind, step.followed) for step in steps] == [(StepKind.ADVANCE, a)]
+    core.appended(a, 4, 3, 0)
+    request = request_of(core)
+    assert (request.session_id, request.session_epoch, request.partitions) == (9, 1, (a,))
+    core.answered(ErrorCode.NONE, 9, [], request, 0)
+    assert request_of(core).partitions == ()
+
+
+def test_an_answer_to_a_replaced_partition_is_dropped() -> None:
+    old = followed(0)
+    core = fetcher(old)
+    request = request_of(core)
+    core.add(followed(0, epoch=4))
+    assert core.answered(ErrorCode.NONE, 9, [answer(0, records=b"x")], request, 0) == []
+    assert not core.is_current(old)
+
+
+def test_a_removed_partition_is_forgotten_by_the_session() -> None:
+    a, b = followed(0), followed(1)
+    core = fetcher(a, b)
+    core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)
+    core.remove(a.key)
+    request = request_of(core)
+    assert (request.partitions, request.forgotten) == ((), (a,))
+
+
+def test_divergence_truncates_and_goes_on_from_there() -> None:
+    a = followed(0, offset=10)
+    core = fetcher(a)
+    steps = core.answered(ErrorCode.NONE, 9, [answer(0, diverging=(2, 6))], request_of(core), 0)
+    assert steps[0].kind is StepKind.TRUNCATE
+    core.truncated(a, 6, 2, 0)
+    assert request_of(core).partitions == (a,)
+    assert (a.fetch_offset, a.last_fetched_epoch) == (6, 2)
+
+
+def test_an_offset_the_leader_has_not_got_is_reset() -> None:
+    a = followed(0, offset=10)
+    core = fetcher(a)
+    steps = core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.OFFSET_OUT_OF_RANGE)], request_of(core), 0)
+    assert steps[0].kind is StepKind.RESET
+    assert core.next_request(0) is None
+    assert core.next_deadline_ms() is None
+    core.truncated(a, 40, -1, 40)
+    assert request_of(core).partitions == (a,)
+
+
+def test_a_fenced_partition_waits_for_newer_metadata() -> None:
+    a = followed(0)
+    core = fetcher(a)
+    core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.FENCED_LEADER_EPOCH)], request_of(core), 0)
+    assert a.state is FollowState.FENCED
+    assert core.next_request(1e9) is None
+
+
+def test_refused_partitions_back_off_alone_and_longer_each_time() -> None:
+    a, b = followed(0), followed(1)
+    core = fetcher(a, b)
+    core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)], request_of(core), 0)
+    request = request_of(core, 49)
+    assert (request.partitions, request.forgotten) == ((), (a,))
+    core.answered(ErrorCode.NONE, 9, [], request, 49)
+    request = request_of(core, 50)
+    assert request.partitions == (a,)
+    core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.UNKNOWN_LEADER_EPOCH)], request, 50)
+    assert a.delayed_until_ms == 150
+    core.answered(ErrorCode.NONE, 9, [answer(1)], request_of(core, 150), 150)
+
+
+def test_a_lost_request_starts_a_new_session_after_a_growing_back_off() -> None:
+    a = followed(0)
+    core = fetcher(a)
+    core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)
+    core.request_failed(0)
+    assert core.next_request(49) is None
+    assert core.next_deadline_ms() == 50
+    request = request_of(core, 50)
+    assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, (a,))
+    core.request_failed(50)
+    assert core.next_deadline_ms() == 150
+    core.hurry()
+    assert request_of(core, 51).session_epoch == 0
+
+
+def test_a_refused_session_is_opened_anew() -> None:
+    core = fetcher(followed(0))
+    core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)
+    core.answered(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, [], request_of(core), 0)
+    assert request_of(core, 1000).session_epoch == 0
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["add", "remove", "append", "delay", "lose", "fetch"]), st.integers(0, 4)), max_size=40
+)
+
+
+@given(EVENTS)
+def test_broker_and_follower_agree_on_what_is_fetched(events: list[tuple[str, int]]) -> None:
+    core = FollowerFetcher(backoff_ms=1, backoff_max_ms=1)
+    cache = FetchSessionCache(slots_max=5)
+    present: dict[int, Followed] = {}
+    now, fresh = 0.0, 1
+    for kind, index in [*events, ("fetch", 0)]:
+        now += 1
+        if kind == "add":
+            present[index] = followed(index, offset=int(now))
+            core.add(present[index])
+        elif kind == "remove":
+            core.remove(TopicPartition("t", index))
+            present.pop(index, None)
+        elif kind == "append" and index in present:
+            core.appended(present[index], present[index].fetch_offset + 3, 3, 0)
+        elif kind == "delay" and index in present:
+            core.delay(present[index], now, 3)
+        elif kind == "lose":
+            core.request_failed(now)
+        elif kind == "fetch":
+            request = core.next_request(now)
+            expected = {i: f.fetch_offset for i, f in present.items() if f.state is FollowState.FETCHING}
+            if request is None:
+                continue
+            fresh += 1
+            context = cache.open(
+                request.session_id,
+                request.session_epoch,
+                [FetchPartition(f.topic_id.bytes, f.key.partition, f.fetch_offset, 1) for f in request.partitions],
+                [(f.topic_id.bytes, f.key.partition) for f in request.forgotten],
+                privileged=True,
+                uses_topic_ids=True,
+                now_ms=now,
+                fresh_id=fresh,
+            )
+            assert context.error is ErrorCode.NONE
+            assert {p.partition: p.fetch_offset for p in context.partitions} == expected
+            core.answered(ErrorCode.NONE, context.session_id, [], request, now)
+
+
+def test_isr_changes_travel_together_and_one_request_at_a_time() -> None:
+    queue = AlterPartitionQueue(partitions_max=2, backoff_ms=50)
+    proposals = [IsrProposal(isr=(n,), broker_epochs=(1,), leader_epoch=1, partition_epoch=1) for n in range(4)]
+    keys = [TopicPartition("t", n) for n in range(4)]
+    assert queue.next_request(0) == {}
+    for key, proposal in zip(keys[:3], proposals[:3], strict=True):
+        queue.submit(key, proposal)
+    assert list(queue.next_request(0)) == keys[:2]
+    assert queue.next_request(0) == {}
+    assert queue.next_deadline_ms() is None
+    queue.submit(keys[0], proposals[3])
+    queue.failed(10)
+    assert queue.next_request(59) == {}
+    assert queue.next_deadline_ms() == 60
+    assert queue.next_request(60) == {keys[2]: proposals[2], keys[0]: proposals[3]}
+    queue.answered()
+    queue.withdraw(keys[1])
+    assert queue.next_request(60) == {}

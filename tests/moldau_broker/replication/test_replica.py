@@ -1,0 +1,384 @@
+"""Goal:
+
+the rules of one replica, each on its own. Method: short stories with stated effects, and every role crossed with every
+event.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.replication.replica import (
+    NO_EFFECTS,
+    Applied,
+    IsrProposal,
+    PartitionState,
+    Replica,
+    ReplicaEffects,
+    Role,
+)
+
+ALIVE = {1: 10, 2: 20, 3: 30}
+LAG = 1000.0
+
+
+def state(
+    leader: int = 1,
+    leader_epoch: int = 1,
+    partition_epoch: int = 1,
+    isr: tuple[int, ...] = (1, 2, 3),
+    replicas: tuple[int, ...] = (1, 2, 3),
+    **more: bool,
+) -> PartitionState:
+    return PartitionState(
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        replicas=replicas,
+        isr=isr,
+        recovering=more.get("recovering", False),
+    )
+
+
+def replica(broker_id: int = 1, *, end: int = 0, high_watermark: int = 0, min_isr: int = 1) -> Replica:
+    return Replica(
+        broker_id,
+        high_watermark=high_watermark,
+        log_end_offset=end,
+        lag_time_max_ms=LAG,
+        min_insync_replicas=min_isr,
+    )
+
+
+def leader(*, isr: tuple[int, ...] = (1, 2, 3), end: int = 0, high_watermark: int = 0, min_isr: int = 1) -> Replica:
+    made = replica(end=end, high_watermark=high_watermark, min_isr=min_isr)
+    assert made.apply(state(isr=isr), end, 0) is Applied.LEADER
+    return made
+
+
+def fetched(
+    subject: Replica, broker_id: int, offset: int, now_ms: float = 0, epoch: int | None = None
+) -> ReplicaEffects:
+    return subject.followed(broker_id, ALIVE[broker_id] if epoch is None else epoch, offset, 0, now_ms, ALIVE)
+
+
+# --- high watermark ------------------------------------------------------------------------------------------------
+
+
+def test_the_high_watermark_follows_the_slowest_in_sync_replica() -> None:
+    subject = leader()
+    assert subject.log_end_moved(10, 0, ALIVE) == NO_EFFECTS
+    assert fetched(subject, 2, 10) == NO_EFFECTS
+    assert fetched(subject, 3, 4).high_watermark_advanced
+    assert subject.high_watermark == 4
+    assert fetched(subject, 3, 10).high_watermark_advanced
+    assert subject.high_watermark == 10
+
+
+def test_a_lone_leader_commits_at_once() -> None:
+    subject = replica()
+    subject.apply(state(isr=(1,), replicas=(1,)), 0, 0)
+    assert subject.log_end_moved(3, 0, ALIVE).high_watermark_advanced
+    assert subject.high_watermark == 3
+
+
+def test_it_never_goes_back_when_a_follower_reports_less() -> None:
+    subject = leader()
+    subject.log_end_moved(10, 0, ALIVE)
+    fetched(subject, 2, 10)
+    fetched(subject, 3, 10)
+    assert fetched(subject, 3, 2) == NO_EFFECTS
+    assert subject.high_watermark == 10
+
+
+def test_it_stands_still_below_min_insync_replicas() -> None:
+    subject = leader(isr=(1,), min_isr=2)
+    assert not subject.log_end_moved(5, 0, ALIVE).high_watermark_advanced
+    assert subject.high_watermark == 0
+    assert subject.check_append(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert subject.check_append(1) is ErrorCode.NONE
+
+
+def test_min_insync_replicas_is_capped_by_the_replication_factor() -> None:
+    subject = replica(min_isr=3)
+    subject.apply(state(isr=(1,), replicas=(1,)), 0, 0)
+    assert subject.effective_min_isr == 1
+    assert subject.log_end_moved(1, 0, ALIVE).high_watermark_advanced
+
+
+def test_a_new_leader_waits_for_its_followers_to_speak() -> None:
+    subject = replica(end=8, high_watermark=5)
+    subject.apply(state(isr=(1, 2)), 8, 0)
+    assert subject.reconsider(0, ALIVE) == NO_EFFECTS
+    assert subject.high_watermark == 5
+    assert fetched(subject, 2, 8).high_watermark_advanced
+    assert subject.high_watermark == 8
+
+
+def test_it_waits_for_an_outsider_that_is_about_to_join() -> None:
+    subject = leader(isr=(1,), end=10, high_watermark=10)
+    effects = fetched(subject, 2, 10)
+    assert effects.proposal is not None
+    assert not subject.log_end_moved(11, 1, ALIVE).high_watermark_advanced
+    assert subject.high_watermark == 10
+
+
+def test_a_laggard_outside_the_isr_holds_nobody_up() -> None:
+    subject = leader(isr=(1, 2), end=100, high_watermark=0)
+    fetched(subject, 3, 1)
+    assert fetched(subject, 2, 100).high_watermark_advanced
+    assert subject.high_watermark == 100
+
+
+# --- in-sync replicas ----------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_lags_is_proposed_for_removal_and_counts_until_it_is_committed() -> None:
+    subject = leader()
+    subject.log_end_moved(5, 0, ALIVE)
+    fetched(subject, 2, 5, 900)
+    assert subject.tick(LAG, ALIVE) == NO_EFFECTS
+    effects = subject.tick(LAG + 1, ALIVE)
+    assert effects.proposal is not None
+    assert effects.proposal.isr == (1, 2)
+    assert effects.proposal.broker_epochs == (10, 20)
+    assert subject.maximal_isr == (1, 2, 3)
+    assert subject.high_watermark == 0, "the high watermark waits until the shrink is committed"
+    assert subject.tick(LAG + 2, ALIVE) == NO_EFFECTS, "one proposal at a time"
+    committed = state(isr=(1, 2), partition_epoch=2)
+    assert subject.alter_answered(effects.proposal, ErrorCode.NONE, committed, LAG + 3, ALIVE).high_watermark_advanced
+    assert subject.high_watermark == 5
+
+
+def test_a_member_at_the_log_end_is_in_sync_however_long_it_is_silent() -> None:
+    subject = leader()
+    assert subject.tick(1e9, ALIVE).proposal is not None, "never heard of"
+    subject = leader(end=5)
+    fetched(subject, 2, 5)
+    fetched(subject, 3, 5)
+    assert subject.tick(1e9, ALIVE) == NO_EFFECTS
+
+
+def test_an_outsider_that_caught_up_is_proposed_and_counts_at_once() -> None:
+    subject = leader(isr=(1, 2), end=10, high_watermark=10)
+    assert fetched(subject, 3, 9) == NO_EFFECTS
+    effects = fetched(subject, 3, 10)
+    assert effects.proposal is not None
+    assert (effects.proposal.isr, effects.proposal.joining) == ((1, 2, 3), 3)
+    assert subject.maximal_isr == (1, 2, 3)
+    subject.log_end_moved(12, 1, ALIVE)
+    fetched(subject, 2, 12, 1)
+    assert subject.high_watermark == 10
+
+
+def test_an_outsider_below_the_start_of_the_epoch_may_not_join() -> None:
+    subject = leader(isr=(1,), end=10, high_watermark=4)
+    assert fetched(subject, 2, 9).proposal is None
+    assert fetched(subject, 2, 10).proposal is not None
+
+
+def test_a_former_life_of_a_broker_may_neither_fetch_nor_join() -> None:
+    subject = leader(isr=(1,), end=10, high_watermark=10)
+    assert fetched(subject, 2, 10, epoch=19).proposal is None, "not its registered epoch"
+    assert fetched(subject, 2, 10, epoch=20).proposal is not None
+    assert fetched(subject, 2, 10, epoch=19).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_fenced_broker_may_not_join() -> None:
+    subject = leader(isr=(1,), end=10, high_watermark=10)
+    assert subject.followed(2, 20, 10, 0, 0, {1: 10}).proposal is None
+
+
+def test_strangers_and_offsets_from_the_future_are_refused() -> None:
+    subject = leader(end=3)
+    assert subject.followed(9, 1, 0, 0, 0, ALIVE).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert fetched(subject, 2, 4).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
+def test_a_refusal_that_changed_nothing_drops_the_proposal(error: ErrorCode) -> None:
+    subject = leader(isr=(1,), end=1, high_watermark=1)
+    proposal = fetched(subject, 2, 1).proposal
+    assert proposal is not None
+    subject.log_end_moved(2, LAG * 3, ALIVE)
+    assert subject.alter_answered(proposal, error, None, LAG * 3, ALIVE).high_watermark_advanced
+    assert subject.maximal_isr == (1,)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
+def test_out_of_date_keeps_the_larger_isr_until_metadata_comes(error: ErrorCode) -> None:
+    subject = leader(isr=(1,), end=1, high_watermark=1)
+    proposal = fetched(subject, 2, 1).proposal
+    assert proposal is not None
+    assert subject.alter_answered(proposal, error, None, 0, ALIVE) == NO_EFFECTS
+    assert subject.maximal_isr == (1, 2)
+    assert subject.apply(state(isr=(1,), partition_epoch=2), 1, 0) is Applied.ISR_CHANGED
+    assert subject.maximal_isr == (1,)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_an_unknown_outcome_is_asked_again(error: ErrorCode) -> None:
+    subject = leader(isr=(1,), end=1, high_watermark=1)
+    proposal = fetched(subject, 2, 1).proposal
+    assert proposal is not None
+    assert subject.alter_answered(proposal, error, None, 0, ALIVE).proposal is proposal
+    assert subject.maximal_isr == (1, 2)
+
+
+def test_an_answer_that_is_older_than_the_metadata_changes_nothing() -> None:
+    subject = leader(isr=(1,), end=1, high_watermark=1)
+    proposal = fetched(subject, 2, 1).proposal
+    assert proposal is not None
+    subject.apply(state(isr=(1,), partition_epoch=5), 1, 0)
+    answer = state(isr=(1, 2), partition_epoch=2)
+    assert subject.alter_answered(proposal, ErrorCode.NONE, answer, 0, ALIVE) == NO_EFFECTS
+    assert subject.state.isr == (1,)
+
+
+def test_an_unclean_leader_reports_its_recovery() -> None:
+    subject = replica(end=2)
+    subject.apply(state(isr=(1,), recovering=True), 2, 0)
+    effects = subject.tick(0, ALIVE)
+    assert effects.proposal is not None
+    assert effects.proposal.isr == (1,)
+
+
+# --- acknowledgements ----------------------------------------------------------------------------------------------
+
+
+def test_acknowledged_when_committed_in_the_same_epoch() -> None:
+    subject = leader(isr=(1, 2))
+    subject.log_end_moved(4, 0, ALIVE)
+    assert subject.acknowledgement(1, 4) is None
+    fetched(subject, 2, 4)
+    assert subject.acknowledgement(1, 4) is ErrorCode.NONE
+    assert subject.acknowledgement(0, 4) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_not_enough_replicas_after_append() -> None:
+    subject = leader(isr=(1, 2), min_isr=2)
+    subject.log_end_moved(4, 0, ALIVE)
+    fetched(subject, 2, 4)
+    subject.apply(state(isr=(1,), partition_epoch=2), 4, 0)
+    assert subject.acknowledgement(1, 4) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def test_a_deposed_leader_acknowledges_nothing() -> None:
+    subject = leader(isr=(1,))
+    subject.log_end_moved(4, 0, ALIVE)
+    subject.apply(state(leader=2, leader_epoch=2, partition_epoch=2), 4, 0)
+    assert subject.acknowledgement(1, 4) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert subject.check_append(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# --- epochs --------------------------------------------------------------------------------------------------------
+
+
+def test_leader_epochs_are_compared() -> None:
+    subject = leader()
+    subject.apply(state(leader_epoch=3, partition_epoch=2), 0, 0)
+    assert subject.check_leader_epoch(-1) is ErrorCode.NONE
+    assert subject.check_leader_epoch(3) is ErrorCode.NONE
+    assert subject.check_leader_epoch(2) is ErrorCode.FENCED_LEADER_EPOCH
+    assert subject.check_leader_epoch(4) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_old_metadata_is_ignored() -> None:
+    subject = leader()
+    assert subject.apply(state(partition_epoch=1, isr=(1,)), 0, 0) is Applied.UNCHANGED
+    assert subject.apply(state(leader_epoch=0, partition_epoch=9), 0, 0) is Applied.UNCHANGED
+    assert subject.state.isr == (1, 2, 3)
+
+
+def test_a_new_epoch_forgets_what_followers_had() -> None:
+    subject = leader()
+    subject.log_end_moved(5, 0, ALIVE)
+    fetched(subject, 2, 5)
+    assert subject.apply(state(leader_epoch=2, partition_epoch=2), 5, 0) is Applied.LEADER
+    follower = subject.follower(2)
+    assert follower is not None
+    assert follower.log_end_offset == -1
+    assert subject.epoch_start_offset == 5
+
+
+# --- followers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_takes_the_smaller_high_watermark_and_never_back() -> None:
+    subject = replica(2)
+    subject.apply(state(), 0, 0)
+    subject.log_end_moved(10, 0, ALIVE)
+    assert subject.leader_high_watermark(20)
+    assert subject.high_watermark == 10
+    assert not subject.leader_high_watermark(3)
+    assert subject.high_watermark == 10
+
+
+def test_truncation_takes_the_high_watermark_along() -> None:
+    subject = replica(2, end=10, high_watermark=8)
+    subject.apply(state(), 10, 0)
+    subject.truncated(9)
+    assert (subject.log_end_offset, subject.high_watermark) == (9, 8)
+    subject.truncated(5)
+    assert (subject.log_end_offset, subject.high_watermark) == (5, 5)
+
+
+def test_a_follower_that_begins_anew() -> None:
+    subject = replica(2, end=10, high_watermark=8)
+    subject.apply(state(), 10, 0)
+    subject.restarted(40)
+    assert (subject.log_end_offset, subject.high_watermark) == (40, 40)
+
+
+# --- every role, every event ---------------------------------------------------------------------------------------
+
+EVENTS = ["followed", "tick", "log_end", "reconsider", "answered", "truncated", "leader_hw", "ack"]
+
+
+@pytest.mark.parametrize("role", [Role.NONE, Role.LEADER, Role.FOLLOWER])
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_role_meets_every_event(role: Role, event: str) -> None:
+    subject = replica()
+    if role is Role.LEADER:
+        subject.apply(state(isr=(1, 2)), 0, 0)
+    elif role is Role.FOLLOWER:
+        subject.apply(state(leader=2), 0, 0)
+    assert subject.role is role
+    foreign = IsrProposal(isr=(1,), broker_epochs=(10,), leader_epoch=1, partition_epoch=1)
+    is_leader = role is Role.LEADER
+    if event == "followed":
+        effects = fetched(subject, 2, 0)
+        assert effects.error is (ErrorCode.NONE if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    elif event == "tick":
+        assert (subject.tick(1e9, ALIVE).proposal is not None) == is_leader
+    elif event == "log_end":
+        assert subject.log_end_moved(5, 0, ALIVE) == NO_EFFECTS
+        assert subject.log_end_offset == 5
+    elif event == "reconsider":
+        assert subject.reconsider(0, ALIVE) == NO_EFFECTS
+    elif event == "answered":
+        assert subject.alter_answered(foreign, ErrorCode.NONE, state(partition_epoch=9), 0, ALIVE) == NO_EFFECTS
+    elif event == "truncated":
+        if is_leader:
+            with pytest.raises(AssertionError, match="never truncates"):
+                subject.truncated(0)
+        else:
+            subject.truncated(0)
+    elif event == "leader_hw":
+        if is_leader:
+            with pytest.raises(AssertionError, match="does not follow"):
+                subject.leader_high_watermark(1)
+        else:
+            assert not subject.leader_high_watermark(1)
+    elif event == "ack":
+        expected = ErrorCode.NONE if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert subject.acknowledgement(1, 0) is expected
+
+
+def test_low_watermark_counts_live_followers() -> None:
+    subject = leader(end=10, high_watermark=10)
+    subject.followed(2, 20, 10, 3, 0, ALIVE)
+    subject.followed(3, 30, 10, 7, 0, ALIVE)
+    assert subject.low_watermark(9, ALIVE) == 3
+    assert subject.low_watermark(9, {1: 10, 3: 30}) == 7
