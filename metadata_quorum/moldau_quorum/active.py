@@ -1,0 +1,404 @@
+"""The active controller: one task that decides, one queue before it.
+
+While this node leads the metadata log, requests queue up (bounded) and ``ActiveController.run`` decides them one after
+the other against the *projection*: the committed image with everything on top that this reign has decided before. A
+decision's records become one command, which is proposed at once and replayed on the projection; its answer waits until
+the command is committed. So many decisions are under way at a time, and share the log's writes.
+
+A deposed controller cannot do harm: a proposal names the epoch it was decided in, the log refuses it in any other, and
+if a command did slip in, or one before it was lost, the sequence in its header makes every replica ignore it
+(``records``). An answer whose command was refused or lost says NOT_CONTROLLER, and the sender tries again elsewhere.
+
+Answers without records also wait for what the projection showed them: nothing uncommitted is ever told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from moldau.runtime.log import EventLogger
+from moldau.runtime.sync import Signal
+from moldau_quorum.controller.cluster import fence_records
+from moldau_quorum.controller.context import Context, Settings
+from moldau_quorum.controller.dispatch import CHANGES, Knowledge, error_response
+from moldau_quorum.controller.features import INITIAL_FEATURES
+from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
+from moldau_quorum.controller.sessions import BrokerSessions
+from moldau_quorum.log_engine import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
+from moldau_quorum.records import (
+    ClusterRecord,
+    Command,
+    ControllerChangeRecord,
+    Endpoint,
+    FeatureLevelRecord,
+    MetadataRecord,
+    RegisterControllerRecord,
+    encode_command,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.environment import Environment
+    from moldau_quorum.image import MetadataImage
+    from moldau_quorum.log_engine import Leadership
+    from moldau_quorum.state_machine import MetadataStateMachine
+
+QUEUE_MAX: Final = 10_000
+"""Requests that wait for their decision; more are answered REQUEST_TIMED_OUT, which clients retry after a while."""
+RECORDS_PER_COMMAND_MAX: Final = 50_000
+"""Larger decisions (a broker with many leaders dies) become several commands; their records stand each for itself."""
+REBALANCE_LIMIT: Final = 1_000
+"""Leaders that an automatic rebalance moves at a time."""
+ANSWER_TIMEOUT_MS: Final = 30_000.0
+DECISIONS_PER_TURN: Final = 64
+"""Decisions between two checkpoints."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingAnswer:
+    """A request in the queue, then its answer under way."""
+
+    request: Request
+    connection: object | None
+    deadline_ms: float
+    response: Response | None = None
+    proposal: Proposal | None = None
+    """What must be committed before ``response`` may be told; None if nothing must."""
+    decided: trio.Event = field(default_factory=trio.Event)
+
+
+class NotActiveError(Exception):
+    """This node is not the active controller, or ceased to be it before the answer was certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveStatistics:
+    """Counts since the start of the process."""
+
+    active: bool
+    decisions: int
+    commands: int
+    refused_busy: int
+    queue_length: int
+    brokers_fenced: int
+
+
+class ActiveController:
+    """Decides while this node leads. ``run`` must be running."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: Settings,
+        log: MetadataLog,
+        machine: MetadataStateMachine,
+        *,
+        node_id: int,
+        incarnation_id: UUID,
+        endpoints: Callable[[], tuple[Endpoint, ...]],
+        cluster_id: str = "",
+    ) -> None:
+        """``cluster_id`` names a cluster that has none yet; empty draws one."""
+        self._environment = environment
+        self._settings = settings
+        self._metadata_log = log
+        self._machine = machine
+        self._node_id = node_id
+        self._incarnation_id = incarnation_id
+        self._endpoints = endpoints
+        self._new_cluster_id = cluster_id
+        self._log = EventLogger("moldau.controller", node=node_id)
+        self._wanted: Leadership | None = None
+        """Leadership that ``run`` has yet to act on."""
+        self._epoch: int | None = None
+        """Epoch of the present reign; None when not active."""
+        self._projection: MetadataImage = machine.image
+        self._sequence = -1
+        self._last_proposal: Proposal | None = None
+        self._queue: deque[PendingAnswer] = deque()
+        self._work = Signal()
+        self._woken = False
+        self._sessions = BrokerSessions(
+            timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
+        )
+        self._next_rebalance_ms = float("inf")
+        self._decisions = self._commands = self._refused_busy = self._fenced = 0
+        machine.on_leadership(self._leadership_changed)
+
+    @property
+    def active(self) -> bool:
+        """Whether this node decides."""
+        return self._epoch is not None
+
+    def statistics(self) -> ActiveStatistics:
+        """Counts."""
+        return ActiveStatistics(
+            active=self.active,
+            decisions=self._decisions,
+            commands=self._commands,
+            refused_busy=self._refused_busy,
+            queue_length=len(self._queue),
+            brokers_fenced=self._fenced,
+        )
+
+    def submit(self, request: Request, connection: object | None) -> PendingAnswer:
+        """Queues a request; ``answer`` waits for its response. Raises ``NotActiveError``."""
+        if self._epoch is None:
+            raise NotActiveError
+        now_ms = self._environment.clock.monotonic_ms()
+        pending = PendingAnswer(request=request, connection=connection, deadline_ms=now_ms + ANSWER_TIMEOUT_MS)
+        if len(self._queue) >= QUEUE_MAX:
+            self._refused_busy += 1
+            pending.response = error_response(
+                request, ErrorCode.REQUEST_TIMED_OUT, f"{QUEUE_MAX} requests wait for the controller: try again later"
+            )
+            pending.decided.set()
+            return pending
+        self._queue.append(pending)
+        self._wake()
+        return pending
+
+    async def answer(self, pending: PendingAnswer) -> Response:
+        """Waits until the decision is made and certain. Raises ``NotActiveError`` when that did not come about."""
+        remaining_ms = max(0.0, pending.deadline_ms - self._environment.clock.monotonic_ms())
+        with trio.move_on_after(remaining_ms / 1000):
+            await pending.decided.wait()
+            if pending.response is None:
+                raise NotActiveError
+            if pending.proposal is not None:
+                try:
+                    await pending.proposal.wait_committed()
+                except (NotLeaderError, OutcomeUnknownError) as error:
+                    raise NotActiveError from error
+            return pending.response
+        return error_response(
+            pending.request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not commit the change in time"
+        )
+
+    def connection_closed(self, connection: object) -> None:
+        """A connection ended; brokers whose session lived on it get the grace period."""
+        if self._epoch is not None:
+            self._sessions.connection_closed(connection, self._environment.clock.monotonic_ms())
+            self._wake()
+
+    def _leadership_changed(self, leadership: Leadership) -> None:
+        if self._epoch is not None and not (leadership.active and leadership.epoch == self._epoch):
+            self._depose()
+        self._wanted = leadership if leadership.active else None
+        self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._work.notify()
+
+    # --- the deciding task
+
+    async def run(self) -> None:
+        """Decides until cancelled."""
+        while True:
+            self._woken = False
+            if self._wanted is not None and self._epoch != self._wanted.epoch:
+                await self._begin_reign(self._wanted)
+            if self._epoch is not None:
+                await self._decide_timed()
+                await self._decide_queued()
+            else:
+                self._drop_queue()
+            if not self._woken:
+                with trio.move_on_after(self._wait_seconds()):
+                    await self._work.wait_until(lambda: self._woken)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    def _wait_seconds(self) -> float:
+        if self._epoch is None:
+            return float("inf")
+        deadline_ms = min(self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms)
+        return max(0.0, deadline_ms - self._environment.clock.monotonic_ms()) / 1000
+
+    async def _begin_reign(self, leadership: Leadership) -> None:
+        self._epoch = leadership.epoch
+        self._projection = image = self._machine.image
+        self._sequence = -1
+        self._last_proposal = None
+        now_ms = self._environment.clock.monotonic_ms()
+        self._sessions.clear()
+        for _, broker in sorted(image.brokers.items()):
+            if not broker.fenced:
+                self._sessions.start(broker.broker_id, broker.broker_epoch, now_ms)
+        if self._settings.auto_leader_rebalance_enable:
+            self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
+        self._log.info("active", epoch=leadership.epoch, offset=image.offset)
+        records: list[MetadataRecord] = [
+            ControllerChangeRecord(controller_id=self._node_id, epoch=leadership.epoch),
+            *self._bootstrap_records(image),
+        ]
+        known = image.controllers.get(self._node_id)
+        endpoints = self._endpoints()
+        if known is None or known.incarnation_id != self._incarnation_id or known.endpoints != endpoints:
+            records.append(
+                RegisterControllerRecord(
+                    controller_id=self._node_id, incarnation_id=self._incarnation_id, endpoints=endpoints
+                )
+            )
+        await self._propose(records)
+        if self._epoch is not None:
+            await self._propose(elect_leaderless(self._projection, self._context()))
+
+    def _bootstrap_records(self, image: MetadataImage) -> list[MetadataRecord]:
+        """What a new cluster begins with."""
+        if image.cluster_id:
+            return []
+        cluster_id = self._new_cluster_id or draw_cluster_id(self._draw_uuid())
+        return [
+            ClusterRecord(cluster_id=cluster_id),
+            *[FeatureLevelRecord(name=name, level=level) for name, level in sorted(INITIAL_FEATURES.items())],
+        ]
+
+    def _depose(self) -> None:
+        self._log.info("deposed", epoch=self._epoch)
+        self._epoch = None
+        self._wanted = None
+        self._sessions.clear()
+        self._next_rebalance_ms = float("inf")
+        self._drop_queue()
+
+    def _drop_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().decided.set()  # without a response: not the controller
+
+    def _draw_uuid(self) -> UUID:
+        while True:
+            drawn = UUID(int=self._environment.random.getrandbits(128), version=4)
+            if drawn.int > 1:
+                return drawn
+
+    def _context(self) -> Context:
+        now_ms = self._environment.clock.monotonic_ms()
+        return Context(
+            settings=self._settings,
+            now_ms=now_ms,
+            new_uuid=self._draw_uuid,
+            draw_below=self._environment.random.randrange,
+        )
+
+    async def _propose(self, records: Iterable[MetadataRecord]) -> None:
+        """Writes records as one command (or several, where they are very many) and replays them on the projection."""
+        pending = list(records)
+        while pending and self._epoch is not None:
+            chunk, pending = pending[:RECORDS_PER_COMMAND_MAX], pending[RECORDS_PER_COMMAND_MAX:]
+            command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(chunk))
+            proposal = await self._propose_command(encode_command(command))
+            if proposal is None:
+                return
+            position = proposal.position
+            delta = self._projection.apply_command(command, offset=position.index, epoch=position.epoch)
+            assert delta.accepted, "the projection refuses the reigning controller's own command"
+            self._projection = delta.image
+            self._sequence += 1
+            self._last_proposal = proposal
+            self._commands += 1
+
+    async def _propose_command(self, data: bytes) -> Proposal | None:
+        """Proposes; waits while the log is busy. None when the reign is over."""
+        while self._epoch is not None:
+            try:
+                return self._metadata_log.propose_nowait(data, epoch=self._epoch)
+            except NotLeaderError:
+                self._depose()
+            except LogBusyError:
+                await self._wait_for_last()
+        return None
+
+    async def _wait_for_last(self) -> None:
+        if self._last_proposal is None:
+            await trio.sleep(0.01)
+            return
+        try:
+            await self._last_proposal.wait_committed()
+        except (NotLeaderError, OutcomeUnknownError):
+            if self._epoch is not None:
+                self._depose()
+
+    async def _decide_queued(self) -> None:
+        decided = 0
+        while self._queue and self._epoch is not None:
+            pending = self._queue.popleft()
+            await self._decide(pending)
+            decided += 1
+            if decided % DECISIONS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+                await self._decide_timed()
+
+    async def _decide(self, pending: PendingAnswer) -> None:
+        """Decides one request."""
+        self._decisions += 1
+        request = pending.request
+        context = self._context()
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._touch(request, pending.connection, context.now_ms)
+        knowledge = Knowledge(image=self._projection, context=context, sessions=self._sessions)
+        result = CHANGES[request.__api_key__](request, knowledge)
+        await self._propose(result.records)
+        if self._epoch is not None:
+            pending.response = result.response
+            pending.proposal = self._last_proposal
+            self._after(request, result.response, pending.connection, context.now_ms)
+        pending.decided.set()
+
+    def _touch(self, request: BrokerHeartbeatRequest, connection: object | None, now_ms: float) -> None:
+        broker = self._projection.brokers.get(request.broker_id)
+        if broker is not None and broker.broker_epoch == request.broker_epoch:
+            self._sessions.touch(
+                request.broker_id,
+                request.broker_epoch,
+                now_ms,
+                connection=connection,
+                metadata_offset=request.current_metadata_offset,
+            )
+
+    def _after(self, request: Request, response: Response, connection: object | None, now_ms: float) -> None:
+        """Soft state that follows from a decision."""
+        if isinstance(request, BrokerRegistrationRequest) and isinstance(response, BrokerRegistrationResponse):
+            if response.error_code == ErrorCode.NONE:
+                self._sessions.touch(request.broker_id, response.broker_epoch, now_ms, connection=connection)
+        elif isinstance(request, BrokerHeartbeatRequest) and isinstance(response, BrokerHeartbeatResponse):
+            session = self._sessions.get(request.broker_id)
+            broker = self._projection.brokers.get(request.broker_id)
+            if session is None or broker is None:
+                return
+            if broker.in_controlled_shutdown and session.shutdown_offset < 0:
+                session.shutdown_offset = self._projection.offset
+
+    async def _decide_timed(self) -> None:
+        """Fences brokers whose session is over, and rebalances leaders when it is time."""
+        now_ms = self._environment.clock.monotonic_ms()
+        expired = self._sessions.expired(now_ms)
+        if expired:
+            for broker_id in expired:
+                self._sessions.remove(broker_id)
+            records = fence_records(self._projection, self._context(), dict.fromkeys(expired))
+            if records:
+                self._fenced += len(expired)
+                self._log.warning("fencing", brokers=expired, records=len(records))
+                await self._propose(records)
+        if now_ms >= self._next_rebalance_ms and self._epoch is not None:
+            self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
+            await self._propose(balance_leaders(self._projection, self._context(), limit=REBALANCE_LIMIT))
+
+
+def draw_cluster_id(drawn: UUID) -> str:
+    """Kafka's form of a cluster id: 22 characters of URL-safe base64."""
+    import base64
+
+    return base64.urlsafe_b64encode(drawn.bytes).decode("ascii").rstrip("=")

@@ -1,0 +1,108 @@
+"""Feature levels of the cluster (KIP-584, KIP-1022)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.records import FeatureLevelRecord, MetadataRecord
+
+if TYPE_CHECKING:
+    from moldau_quorum.image import MetadataImage
+
+METADATA_VERSION: Final = "metadata.version"
+
+SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
+    METADATA_VERSION: (1, 1),
+    "group.version": (0, 1),
+    "transaction.version": (0, 2),
+    "eligible.leader.replicas.version": (0, 1),
+}
+"""Lowest and highest level that this version of Moldau supports."""
+
+INITIAL_FEATURES: Final[dict[str, int]] = {
+    METADATA_VERSION: 1,
+    "group.version": 1,
+    "transaction.version": 2,
+    "eligible.leader.replicas.version": 1,
+}
+"""Levels that a new cluster starts with."""
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:
+    """The first finalised feature whose level a broker cannot follow; None when it can follow all.
+
+    A feature that the broker does not mention counts as unsupported only above level 0 of ``metadata.version``.
+    """
+    ranges = {name: (lowest, highest) for name, lowest, highest in offered}
+    for name, level in sorted(image.features.items()):
+        if name in ranges:
+            lowest, highest = ranges[name]
+            if not lowest <= level <= highest:
+                return name
+        elif name == METADATA_VERSION and offered:
+            return name
+    return None
+
+
+def update_features(
+    request: UpdateFeaturesRequest, image: MetadataImage, context: Context
+) -> Result[UpdateFeaturesResponse]:
+    """Raises or lowers levels; all of the request or nothing."""
+    records: list[MetadataRecord] = []
+    results: list[UpdatableFeatureResult] = []
+    failure: RefusedError | None = None
+    for update in request.feature_updates:
+        try:
+            record = _update(update, image)
+        except RefusedError as refusal:
+            failure = failure or refusal
+            results.append(
+                UpdatableFeatureResult(feature=update.feature, error_code=refusal.code, error_message=refusal.message)
+            )
+            continue
+        if record is not None:
+            records.append(record)
+        results.append(UpdatableFeatureResult(feature=update.feature, error_code=ErrorCode.NONE, error_message=None))
+    if failure is not None:
+        return Result(
+            response=UpdateFeaturesResponse(error_code=failure.code, error_message=failure.message, results=results)
+        )
+    done = () if request.validate_only else tuple(records)
+    return Result(records=done, response=UpdateFeaturesResponse(error_message=None, results=results))
+
+
+def _update(update: FeatureUpdateKey, image: MetadataImage) -> FeatureLevelRecord | None:
+    name, level = update.feature, update.max_version_level
+    if name not in SUPPORTED_FEATURES:
+        raise RefusedError(
+            ErrorCode.FEATURE_UPDATE_FAILED,
+            f"feature {name!r} is unknown; known are {', '.join(sorted(SUPPORTED_FEATURES))}",
+        )
+    lowest, highest = SUPPORTED_FEATURES[name]
+    if not (lowest <= level <= highest or (level == 0 and lowest == 0)):
+        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"level {level} of {name} is outside {lowest}..{highest}")
+    present = image.features.get(name, 0)
+    if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"upgrade type {update.upgrade_type} is unknown")
+    if level < present and update.upgrade_type == UPGRADE and not update.allow_downgrade:
+        raise RefusedError(
+            ErrorCode.FEATURE_UPDATE_FAILED, f"{name} is at {present}: going down to {level} must be asked for"
+        )
+    for _, broker in sorted(image.brokers.items()):
+        for feature, low, high in broker.features:
+            if feature == name and level != 0 and not low <= level <= high:
+                raise RefusedError(
+                    ErrorCode.FEATURE_UPDATE_FAILED,
+                    f"broker {broker.broker_id} supports levels {low}..{high} of {name} only",
+                )
+    return None if level == present else FeatureLevelRecord(name=name, level=level)

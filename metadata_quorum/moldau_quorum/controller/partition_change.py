@@ -1,0 +1,183 @@
+"""How one partition changes: in-sync and eligible replicas, leader election, reassignment (KIP-497, KIP-966, KIP-455).
+
+``PartitionChange`` collects what is wanted of a partition (another ISR, other replicas ...) and ``build`` derives the
+record: it completes a reassignment whose new replicas are in sync, elects a leader, and keeps the eligible leader
+replicas.
+
+Election order: the present leader if it may stay; then, in the order of the replicas, a live member of the ISR; then a
+live member of the ELR; then, when ISR and ELR are empty, the last known leader (the one field of ``last_known_elr``,
+kept while nobody leads), which may have lost its unsynced tail; and only where ``unclean.leader.election.enable`` is
+set, any live replica. The last two mark the partition as recovering.
+
+Invariants of the ELR (KIP-966): it is empty while the ISR has ``min.insync.replicas`` members; its members left the
+ISR when it was already too small for the high watermark to advance, so each holds all that was ever acknowledged; a
+broker that restarts after an unclean stop leaves it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau_quorum.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from moldau_quorum.image import PartitionImage
+
+RECOVERED = 0
+RECOVERING = 1
+
+
+class Election(enum.Enum):
+    """What kind of leader is looked for."""
+
+    ONLINE = "online"  # keep the leader if it may stay, else a clean one
+    PREFERRED = "preferred"  # the first replica if it may lead, else as ONLINE
+    UNCLEAN = "unclean"  # as ONLINE, but any live replica rather than none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elected:
+    """Outcome of an election."""
+
+    leader: int
+    unclean: bool = False
+    """The leader was neither in the ISR nor in the ELR: acknowledged records may be lost."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionChange:
+    """A change in the making. ``None`` leaves a target as it is."""
+
+    topic_id: UUID
+    partition_id: int
+    partition: PartitionImage
+    acceptable: Callable[[int], bool]
+    """Whether a broker may lead: registered, not fenced, not shutting down."""
+    min_isr: int
+    elr_enabled: bool = True
+    election: Election = Election.ONLINE
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    recovery_state: int | None = None
+    lost_state: frozenset[int] = frozenset()
+    """Brokers that stopped uncleanly: they leave the ELR."""
+
+    def build(self) -> PartitionChangeRecord | None:
+        """The record, or None when nothing changes."""
+        before = self.partition
+        replicas, adding, removing, isr = self._after_reassignment()
+        elected = self._elect(replicas, isr)
+        recovery = before.leader_recovery_state if self.recovery_state is None else self.recovery_state
+        if elected.leader == NO_LEADER:
+            if not isr and not self.elr_enabled:
+                isr = before.isr  # without an ELR the last member must stay, or nobody could ever be elected
+        elif elected.leader not in isr:
+            isr = (elected.leader,)
+        elr: tuple[int, ...] = ()
+        if elected.unclean:
+            recovery = RECOVERING
+        else:
+            elr = self._eligible(replicas, isr)
+        last_known: tuple[int, ...] = ()
+        if not isr and self.elr_enabled:
+            last_known = before.last_known_elr if before.leader == NO_LEADER else (before.leader,)
+        leader_changed = elected.leader != before.leader
+        if not leader_changed and elected.leader != NO_LEADER and not set(before.replicas) <= set(replicas):
+            leader_changed = True  # a replica that was removed must be fenced by a new leader epoch
+        record = PartitionChangeRecord(
+            topic_id=self.topic_id,
+            partition_id=self.partition_id,
+            partition_epoch=before.partition_epoch + 1,
+            leader=elected.leader if leader_changed else NO_LEADER_CHANGE,
+            isr=_if_changed(before.isr, isr),
+            replicas=_if_changed(before.replicas, replicas),
+            adding_replicas=_if_changed(before.adding_replicas, adding),
+            removing_replicas=_if_changed(before.removing_replicas, removing),
+            elr=_if_changed(before.elr, elr),
+            last_known_elr=_if_changed(before.last_known_elr, last_known),
+            leader_recovery_state=None if recovery == before.leader_recovery_state else recovery,
+        )
+        return record if _changes_anything(record) else None
+
+    def _after_reassignment(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Replicas, adding, removing and ISR; a reassignment whose target is in sync is completed."""
+        before = self.partition
+        replicas = before.replicas if self.replicas is None else self.replicas
+        adding = before.adding_replicas if self.adding is None else self.adding
+        removing = before.removing_replicas if self.removing is None else self.removing
+        isr = before.isr if self.isr is None else self.isr
+        isr = tuple(replica for replica in isr if replica in replicas)
+        if not adding and not removing:
+            return replicas, adding, removing, isr
+        target = tuple(replica for replica in replicas if replica not in removing)
+        target_isr = tuple(replica for replica in isr if replica in target)
+        in_sync = all(replica in isr for replica in adding)
+        # A target that is in sync, and large enough to go on acknowledging, can take over.
+        if target and in_sync and len(target_isr) >= min(self.min_isr, len(target)) and target_isr:
+            return target, (), (), target_isr
+        return replicas, adding, removing, isr
+
+    def _elect(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> Elected:
+        before = self.partition
+        elr = tuple(r for r in before.elr if r not in self.lost_state and r in replicas)
+
+        def eligible(replica: int) -> bool:
+            clean = replica in isr or (self.elr_enabled and replica in elr)
+            return clean and replica in replicas and self.acceptable(replica)
+
+        if self.election is Election.PREFERRED and eligible(replicas[0]):
+            return Elected(leader=replicas[0])
+        if eligible(before.leader):
+            return Elected(leader=before.leader)
+        for group in (isr, elr):
+            for replica in replicas:
+                if replica in group and eligible(replica):
+                    return Elected(leader=replica)
+        last_known = before.last_known_elr
+        nobody_else = self.elr_enabled and not isr and not elr and len(last_known) == 1
+        if nobody_else and last_known[0] in replicas and self.acceptable(last_known[0]):
+            return Elected(leader=last_known[0], unclean=True)
+        if self.election is Election.UNCLEAN:
+            for replica in replicas:
+                if self.acceptable(replica):
+                    return Elected(leader=replica, unclean=True)
+        return Elected(leader=NO_LEADER)
+
+    def _eligible(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:
+        """The ELR that goes with the new ISR."""
+        before = self.partition
+        if not self.elr_enabled or len(isr) >= min(self.min_isr, len(replicas)):
+            return ()
+        return tuple(
+            replica
+            for replica in replicas
+            if (replica in before.elr or replica in before.isr)
+            and replica not in isr
+            and replica not in self.lost_state
+        )
+
+
+def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if before == after else after
+
+
+def _changes_anything(record: PartitionChangeRecord) -> bool:
+    return record.leader != NO_LEADER_CHANGE or any(
+        value is not None
+        for value in (
+            record.isr,
+            record.replicas,
+            record.adding_replicas,
+            record.removing_replicas,
+            record.elr,
+            record.last_known_elr,
+            record.leader_recovery_state,
+        )
+    )

@@ -1,0 +1,371 @@
+"""Decisions about partitions: AlterPartition, elections, and what follows when brokers come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from moldau.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+    TopicPartitions,
+)
+from moldau_quorum.controller.context import (
+    Context,
+    RefusedError,
+    Result,
+    elr_enabled,
+    min_insync_replicas,
+    unclean_election_enabled,
+)
+from moldau_quorum.controller.partition_change import RECOVERED, RECOVERING, Election, PartitionChange
+from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage, changed_partition
+from moldau_quorum.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+PREFERRED_ELECTION = 0
+UNCLEAN_ELECTION = 1
+
+
+def acceptable_leader(image: MetadataImage, context: Context) -> Callable[[int], bool]:
+    """Which brokers may be given leadership."""
+
+    def acceptable(broker_id: int) -> bool:
+        broker = image.brokers.get(broker_id)
+        return broker is not None and broker.active and context.usable(broker_id)
+
+    return acceptable
+
+
+def begin_change(
+    image: MetadataImage, context: Context, topic: TopicImage, partition_id: int, partition: PartitionImage
+) -> PartitionChange:
+    """A change of one partition under the topic's configuration."""
+    unclean = unclean_election_enabled(image, context, topic.name)
+    return PartitionChange(
+        topic_id=topic.topic_id,
+        partition_id=partition_id,
+        partition=partition,
+        acceptable=acceptable_leader(image, context),
+        min_isr=min_insync_replicas(image, context, topic.name),
+        elr_enabled=elr_enabled(image),
+        election=Election.UNCLEAN if unclean else Election.ONLINE,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alteration:
+    """The answer for one partition, and its record if something changes."""
+
+    response: AlterPartitionResponsePartitionData
+    record: PartitionChangeRecord | None = None
+
+
+def alter_partition(
+    request: AlterPartitionRequest, image: MetadataImage, context: Context
+) -> Result[AlterPartitionResponse]:
+    """A leader changes the ISR of its partitions (KIP-497), every step checked against epochs (KIP-841, KIP-903)."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.broker_epoch != request.broker_epoch:
+        return Result(response=AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    records: list[MetadataRecord] = []
+    topics: list[AlterPartitionResponseTopicData] = []
+    done: dict[tuple[UUID, int], None] = {}
+    for topic_data in request.topics:
+        topic = image.topics_by_id.get(topic_data.topic_id)
+        partitions: list[AlterPartitionResponsePartitionData] = []
+        for data in topic_data.partitions:
+            key = (topic_data.topic_id, data.partition_index)
+            try:
+                if key in done:
+                    raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition appears twice in the request")
+                done[key] = None
+                alteration = _alter_one(request.broker_id, topic, data, image, context)
+            except RefusedError as refusal:
+                partitions.append(
+                    AlterPartitionResponsePartitionData(partition_index=data.partition_index, error_code=refusal.code)
+                )
+                continue
+            if alteration.record is not None:
+                records.append(alteration.record)
+            partitions.append(alteration.response)
+        topics.append(AlterPartitionResponseTopicData(topic_id=topic_data.topic_id, partitions=partitions))
+    return Result(records=tuple(records), response=AlterPartitionResponse(topics=topics))
+
+
+def _alter_one(
+    broker_id: int,
+    topic: TopicImage | None,
+    data: AlterPartitionRequestPartitionData,
+    image: MetadataImage,
+    context: Context,
+) -> _Alteration:
+    if topic is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "the topic does not exist")
+    partition = topic.partitions.get(data.partition_index)
+    if partition is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has no such partition")
+    _check_epochs(broker_id, partition, data)
+    epochs = {state.broker_id: state.broker_epoch for state in data.new_isr_with_epochs}
+    isr = tuple(state.broker_id for state in data.new_isr_with_epochs) or tuple(data.new_isr)
+    _check_isr(broker_id, partition, isr, data.leader_recovery_state)
+    _check_eligible(partition, isr, epochs, image)
+    change = begin_change(image, context, topic, data.partition_index, partition)
+    change.isr = tuple(replica for replica in partition.replicas if replica in isr)
+    change.recovery_state = data.leader_recovery_state
+    record = change.build()
+    after = partition if record is None else changed_partition(partition, record)
+    if after.leader != broker_id:
+        # The change completed a reassignment that took the leadership away: the old leader must not act on it.
+        return _Alteration(
+            record=record,
+            response=AlterPartitionResponsePartitionData(
+                partition_index=data.partition_index, error_code=ErrorCode.NEW_LEADER_ELECTED
+            ),
+        )
+    return _Alteration(
+        record=record,
+        response=AlterPartitionResponsePartitionData(
+            partition_index=data.partition_index,
+            error_code=ErrorCode.NONE,
+            leader_id=after.leader,
+            leader_epoch=after.leader_epoch,
+            isr=list(after.isr),
+            leader_recovery_state=after.leader_recovery_state,
+            partition_epoch=after.partition_epoch,
+        ),
+    )
+
+
+def _check_epochs(broker_id: int, partition: PartitionImage, data: AlterPartitionRequestPartitionData) -> None:
+    if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
+        # The leader knows more than this controller does, so this one is behind, and not active for long.
+        raise RefusedError(ErrorCode.NOT_CONTROLLER, "the leader is ahead of this controller")
+    if data.leader_epoch < partition.leader_epoch:
+        raise RefusedError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {partition.leader_epoch}")
+    if broker_id != partition.leader:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"the leader is {partition.leader}")
+    if data.partition_epoch < partition.partition_epoch:
+        raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION, f"the partition epoch is {partition.partition_epoch}")
+
+
+def _check_isr(broker_id: int, partition: PartitionImage, isr: tuple[int, ...], recovery_state: int) -> None:
+    unique = dict.fromkeys(isr)
+    if len(unique) != len(isr) or not all(replica in partition.replicas for replica in isr):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"the ISR must be a part of {partition.replicas}")
+    if broker_id not in unique:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "the leader must be in the ISR")
+    if recovery_state not in (RECOVERED, RECOVERING):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"leader recovery state {recovery_state} is unknown")
+    if recovery_state == RECOVERING and len(isr) > 1:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "a recovering leader must be alone in the ISR")
+    if recovery_state == RECOVERING and partition.leader_recovery_state == RECOVERED:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "a recovered leader cannot be recovering again")
+
+
+def _check_eligible(
+    partition: PartitionImage, isr: tuple[int, ...], epochs: dict[int, int], image: MetadataImage
+) -> None:
+    """A member of the new ISR must be alive, and the incarnation that the leader saw (KIP-841, KIP-903).
+
+    A replica that shuts down may not join, but a present member needs not leave: the controller removes it.
+    """
+    for replica in isr:
+        broker = image.brokers.get(replica)
+        if broker is None:
+            raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"broker {replica} is not registered")
+        if epochs.get(replica, -1) not in (-1, broker.broker_epoch):
+            raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"broker {replica} has epoch {broker.broker_epoch}")
+        if replica in partition.isr:
+            continue
+        if broker.fenced:
+            raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"broker {replica} is fenced")
+        if broker.in_controlled_shutdown:
+            raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"broker {replica} is shutting down")
+
+
+def all_partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    """Every partition, in an order that does not depend on history."""
+    for name in sorted(image.topics_by_name):
+        topic = image.topics_by_name[name]
+        for partition_id in range(len(topic.partitions)):
+            yield topic, partition_id, topic.partitions[partition_id]
+
+
+def brokers_gone(
+    image: MetadataImage, context: Context, gone: dict[int, None], *, lost_state: bool = False
+) -> list[MetadataRecord]:
+    """Takes brokers out of all ISRs and leaderships, in one decision however many partitions that concerns.
+
+    ``image`` shows the brokers as they were; ``lost_state`` says that they stopped uncleanly (KIP-966) and leave the
+    ELR too.
+    """
+    records: list[MetadataRecord] = []
+    lost = frozenset(gone) if lost_state else frozenset()
+    for topic, partition_id, partition in all_partitions(image):
+        in_isr = any(replica in gone for replica in partition.isr)
+        in_elr = lost_state and any(replica in gone for replica in partition.elr)
+        if not in_isr and not in_elr and partition.leader not in gone:
+            continue
+        change = begin_change(image, context, topic, partition_id, partition)
+        may_lead = change.acceptable
+        change.acceptable = lambda replica, may_lead=may_lead: replica not in gone and may_lead(replica)  # type: ignore[misc]
+        change.isr = tuple(replica for replica in partition.isr if replica not in gone)
+        change.lost_state = lost
+        record = change.build()
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def broker_unfenced(image: MetadataImage, context: Context, broker_id: int) -> list[MetadataRecord]:
+    """Gives leaderless partitions a leader when a replica of them comes back."""
+    records: list[MetadataRecord] = []
+    for topic, partition_id, partition in all_partitions(image):
+        if partition.leader != NO_LEADER or broker_id not in partition.replicas:
+            continue
+        change = begin_change(image, context, topic, partition_id, partition)
+        may_lead = change.acceptable
+        change.acceptable = lambda replica, may_lead=may_lead: replica == broker_id or may_lead(replica)  # type: ignore[misc]
+        record = change.build()
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def leads_any(image: MetadataImage, broker_id: int) -> bool:
+    """Whether a broker leads a partition."""
+    return any(partition.leader == broker_id for _, _, partition in all_partitions(image))
+
+
+def elect_leaderless(image: MetadataImage, context: Context) -> list[MetadataRecord]:
+    """Elects wherever nobody leads but somebody may; for a new controller, and after a configuration change."""
+    records: list[MetadataRecord] = []
+    for topic, partition_id, partition in all_partitions(image):
+        if partition.leader == NO_LEADER:
+            record = begin_change(image, context, topic, partition_id, partition).build()
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def refresh_eligible(image: MetadataImage, context: Context, topic_names: dict[str, None]) -> list[MetadataRecord]:
+    """Drops eligible leader replicas whose promise ends because ``min.insync.replicas`` was lowered.
+
+    ``image`` has the new configuration already.
+    """
+    records: list[MetadataRecord] = []
+    for name in sorted(topic_names):
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            continue
+        for partition_id in range(len(topic.partitions)):
+            partition = topic.partitions[partition_id]
+            if partition.elr:
+                record = begin_change(image, context, topic, partition_id, partition).build()
+                if record is not None:
+                    records.append(record)
+    return records
+
+
+def elect_leaders(request: ElectLeadersRequest, image: MetadataImage, context: Context) -> Result[ElectLeadersResponse]:
+    """Preferred or unclean election on request (KIP-183, KIP-460); without a list, of all partitions that need one."""
+    if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
+        return Result(response=ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+    records: list[MetadataRecord] = []
+    results: list[ReplicaElectionResult] = []
+    everything = request.topic_partitions is None
+    wanted = _wanted_partitions(image) if request.topic_partitions is None else request.topic_partitions
+    done: dict[tuple[str, int], None] = {}
+    for entry in wanted:
+        outcomes: list[PartitionResult] = []
+        for partition_id in entry.partitions:
+            if (entry.topic, partition_id) in done:
+                continue
+            done[entry.topic, partition_id] = None
+            code, message = ErrorCode.NONE, None
+            try:
+                records.append(_elect_one(entry.topic, partition_id, request.election_type, image, context))
+            except RefusedError as refusal:
+                code, message = refusal.code, refusal.message
+            if not (everything and code == ErrorCode.ELECTION_NOT_NEEDED):
+                outcomes.append(PartitionResult(partition_id=partition_id, error_code=code, error_message=message))
+        if outcomes:
+            results.append(ReplicaElectionResult(topic=entry.topic, partition_result=outcomes))
+    return Result(records=tuple(records), response=ElectLeadersResponse(replica_election_results=results))
+
+
+def _wanted_partitions(image: MetadataImage) -> list[TopicPartitions]:
+    return [
+        TopicPartitions(topic=name, partitions=list(range(len(image.topics_by_name[name].partitions))))
+        for name in sorted(image.topics_by_name)
+    ]
+
+
+def _elect_one(
+    name: str, partition_id: int, election_type: int, image: MetadataImage, context: Context
+) -> PartitionChangeRecord:
+    topic = image.topics_by_name.get(name)
+    partition = None if topic is None else topic.partitions.get(partition_id)
+    if topic is None or partition is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition_id}")
+    if election_type == PREFERRED_ELECTION and partition.leader == partition.preferred_leader:
+        raise RefusedError(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already")
+    if election_type == UNCLEAN_ELECTION and partition.leader != NO_LEADER:
+        raise RefusedError(ErrorCode.ELECTION_NOT_NEEDED, "the partition has a leader")
+    change = begin_change(image, context, topic, partition_id, partition)
+    change.election = Election.PREFERRED if election_type == PREFERRED_ELECTION else Election.UNCLEAN
+    record = change.build()
+    if record is None or (
+        election_type == PREFERRED_ELECTION
+        and changed_partition(partition, record).leader != partition.preferred_leader
+    ):
+        if election_type == PREFERRED_ELECTION:
+            raise RefusedError(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"the preferred replica {partition.preferred_leader} is not alive and in sync",
+            )
+        raise RefusedError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is alive")
+    return record
+
+
+def balance_leaders(image: MetadataImage, context: Context, *, limit: int) -> list[MetadataRecord]:
+    """Gives preferred replicas their leadership back, at most ``limit`` partitions at a time.
+
+    A broker's partitions are touched when more than ``leader.imbalance.per.broker.percentage`` of those that prefer it
+    are led by others.
+    """
+    preferred: dict[int, int] = {}
+    lost: dict[int, int] = {}
+    for _, _, partition in all_partitions(image):
+        broker = partition.preferred_leader
+        preferred[broker] = preferred.get(broker, 0) + 1
+        if partition.leader != broker:
+            lost[broker] = lost.get(broker, 0) + 1
+    threshold = context.settings.leader_imbalance_per_broker_percentage
+    imbalanced = {broker for broker, count in lost.items() if count * 100 > threshold * preferred[broker]}
+    records: list[MetadataRecord] = []
+    for topic, partition_id, partition in all_partitions(image):
+        if len(records) >= limit:
+            break
+        if partition.leader == partition.preferred_leader or partition.preferred_leader not in imbalanced:
+            continue
+        change = begin_change(image, context, topic, partition_id, partition)
+        change.election = Election.PREFERRED
+        record = change.build()
+        if record is not None and record.leader == partition.preferred_leader:
+            records.append(record)
+    return records

@@ -1,0 +1,156 @@
+"""Decisions about moving replicas (KIP-455): start, change, cancel, list.
+
+A move goes through three states of one partition. It begins with ``replicas`` = target followed by those that will leave;
+``adding_replicas`` and ``removing_replicas`` name the difference. The leader takes new replicas into the ISR as they
+catch up. When all of them are in it, the change that brings in the last one also drops the leaving replicas
+(``PartitionChange``). Cancelling goes back to what was there before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from moldau.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.controller.partitions import begin_change
+from moldau_quorum.controller.topics import check_replicas
+
+if TYPE_CHECKING:
+    from moldau_quorum.controller.partition_change import PartitionChange
+    from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage
+    from moldau_quorum.records import MetadataRecord, PartitionChangeRecord
+
+
+def alter_reassignments(
+    request: AlterPartitionReassignmentsRequest, image: MetadataImage, context: Context
+) -> Result[AlterPartitionReassignmentsResponse]:
+    """Starts, changes or cancels moves; each partition succeeds or fails by itself."""
+    records: list[MetadataRecord] = []
+    responses: list[ReassignableTopicResponse] = []
+    done: dict[tuple[str, int], None] = {}
+    for entry in request.topics:
+        topic = image.topics_by_name.get(entry.name)
+        outcomes: list[ReassignablePartitionResponse] = []
+        for wanted in entry.partitions:
+            code, message = ErrorCode.NONE, None
+            try:
+                if (entry.name, wanted.partition_index) in done:
+                    raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition appears twice in the request")
+                done[entry.name, wanted.partition_index] = None
+                record = _alter_one(entry.name, topic, wanted, image, context, request.allow_replication_factor_change)
+                if record is not None:
+                    records.append(record)
+            except RefusedError as refusal:
+                code, message = refusal.code, refusal.message
+            outcomes.append(
+                ReassignablePartitionResponse(
+                    partition_index=wanted.partition_index, error_code=code, error_message=message
+                )
+            )
+        responses.append(ReassignableTopicResponse(name=entry.name, partitions=outcomes))
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None, responses=responses
+    )
+    return Result(records=tuple(records), response=response)
+
+
+def _alter_one(
+    name: str,
+    topic: TopicImage | None,
+    wanted: ReassignablePartition,
+    image: MetadataImage,
+    context: Context,
+    factor_may_change: bool,
+) -> PartitionChangeRecord | None:
+    partition = None if topic is None else topic.partitions.get(wanted.partition_index)
+    if topic is None or partition is None:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{wanted.partition_index}"
+        )
+    change = begin_change(image, context, topic, wanted.partition_index, partition)
+    if wanted.replicas is None:
+        _cancel(change, partition)
+    else:
+        target = tuple(wanted.replicas)
+        check_replicas(target, image)
+        if not factor_may_change and len(target) != len(original_replicas(partition)):
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the replication factor is {len(original_replicas(partition))}, and was asked to stay",
+            )
+        _start(change, partition, target)
+    return change.build()
+
+
+def original_replicas(partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas without those that a move is adding."""
+    return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
+
+
+def _start(change: PartitionChange, partition: PartitionImage, target: tuple[int, ...]) -> None:
+    """Goes from wherever the partition is towards ``target``."""
+    original = original_replicas(partition)
+    adding = tuple(replica for replica in target if replica not in original)
+    removing = tuple(replica for replica in original if replica not in target)
+    change.replicas = (*target, *removing)
+    change.adding = adding
+    change.removing = removing
+
+
+def _cancel(change: PartitionChange, partition: PartitionImage) -> None:
+    if not partition.reassigning:
+        raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being moved")
+    back = original_replicas(partition)
+    if not any(replica in back for replica in partition.isr) and partition.isr:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "none of the former replicas is in sync: going back would lose records",
+        )
+    change.replicas = back
+    change.adding = ()
+    change.removing = ()
+
+
+def list_reassignments(
+    request: ListPartitionReassignmentsRequest, image: MetadataImage, context: Context
+) -> Result[ListPartitionReassignmentsResponse]:
+    """The moves under way, of all topics or of those named."""
+    if request.topics is None:
+        wanted = [
+            (name, list(range(len(image.topics_by_name[name].partitions)))) for name in sorted(image.topics_by_name)
+        ]
+    else:
+        wanted = [(topic.name, list(topic.partition_indexes)) for topic in request.topics]
+    ongoing: list[OngoingTopicReassignment] = []
+    for name, partition_ids in wanted:
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            continue
+        moving: list[OngoingPartitionReassignment] = []
+        for partition_id in partition_ids:
+            partition = topic.partitions.get(partition_id)
+            if partition is not None and partition.reassigning:
+                moving.append(
+                    OngoingPartitionReassignment(
+                        partition_index=partition_id,
+                        replicas=list(partition.replicas),
+                        adding_replicas=list(partition.adding_replicas),
+                        removing_replicas=list(partition.removing_replicas),
+                    )
+                )
+        if moving:
+            ongoing.append(OngoingTopicReassignment(name=name, partitions=moving))
+    return Result(response=ListPartitionReassignmentsResponse(error_message=None, topics=ongoing))

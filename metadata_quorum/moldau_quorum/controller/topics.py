@@ -1,0 +1,334 @@
+"""Decisions about topics: create, delete, add partitions (KIP-4, KIP-195, KIP-516)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from moldau.runtime.config import TOPIC_CONFIG
+from moldau_quorum.controller.configs import check_topic_config, topic_values
+from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.controller.partitions import acceptable_leader
+from moldau_quorum.controller.placement import UsableBroker, place_replicas
+from moldau_quorum.image import RESOURCE_TOPIC, MetadataImage, TopicImage
+from moldau_quorum.records import (
+    NO_LEADER,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOPIC_NAME_MAX: Final = 249
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+ZERO_UUID: Final = UUID(int=0)
+
+
+def check_topic_name(name: str) -> None:
+    """Raises ``RefusedError`` (INVALID_TOPIC_EXCEPTION) for names that no topic can have."""
+    if not name:
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic name cannot be empty")
+    if name in (".", ".."):
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic cannot be named {name!r}")
+    if len(name) > TOPIC_NAME_MAX:
+        raise RefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic name has at most {TOPIC_NAME_MAX} characters, not {len(name)}"
+        )
+    if _LEGAL_NAME.fullmatch(name) is None:
+        raise RefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic name {name!r} has characters other than letters, digits, '.', '_' and '-'",
+        )
+
+
+def _collision_key(name: str) -> str:
+    """Names that differ in '.' and '_' only would share metric names (KIP-4)."""
+    return name.replace(".", "_")
+
+
+def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: Context) -> Result[CreateTopicsResponse]:
+    """Creates each topic that is valid; the others get their own errors."""
+    records: list[MetadataRecord] = []
+    results: list[CreatableTopicResult] = []
+    counts: dict[str, int] = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    taken = {_collision_key(name): name for name in image.topics_by_name if "." in name or "_" in name}
+    budget = context.settings.partitions_per_request_max
+    for name in counts:
+        topic = next(candidate for candidate in request.topics if candidate.name == name)
+        try:
+            if counts[name] > 1:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
+            check_topic_name(name)
+            if name in image.topics_by_name:
+                raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+            other = taken.get(_collision_key(name))
+            if other is not None:
+                raise RefusedError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r} ('.' and '_' are alike)"
+                )
+            created, result = _create_one(topic, image, context, budget)
+        except RefusedError as refusal:
+            results.append(
+                CreatableTopicResult(name=name, error_code=refusal.code, error_message=refusal.message, configs=None)
+            )
+            continue
+        budget -= result.num_partitions
+        if "." in name or "_" in name:
+            taken[_collision_key(name)] = name
+        if not request.validate_only:
+            records.extend(created)
+        results.append(result)
+    return Result(records=tuple(records), response=CreateTopicsResponse(topics=results))
+
+
+def _create_one(
+    topic: CreatableTopic, image: MetadataImage, context: Context, budget: int
+) -> tuple[list[MetadataRecord], CreatableTopicResult]:
+    overrides = _overrides(topic, image, context)
+    if topic.assignments:
+        assignment = _manual_assignment(topic, image)
+    else:
+        count = context.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+        factor = context.settings.default_replication_factor
+        factor = factor if topic.replication_factor == -1 else topic.replication_factor
+        if count < 1:
+            raise RefusedError(ErrorCode.INVALID_PARTITIONS, f"a topic needs at least one partition, not {count}")
+        _check_count(count, context, budget)
+        assignment = _place(image, context, count, factor)
+    _check_count(len(assignment), context, budget)
+    topic_id = context.new_uuid()
+    records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records.extend(_partition_records(topic_id, 0, assignment, image, context))
+    records.extend(
+        ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=topic.name, name=name, value=value)
+        for name, value in overrides.items()
+    )
+    values = topic_values(overrides, image, context)
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=len(assignment),
+        replication_factor=len(assignment[0]),
+        configs=[
+            CreatableTopicConfigs(
+                name=value.name,
+                value=value.value,
+                read_only=False,
+                config_source=value.source,
+                is_sensitive=TOPIC_CONFIG.key(value.name).is_sensitive,
+            )
+            for value in values
+        ],
+    )
+    return records, result
+
+
+def _check_count(count: int, context: Context, budget: int) -> None:
+    limit = min(context.settings.partitions_per_topic_max, budget)
+    if count > limit:
+        raise RefusedError(ErrorCode.POLICY_VIOLATION, f"{count} partitions are more than {limit} at once")
+
+
+def _overrides(topic: CreatableTopic, image: MetadataImage, context: Context) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
+        if config.name in overrides:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} is given twice")
+        overrides[config.name] = config.value
+    check_topic_config(overrides, image, context)
+    return overrides
+
+
+def _manual_assignment(topic: CreatableTopic, image: MetadataImage) -> list[tuple[int, ...]]:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, "with an assignment, the partition count and replication factor must be -1"
+        )
+    by_index = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
+    if sorted(by_index) != list(range(len(topic.assignments))):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered from 0 without gaps"
+        )
+    assignment = [by_index[index] for index in range(len(by_index))]
+    for replicas in assignment:
+        check_replicas(replicas, image, expected=len(assignment[0]))
+    return assignment
+
+
+def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: int | None = None) -> None:
+    """Raises ``RefusedError`` (INVALID_REPLICA_ASSIGNMENT) for replicas that cannot be."""
+    if not replicas:
+        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "an assignment needs at least one broker")
+    if len(set(replicas)) != len(replicas):
+        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"a broker is assigned twice in {list(replicas)}")
+    unknown = sorted(replica for replica in replicas if replica not in image.brokers)
+    if unknown:
+        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {unknown} are not registered")
+    if expected is not None and len(replicas) != expected:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"all partitions need the same replication factor: {len(replicas)} is not {expected}",
+        )
+
+
+def _place(image: MetadataImage, context: Context, count: int, factor: int) -> list[tuple[int, ...]]:
+    acceptable = acceptable_leader(image, context)
+    brokers = [
+        UsableBroker(broker_id=broker.broker_id, rack=broker.rack, fenced=not acceptable(broker.broker_id))
+        for broker in image.brokers.values()
+        if not broker.in_controlled_shutdown
+    ]
+    if not brokers:
+        raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is registered")
+    start = context.draw_below(len(brokers))
+    return place_replicas(brokers, partitions=count, replication_factor=factor, start=start)
+
+
+def _partition_records(
+    topic_id: UUID, first: int, assignment: list[tuple[int, ...]], image: MetadataImage, context: Context
+) -> list[MetadataRecord]:
+    acceptable = acceptable_leader(image, context)
+    records: list[MetadataRecord] = []
+    for index, replicas in enumerate(assignment):
+        isr = tuple(replica for replica in replicas if acceptable(replica))
+        if not isr:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"all brokers of {list(replicas)} are fenced or shutting down"
+            )
+        leader = isr[0] if isr else NO_LEADER
+        records.append(
+            PartitionRecord(topic_id=topic_id, partition_id=first + index, replicas=replicas, isr=isr, leader=leader)
+        )
+    return records
+
+
+def delete_topics(request: DeleteTopicsRequest, image: MetadataImage, context: Context) -> Result[DeleteTopicsResponse]:
+    """Deletes topics by name or id."""
+    records: list[MetadataRecord] = []
+    responses: list[DeletableTopicResult] = []
+    wanted = [*request.topics, *[DeleteTopicState(name=name) for name in request.topic_names]]
+    done: dict[UUID, None] = {}
+    for state in wanted:
+        try:
+            topic = _find(state, image)
+            if topic.topic_id in done:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} appears twice in the request")
+        except RefusedError as refusal:
+            responses.append(
+                DeletableTopicResult(
+                    name=state.name,
+                    topic_id=state.topic_id,
+                    error_code=refusal.code,
+                    error_message=refusal.message,
+                )
+            )
+            continue
+        done[topic.topic_id] = None
+        records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+        responses.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
+    return Result(records=tuple(records), response=DeleteTopicsResponse(responses=responses))
+
+
+def _find(state: DeleteTopicState, image: MetadataImage) -> TopicImage:
+    if state.name is not None and state.topic_id != ZERO_UUID:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+    if state.name is not None:
+        topic = image.topics_by_name.get(state.name)
+        if topic is None:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {state.name!r} does not exist")
+        return topic
+    if state.topic_id == ZERO_UUID:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
+    topic = image.topics_by_id.get(state.topic_id)
+    if topic is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {state.topic_id}")
+    return topic
+
+
+def create_partitions(
+    request: CreatePartitionsRequest, image: MetadataImage, context: Context
+) -> Result[CreatePartitionsResponse]:
+    """Adds partitions to topics; those that exist stay where they are."""
+    records: list[MetadataRecord] = []
+    results: list[CreatePartitionsTopicResult] = []
+    counts: dict[str, int] = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    budget = context.settings.partitions_per_request_max
+    for name in counts:
+        wanted = next(candidate for candidate in request.topics if candidate.name == name)
+        try:
+            if counts[name] > 1:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
+            added = _add_partitions(wanted, image, context, budget)
+        except RefusedError as refusal:
+            results.append(
+                CreatePartitionsTopicResult(name=name, error_code=refusal.code, error_message=refusal.message)
+            )
+            continue
+        budget -= len(added)
+        if not request.validate_only:
+            records.extend(added)
+        results.append(CreatePartitionsTopicResult(name=name))
+    return Result(records=tuple(records), response=CreatePartitionsResponse(results=results))
+
+
+def _add_partitions(
+    wanted: CreatePartitionsTopic, image: MetadataImage, context: Context, budget: int
+) -> list[MetadataRecord]:
+    topic = image.topics_by_name.get(wanted.name)
+    if topic is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
+    present = len(topic.partitions)
+    added = wanted.count - present
+    if added <= 0:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS, f"topic {wanted.name!r} has {present} partitions; {wanted.count} is not more"
+        )
+    _check_count(added, context, budget)
+    factor = len(topic.partitions[0].replicas)
+    if any(topic.partitions[partition_id].reassigning for partition_id in range(present)):
+        first = topic.partitions[0]
+        factor = len(first.replicas) - len(first.removing_replicas)
+    if wanted.assignments is None:
+        assignment = _place(image, context, added, factor)
+    else:
+        if len(wanted.assignments) != added:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{added} partitions are added, but {len(wanted.assignments)} are assigned",
+            )
+        assignment = [tuple(entry.broker_ids) for entry in wanted.assignments]
+        for replicas in assignment:
+            check_replicas(replicas, image, expected=factor)
+    return _partition_records(topic.topic_id, present, assignment, image, context)

@@ -1,0 +1,235 @@
+"""Runs a controller: one node of the metadata quorum, and the active controller when it leads.
+
+    listeners (Kafka framing)  ->  ControllerConnection  ->  ActiveController (queue, one deciding task)
+                                          |                         | propose
+                                          +-> MetadataLog engine <--+--> MetadataStateMachine (committed image)
+
+Everything lives in one nursery: a damaged log, a failed disk or a broken invariant ends the node, which is the safe
+state.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import trio
+
+from moldau.runtime.config import Config, ListenerEndpoint, controller_listeners, metadata_log_dir, quorum_voters
+from moldau.runtime.log import EventLogger
+from moldau.runtime.server import HandlerFactory, Server, ServerLimits, serve
+from moldau_quorum.active import ActiveController
+from moldau_quorum.controller.context import Context, Settings
+from moldau_quorum.controller.dispatch import Knowledge
+from moldau_quorum.controller.sessions import BrokerSessions
+from moldau_quorum.log_engine import ElectionTiming, EngineName, LogLimits, MetadataLogConfig, MetadataLogFactory
+from moldau_quorum.log_engine_factory import metadata_log
+from moldau_quorum.metadata_service import MetadataService
+from moldau_quorum.node_directory import NodeDirectory, open_node_directory
+from moldau_quorum.quorum_admin import QuorumAdmin
+from moldau_quorum.records import Endpoint
+from moldau_quorum.requests import ControllerConnection, ControllerService
+from moldau_quorum.state_machine import MetadataStateMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.environment import Connection, Environment, Listener
+    from moldau_quorum.image import MetadataDelta
+    from moldau_quorum.log_engine import MetadataLog
+
+REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+class ControllerNode:
+    """The parts of a running controller, for shells that export metrics and for simulations that look inside."""
+
+    def __init__(
+        self,
+        *,
+        log: MetadataLog,
+        machine: MetadataStateMachine,
+        active: ActiveController,
+        addresses: Sequence[tuple[str, int]],
+    ) -> None:
+        """Made by ``run_controller``."""
+        self.log = log
+        self.machine = machine
+        self.active = active
+        self.addresses = tuple(addresses)
+        """Host and port of each controller listener, as bound."""
+
+
+async def run_controller(
+    environment: Environment,
+    config: Config,
+    *,
+    make_log: MetadataLogFactory | None = None,
+    task_status: trio.TaskStatus[ControllerNode] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs one controller until cancelled. Started when it listens and takes part in the quorum.
+
+    ``make_log`` replaces the engine that ``metadata.quorum.engine`` names.
+
+    Raises:
+        NodeDirectoryError: the directory is in use, or belongs to another node, cluster or engine.
+        LogDamagedError: the metadata log of this node cannot be trusted.
+        ConfigError: listeners or voters are malformed.
+        OSError: a port is taken, or the disk failed.
+    """
+    node_id = config.get_int("node.id")
+    engine = EngineName(config.get_str("metadata.quorum.engine"))
+    logger = EventLogger("moldau.controller", node=node_id)
+    directory = open_node_directory(
+        environment.disk,
+        metadata_log_dir(config),
+        node_id=node_id,
+        engine=engine.value,
+        cluster_id=config.get_str_or_none("cluster.id") or "",
+        new_directory_id=UUID(int=environment.random.getrandbits(128), version=4),
+    )
+    try:
+        bound = await _listen(environment, config)
+        try:
+            make = make_log or functools.partial(metadata_log, engine)
+            await _run(environment, config, make, directory, bound, logger, task_status)
+        finally:
+            for _, listener in bound:
+                listener.close()
+    finally:
+        directory.close()
+
+
+async def _listen(environment: Environment, config: Config) -> list[tuple[ListenerEndpoint, Listener]]:
+    bound: list[tuple[ListenerEndpoint, Listener]] = []
+    try:
+        for endpoint in controller_listeners(config):  # what was bound must be closed when the next fails
+            bound.append((endpoint, await environment.network.listen(endpoint.host, endpoint.port)))
+    except BaseException:
+        for _, listener in bound:
+            listener.close()
+        raise
+    return bound
+
+
+async def _run(
+    environment: Environment,
+    config: Config,
+    make_log: MetadataLogFactory,
+    directory: NodeDirectory,
+    bound: Sequence[tuple[ListenerEndpoint, Listener]],
+    logger: EventLogger,
+    task_status: trio.TaskStatus[ControllerNode],
+) -> None:
+    node_id = config.get_int("node.id")
+    settings = Settings.of(config)
+    machine = MetadataStateMachine(node_id)
+    log = make_log(environment, _log_config(config, directory), machine)
+    voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+
+    def endpoints() -> tuple[Endpoint, ...]:
+        host = voters[node_id][0] if node_id in voters else ""
+        return tuple(
+            Endpoint(
+                name=endpoint.listener_name,
+                host=endpoint.host or host or listener.address[0],
+                port=listener.address[1],
+                security_protocol=int(endpoint.security_protocol),
+            )
+            for endpoint, listener in bound
+        )
+
+    active = ActiveController(
+        environment,
+        settings,
+        log,
+        machine,
+        node_id=node_id,
+        incarnation_id=UUID(int=environment.random.getrandbits(128), version=4),
+        endpoints=endpoints,
+        cluster_id=directory.identity.cluster_id,
+    )
+
+    def learn_cluster_id(delta: MetadataDelta) -> None:
+        if delta.image.cluster_id and delta.image.cluster_id != directory.identity.cluster_id:
+            directory.learn_cluster_id(delta.image.cluster_id)
+            logger.info("cluster-id", cluster=delta.image.cluster_id)
+
+    machine.on_delta(learn_cluster_id)
+
+    no_sessions = BrokerSessions(timeout_ms=settings.broker_session_timeout_ms, grace_ms=0)
+
+    def make_knowledge() -> Knowledge:
+        context = Context(
+            settings=settings,
+            now_ms=environment.clock.monotonic_ms(),
+            new_uuid=lambda: UUID(int=environment.random.getrandbits(128), version=4),
+            draw_below=environment.random.randrange,
+        )
+        return Knowledge(image=machine.image, context=context, sessions=no_sessions)
+
+    service = ControllerService(
+        active=active,
+        log=log,
+        machine=machine,
+        metadata=MetadataService(log, machine),
+        quorum=QuorumAdmin(log, machine, listener_name=bound[0][0].listener_name),
+        make_knowledge=make_knowledge,
+        node_id=node_id,
+    )
+
+    def connect(connection: Connection) -> ControllerConnection:
+        return ControllerConnection(service)
+
+    limits = ServerLimits(
+        request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
+        buffered_bytes_max=config.get_int("queued.max.request.bytes"),
+        connections_max=config.get_int("max.connections"),
+        connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        idle_ms=config.get_int("connections.max.idle.ms"),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.run)
+        nursery.start_soon(active.run)
+        for _, listener in bound:
+            await nursery.start(_serve, environment, listener, connect, limits, logger)
+        addresses = [listener.address for _, listener in bound]
+        logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in addresses))
+        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=addresses))
+
+
+async def _serve(
+    environment: Environment,
+    listener: Listener,
+    connect: HandlerFactory,
+    limits: ServerLimits,
+    logger: EventLogger,
+    task_status: trio.TaskStatus[Server],
+) -> None:
+    await serve(environment, listener, connect, limits, logger=logger, task_status=task_status)
+
+
+def _log_config(config: Config, directory: NodeDirectory) -> MetadataLogConfig:
+    voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+    election_ms = float(config.get_int("controller.quorum.election.timeout.ms"))
+    node_id = config.get_int("node.id")
+    return MetadataLogConfig(
+        node_id=node_id,
+        directory=directory.engine_path,
+        voters=voters,
+        timing=election_timing(election_ms),
+        limits=LogLimits(
+            snapshot_after_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+        ),
+        joins=node_id not in voters,
+    )
+
+
+def election_timing(election_timeout_ms: float) -> ElectionTiming:
+    """Times that follow from ``controller.quorum.election.timeout.ms``, the longest wait before an election."""
+    return ElectionTiming(
+        election_timeout_ms_min=election_timeout_ms / 2,
+        election_timeout_ms_max=election_timeout_ms,
+        heartbeat_interval_ms=election_timeout_ms / 8,
+    )
