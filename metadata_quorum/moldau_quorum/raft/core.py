@@ -551,7 +551,3 @@ class RaftCore:
         self.log.compact(base_index)
         self.snapshot = point
         self._configurations.compacted(point)
-
-    def snapshot_failed(self) -> None:
-        """The received snapshot could not be used: it is asked for again."""
-        self.installing = None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Buffer
 
 FORMAT: Final = 1
+SNAPSHOT_PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class MessageError(ValueError):
@@ -173,6 +174,8 @@ def decode_message(recipient: int, body: Buffer) -> tuple[int, Message]:
         _check_configuration(arguments["configuration"])
         if not arguments["piece"] < arguments["piece_count"]:
             raise MessageError("the piece of a SnapshotRequest is outside the snapshot")
+        if len(arguments["data"]) > SNAPSHOT_PIECE_BYTES_MAX:
+            raise MessageError(f"a piece of a snapshot has {len(arguments['data'])} bytes")
     message: Message = MESSAGE_TYPES[number](**arguments)
     return sender, message
 

@@ -14,6 +14,7 @@ import msgpack
 
 from moldau.runtime.environment import Disk, File, OpenMode
 from moldau_quorum.log_engine import LogDamagedError, SnapshotInfo
+from moldau_quorum.raft.messages import SNAPSHOT_PIECE_BYTES_MAX
 from moldau_quorum.raft.record_format import HEADER_BYTES, RecordType, encode_record, read_record, record_length
 from moldau_quorum.raft.types import SnapshotPoint, decode_configuration, encode_configuration
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT: Final = 1
-PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class SnapshotFileReader:
@@ -33,7 +33,7 @@ class SnapshotFileReader:
         Raises:
             LogDamagedError: header, footer or framing are damaged.
         """
-        self._path = path
+        self.path = path
         self._file: File | None = disk.open(path, OpenMode.READ)
         self._positions: list[tuple[int, int]] = []
         try:
@@ -44,12 +44,12 @@ class SnapshotFileReader:
             raise
 
     def _read_header(self) -> tuple[int, SnapshotPoint]:
-        stem = self._path.rsplit("/", 1)[1].split(".", 1)[0]
+        stem = self.path.rsplit("/", 1)[1].split(".", 1)[0]
         index, epoch = (int(part) for part in stem.split("-")[1:])
         payload, self._scanned = self._record(index, 0, RecordType.SNAPSHOT_HEADER)
         version, stored_index, stored_epoch, configuration = msgpack.unpackb(payload)
         if version != FORMAT or (stored_index, stored_epoch) != (index, epoch):
-            raise LogDamagedError(f"{self._path}: header of format {version} for {stored_index}, {stored_epoch}")
+            raise LogDamagedError(f"{self.path}: header of format {version} for {stored_index}, {stored_epoch}")
         return index, SnapshotPoint(index=index, epoch=epoch, configuration=decode_configuration(configuration))
 
     def _record(self, sequence: int, position: int, expected: RecordType) -> tuple[bytes, int]:
@@ -57,7 +57,7 @@ class SnapshotFileReader:
         length = record_length(self._file.read(position, HEADER_BYTES))
         record = read_record(sequence, self._file.read(position, length), 0) if length is not None else None
         if record is None or record.type != expected:
-            raise LogDamagedError(f"{self._path}: invalid record at {position} of a snapshot that had been durable")
+            raise LogDamagedError(f"{self.path}: invalid record at {position} of a snapshot that had been durable")
         return record.payload, position + record.end
 
     def _scan(self) -> None:
@@ -67,7 +67,7 @@ class SnapshotFileReader:
         while True:
             length = record_length(self._file.read(position, HEADER_BYTES))
             if length is None or position + length > size:
-                raise LogDamagedError(f"{self._path}: invalid record at {position} of a snapshot that had been durable")
+                raise LogDamagedError(f"{self.path}: invalid record at {position} of a snapshot that had been durable")
             if position + length == size:
                 break
             self._positions.append((position, length))
@@ -75,7 +75,7 @@ class SnapshotFileReader:
         payload, _ = self._record(self._sequence, position, RecordType.SNAPSHOT_FOOTER)
         (count,) = msgpack.unpackb(payload)
         if count != len(self._positions):
-            raise LogDamagedError(f"{self._path}: {len(self._positions)} pieces, the footer says {count}")
+            raise LogDamagedError(f"{self.path}: {len(self._positions)} pieces, the footer says {count}")
 
     @property
     def info(self) -> SnapshotInfo:
@@ -123,6 +123,7 @@ class SnapshotWriter:
         self.piece_count = 0
         self._disk = disk
         self._directory = directory
+        self.path = snapshot_path(directory, point)
         self._part = f"{directory}/{source}.part"
         if disk.exists(self._part):
             disk.remove(self._part)
@@ -136,22 +137,22 @@ class SnapshotWriter:
 
     def add(self, piece: bytes) -> None:
         """Writes the next piece to the page cache; raises ``OSError``, ``ValueError`` if it is too large."""
-        if len(piece) > PIECE_BYTES_MAX:
-            raise ValueError(f"a piece of a snapshot has {len(piece)} bytes, at most {PIECE_BYTES_MAX} are allowed")
+        if len(piece) > SNAPSHOT_PIECE_BYTES_MAX:
+            raise ValueError(
+                f"a piece of a snapshot has {len(piece)} bytes, at most {SNAPSHOT_PIECE_BYTES_MAX} are allowed"
+            )
         self._append(RecordType.SNAPSHOT_PIECE, piece)
         self.piece_count += 1
 
-    def finish(self) -> str:
-        """Makes the snapshot durable and puts it in place; returns its path. Blocks: for ``Disk.offload``."""
+    def finish(self) -> None:
+        """Makes the snapshot durable and puts it in place, at ``path``. Blocks: for ``Disk.offload``."""
         assert self._file is not None, "the writer is open"
         self._append(RecordType.SNAPSHOT_FOOTER, msgpack.packb((self.piece_count,)))
         self._file.sync()
         self._file.close()
         self._file = None
-        path = snapshot_path(self._directory, self.point)
-        self._disk.rename(self._part, path)
+        self._disk.rename(self._part, self.path)
         self._disk.sync_directory(self._directory)
-        return path
 
     def abandon(self) -> None:
         """Gives up and removes the file; idempotent."""

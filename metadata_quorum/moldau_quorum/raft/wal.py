@@ -14,6 +14,7 @@ record is told from a torn one, unless power was lost in between.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -97,7 +98,7 @@ class WriteAheadLog:
         sequences = sorted(
             int(name[4:-4]) for name in disk.list_directory(directory) if name[:4] == "log-" and name[-4:] == ".wal"
         )
-        for before, after in zip(sequences, sequences[1:], strict=False):
+        for before, after in itertools.pairwise(sequences):
             if after != before + 1:
                 raise LogDamagedError(f"{directory}: log segments {before + 1} to {after - 1} are missing")
         for sequence in sequences:

@@ -1,0 +1,153 @@
+"""Connections to the other members, one each, for messages that go one way.
+
+A link keeps its connection open whether or not there is something to send: when the other process dies, the end of the
+stream and the refusal of the next attempt tell so long before a timeout does. Messages wait in a bounded queue; what
+does not fit, or was queued for a connection that died, is dropped, because Raft repeats what matters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.framing import encode_request_header
+from moldau_quorum.log_engine import QUORUM_MESSAGE_KEY, QUORUM_MESSAGE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau.runtime.environment import Connection, Environment
+    from moldau_quorum.log_engine import LogLimits
+
+CONNECT_TIMEOUT_MS: Final = 1_000
+SEND_TIMEOUT_MS: Final = 5_000
+"""A peer that takes no bytes for so long is given up; the queue drops messages meanwhile."""
+SILENCE_MS: Final = 3_000
+"""A connection on which messages are sent while the peer is silent for so long is opened anew: it may be half dead."""
+RETRY_MS_MIN: Final = 20.0
+RETRY_MS_MAX: Final = 500.0
+REQUEST_HEADER_VERSION: Final = 1
+
+
+def frame_message(sender: int, body: bytes) -> bytes:
+    """A quorum message as a Kafka request frame, size prefix included."""
+    header = encode_request_header(
+        QUORUM_MESSAGE_KEY, QUORUM_MESSAGE_VERSION, 0, f"controller-{sender}", REQUEST_HEADER_VERSION
+    )
+    return (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+class PeerLink:
+    """The way to one member. ``run`` is a task of its owner."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        node_id: int,
+        peer_id: int,
+        address: tuple[str, int],
+        connect: Callable[[str, int], Awaitable[Connection]],
+        limits: LogLimits,
+        on_refused: Callable[[int], None],
+    ) -> None:
+        """``on_refused`` is called when the peer's host refuses a connection."""
+        self.peer_id = peer_id
+        self.address = address
+        self.scope = trio.CancelScope()
+        self.heard_ms = float("-inf")
+        """When a message from the peer came in, by whatever way."""
+        self.dropped = 0
+        self._environment = environment
+        self._node_id = node_id
+        self._connect = connect
+        self._limits = limits
+        self._on_refused = on_refused
+        self._queue: deque[bytes] = deque()
+        self._queue_bytes = 0
+        self._connected = False
+        self._wakeup = trio.Event()
+
+    def send(self, body: bytes) -> None:
+        """Queues a message, or drops it."""
+        full = (
+            len(self._queue) >= self._limits.peer_queue_messages_max
+            or self._queue_bytes >= self._limits.peer_queue_bytes_max
+        )
+        if full or not self._connected:
+            self.dropped += 1
+            return
+        self._queue.append(body)
+        self._queue_bytes += len(body)
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Connects, sends, connects again, until ``scope`` is cancelled."""
+        retry_ms = RETRY_MS_MIN
+        with self.scope:
+            while True:
+                try:
+                    with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                        connection = await self._connect(*self.address)
+                except ConnectionRefusedError:
+                    self._on_refused(self.peer_id)
+                except (OSError, trio.TooSlowError):
+                    pass  # unreachable: try again, as often as the back-off allows
+                else:
+                    retry_ms = RETRY_MS_MIN
+                    await self._serve(connection)
+                    continue
+                await trio.sleep(retry_ms * (0.5 + self._environment.random.random()) / 1000)
+                retry_ms = min(RETRY_MS_MAX, retry_ms * 2)
+
+    async def _serve(self, connection: Connection) -> None:
+        self._queue.clear()
+        self._queue_bytes = 0
+        self._connected = True
+        self._connected_ms = self._environment.clock.monotonic_ms()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, connection, nursery.cancel_scope)
+                nursery.start_soon(self._pump, connection, nursery.cancel_scope)
+        finally:
+            self._connected = False
+            connection.close()
+        # A peer that closes at once must not be asked in a busy loop.
+        await trio.sleep(RETRY_MS_MIN * self._environment.random.random() / 4000)
+
+    async def _watch(self, connection: Connection, scope: trio.CancelScope) -> None:
+        """Notices the end of the stream; nothing else ever comes back."""
+        buffer = memoryview(bytearray(256))
+        try:
+            while True:
+                try:
+                    if connection.receive_into_nowait(buffer) == 0:
+                        break
+                except BlockingIOError:
+                    pass
+                await connection.wait_readable()
+        except OSError:
+            pass  # reset: the same as the end
+        scope.cancel()
+
+    async def _pump(self, connection: Connection, scope: trio.CancelScope) -> None:
+        clock = self._environment.clock
+        try:
+            while True:
+                if not self._queue:
+                    self._wakeup = trio.Event()
+                    await self._wakeup.wait()
+                frames = [frame_message(self._node_id, body) for body in self._queue]
+                self._queue.clear()
+                self._queue_bytes = 0
+                with trio.fail_after(SEND_TIMEOUT_MS / 1000):
+                    await connection.send_all(frames)
+                await trio.lowlevel.checkpoint()
+                now_ms = clock.monotonic_ms()
+                if now_ms - max(self._connected_ms, self.heard_ms) > SILENCE_MS:
+                    break
+        except (OSError, trio.TooSlowError):
+            pass  # the connection is dead: open another
+        scope.cancel()
