@@ -110,6 +110,16 @@ class Broker:
         return self._context
 
     @property
+    def is_built(self) -> bool:
+        """Whether ``context`` is there; true until the process ends."""
+        return self._context is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are served: the broker has once been unfenced."""
+        return bool(self._servers)
+
+    @property
     def broker_epoch(self) -> int:
         """The epoch of the registration in force; -1 before the first."""
         return -1 if self._session is None else self._session.broker_epoch

@@ -224,4 +224,5 @@ class ClusterInvariants:
 
 
 def _describe(batch: BatchSeen) -> str:
-    return f"offsets {batch.base_offset}..{batch.last_offset} of epoch {batch.leader_epoch} with CRC {batch.crc & 0xFFFFFFFF:08x}"
+    span = f"{batch.base_offset}..{batch.last_offset}"
+    return f"offsets {span} of epoch {batch.leader_epoch} with CRC {batch.crc & 0xFFFFFFFF:08x}"

@@ -1,0 +1,267 @@
+"""A whole cluster in a simulated world: controllers and brokers as machines that run the production code.
+
+Nothing here replaces a part of Moldau. A broker process is ``moldau_broker.server.broker.Broker``, a controller process
+``moldau_quorum.server.run_controller``, each with the environment of its machine; a handle on the running object is
+kept so that observers can look at it. A process that ends with an exception is a finding unless a disk fault explains
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.rpc import RpcConnection
+from moldau_broker.server.broker import Broker
+from moldau_quorum.server import run_controller
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.runtime.environment import Environment
+    from moldau_jepsen.simulation.world import SimulatedNode, World
+    from moldau_quorum.server import ControllerNode
+
+BROKER_PORT = 9092
+CONTROLLER_PORT = 9093
+CONTROLLER_ID_FIRST = 101
+POLL_SECONDS = 0.1
+
+
+class ClusterNotReadyError(Exception):
+    """The cluster did not get where it should within the given virtual time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShape:
+    """What the cluster consists of. ``settings`` go to every node and win over the defaults below."""
+
+    controllers: int = 3
+    brokers: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class SimulatedCluster:
+    """The nodes of a cluster. Invariant: a handle is present exactly while its process runs."""
+
+    def __init__(self, world: World, shape: ClusterShape) -> None:
+        """Makes the machines; nothing runs yet."""
+        self.world = world
+        self.shape = shape
+        self.broker_ids = list(range(1, shape.brokers + 1))
+        self.controller_ids = [CONTROLLER_ID_FIRST + number for number in range(shape.controllers)]
+        self.machines: dict[int, SimulatedNode] = {
+            node_id: world.node(self.host(node_id)) for node_id in [*self.controller_ids, *self.broker_ids]
+        }
+        self.brokers: dict[int, Broker] = {}
+        self.controllers: dict[int, ControllerNode] = {}
+        self._stops: dict[int, trio.Event] = {}
+
+    def host(self, node_id: int) -> str:
+        """Name of a node's machine."""
+        return f"controller-{node_id}" if node_id >= CONTROLLER_ID_FIRST else f"broker-{node_id}"
+
+    @property
+    def bootstrap(self) -> str:
+        """``bootstrap.servers`` of clients."""
+        return ",".join(f"{self.host(node_id)}:{BROKER_PORT}" for node_id in self.broker_ids)
+
+    def settings(self, node_id: int) -> dict[str, object]:
+        """Returns the configuration of a node."""
+        is_controller = node_id >= CONTROLLER_ID_FIRST
+        replicas = min(3, self.shape.brokers)
+        settings: dict[str, object] = {
+            "process.roles": "controller" if is_controller else "broker",
+            "node.id": str(node_id),
+            "controller.quorum.voters": ",".join(
+                f"{voter}@{self.host(voter)}:{CONTROLLER_PORT}" for voter in self.controller_ids
+            ),
+            "controller.listener.names": "CONTROLLER",
+            "listeners": (
+                f"CONTROLLER://{self.host(node_id)}:{CONTROLLER_PORT}"
+                if is_controller
+                else f"PLAINTEXT://{self.host(node_id)}:{BROKER_PORT}"
+            ),
+            "log.dirs": "/data",
+            "default.replication.factor": str(replicas),
+            "min.insync.replicas": str(max(1, replicas - 1)),
+            "offsets.topic.replication.factor": str(replicas),
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": str(replicas),
+            "num.partitions": "2",
+        }
+        settings.update(self.shape.settings)
+        return settings
+
+    # --- processes
+
+    def start(self, node_id: int) -> None:
+        """Starts the process of a node; no effect while it runs."""
+        machine = self.machines[node_id]
+        if machine.is_running:
+            return
+        stop = self._stops[node_id] = trio.Event()
+        main = self._run_controller if node_id >= CONTROLLER_ID_FIRST else self._run_broker
+        machine.start(partial(main, node_id, stop))
+
+    def start_all(self) -> None:
+        """Starts whatever does not run."""
+        for node_id in self.machines:
+            self.start(node_id)
+
+    async def _run_broker(self, node_id: int, stop: trio.Event, environment: Environment) -> None:
+        broker = Broker(environment, BROKER_CONFIG.parse(self.settings(node_id)))
+        self.brokers[node_id] = broker
+        try:
+            await broker.run(stop, trio.TASK_STATUS_IGNORED)
+        finally:
+            if self.brokers.get(node_id) is broker:
+                del self.brokers[node_id]
+
+    async def _run_controller(self, node_id: int, stop: trio.Event, environment: Environment) -> None:
+        config = BROKER_CONFIG.parse(self.settings(node_id))
+        async with trio.open_nursery() as nursery:
+            controller: ControllerNode = await nursery.start(partial(run_controller, environment, config))
+            self.controllers[node_id] = controller
+            try:
+                await stop.wait()
+            finally:
+                if self.controllers.get(node_id) is controller:
+                    del self.controllers[node_id]
+            nursery.cancel_scope.cancel()
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+        self._forget(node_id)
+        self.machines[node_id].kill()
+
+    def lose_power(self, node_id: int) -> None:
+        """The machine loses power."""
+        self._forget(node_id)
+        self.machines[node_id].lose_power()
+
+    def _forget(self, node_id: int) -> None:
+        self.brokers.pop(node_id, None)
+        self.controllers.pop(node_id, None)
+
+    def stop(self, node_id: int) -> None:
+        """Asks the process to end in order (SIGTERM)."""
+        if self.machines[node_id].is_running:
+            self.world.trace.note("stop", self.host(node_id))
+            self._stops[node_id].set()
+
+    @property
+    def running(self) -> list[int]:
+        """Ids of the nodes whose process runs."""
+        return [node_id for node_id, machine in self.machines.items() if machine.is_running]
+
+    # --- what the cluster is doing
+
+    def active_controller(self) -> int | None:
+        """Id of the active controller with the newest epoch, as the controllers themselves see it."""
+        found: tuple[int, int] | None = None
+        for node_id, controller in self.controllers.items():
+            leadership = controller.log.leadership
+            if leadership.active and (found is None or leadership.epoch > found[0]):
+                found = (leadership.epoch, node_id)
+        return found[1] if found is not None else None
+
+    def leaders(self) -> list[int]:
+        """Ids of the running brokers that lead a partition, ascending."""
+        return [
+            node_id
+            for node_id in sorted(self.brokers)
+            if self.brokers[node_id].is_serving and self.brokers[node_id].context.replicas.leading()
+        ]
+
+    def is_healthy(self) -> bool:
+        """Whether every node runs, every broker serves, and every partition has all its replicas in sync."""
+        if len(self.brokers) < len(self.broker_ids) or self.active_controller() is None:
+            return False
+        if not all(broker.is_serving for broker in self.brokers.values()):
+            return False
+        images = [broker.metadata.image for broker in self.brokers.values()]
+        newest = max(images, key=lambda image: image.offset)
+        if any(broker.fenced for broker in newest.brokers.values()):
+            return False
+        return all(
+            partition.leader >= 0 and len(partition.isr) == len(partition.replicas)
+            for topic in newest.topics_by_name.values()
+            for partition in topic.partitions.values()
+        )
+
+    async def wait_healthy(self, seconds: float) -> None:
+        """Waits until ``is_healthy``; raises ``ClusterNotReadyError`` after ``seconds``."""
+        with trio.move_on_after(seconds):
+            while not self.is_healthy():  # noqa: ASYNC110 - polls many objects that know nothing of each other
+                await trio.sleep(POLL_SECONDS)
+            return
+        raise ClusterNotReadyError(f"the cluster is not healthy after {seconds} s: {self.describe()}")
+
+    def describe(self) -> str:
+        """One line for a report: who runs, who leads, what is not in sync."""
+        parts = [f"running {self.running}", f"controller {self.active_controller()}"]
+        for node_id, broker in sorted(self.brokers.items()):
+            image = broker.metadata.image
+            short = [
+                f"{topic.name}-{number}:leader={partition.leader},isr={list(partition.isr)}"
+                for topic in image.topics_by_name.values()
+                for number, partition in sorted(topic.partitions.items())
+                if len(partition.isr) < len(partition.replicas)
+            ]
+            parts.append(f"broker {node_id} at {image.offset} serving={broker.is_serving} {' '.join(short)}".rstrip())
+        return "; ".join(parts)
+
+    async def create_topic(
+        self, environment: Environment, name: str, partitions: int, configs: Mapping[str, str], seconds: float = 30.0
+    ) -> None:
+        """Creates a topic through any broker, as a client would; an existing one is fine.
+
+        Raises ``ClusterNotReadyError`` if that does not succeed within ``seconds``.
+        """
+        request = CreateTopicsRequest(
+            timeout_ms=5_000,
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=min(3, self.shape.brokers),
+                    configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+                )
+            ],
+        )
+        last = "no broker answered"
+        with trio.move_on_after(seconds):
+            while True:
+                for node_id in self.broker_ids:
+                    try:
+                        connection = await RpcConnection.open(
+                            environment, self.host(node_id), BROKER_PORT, "test-admin", timeout_ms=2_000
+                        )
+                    except (OSError, trio.TooSlowError):
+                        continue
+                    try:
+                        response = await connection.request_as(CreateTopicsResponse, request, timeout_ms=6_000)
+                    except (OSError, trio.TooSlowError) as error:
+                        last = str(error)
+                        continue
+                    finally:
+                        connection.close()
+                    code = ErrorCode(response.topics[0].error_code)
+                    if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                        return
+                    last = f"{code.name}: {response.topics[0].error_message}"
+                await trio.sleep(POLL_SECONDS)
+        raise ClusterNotReadyError(f"topic {name} was not created within {seconds} s: {last}")

@@ -1,0 +1,166 @@
+"""Looks at every node of a simulated cluster after every step and tells the judge (``invariants``) what it sees.
+
+A step is one turn of the event loop. Most steps change nothing that matters, so the observer compares a few numbers
+per replica and reads logs only where a high watermark has moved or a leader begins. It reads what the nodes hold in
+memory and on their disks; it never changes anything and takes nothing from their random streams.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from trio.abc import Instrument
+
+from moldau.records import iterate_batches
+from moldau_jepsen.simulation.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
+
+if TYPE_CHECKING:
+    from moldau_broker.server.broker import Broker
+    from moldau_broker.server.partition import Partition
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+    from moldau_quorum.image import MetadataImage
+    from moldau_quorum.server import ControllerNode
+
+READ_BYTES_MAX = 1 << 30
+METADATA_BYTES_PER_STEP = 1 << 20
+
+
+class _ReplicaView:
+    """What was last seen of one replica of one process."""
+
+    __slots__ = ("key", "leader_epoch", "log_end", "partition", "seen", "verified")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
+        self.seen: tuple[bool, int, int, int] = (False, -2, -1, -1)
+        self.leader_epoch = -2  # of the leadership that was last judged
+        self.verified = -1  # batches below this offset were told to the judge; -1: none
+        self.log_end = 0
+
+
+class ClusterObserver(Instrument):
+    """Watches a cluster. Add it with ``trio.lowlevel.add_instrument``."""
+
+    def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants, *, power_is_safe: bool) -> None:
+        """``power_is_safe``: no replica loses what it told its leader it has, so ``isr-holds`` can be judged."""
+        self._cluster = cluster
+        self._judge = judge
+        self._power_is_safe = power_is_safe
+        self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
+        self._images: dict[int, MetadataImage] = {}
+        self._metadata_read: dict[tuple[int, int], int] = {}
+        self.steps = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        """A step has ended."""
+        self.steps += 1
+        for node_id, broker in self._cluster.brokers.items():
+            self._look_at_broker(node_id, broker)
+        for node_id, controller in self._cluster.controllers.items():
+            self._look_at_controller(node_id, controller)
+
+    # --- controllers
+
+    def _look_at_controller(self, node_id: int, controller: ControllerNode) -> None:
+        leadership = controller.log.leadership
+        if leadership.active:
+            self._judge.controller_active(node_id, leadership.epoch)
+        log = controller.log
+        slot = (node_id, self._cluster.machines[node_id].incarnation)
+        position = self._metadata_read.get(slot, 1)
+        if log.high_watermark >= position:
+            position = max(position, log.log_start_index)
+            found = log.read_committed(position, METADATA_BYTES_PER_STEP)
+            for entry in found.entries:
+                self._judge.metadata_committed(node_id, entry.index, entry.epoch, zlib.crc32(entry.data))
+            self._metadata_read[slot] = found.next_index
+
+    # --- brokers
+
+    def _look_at_broker(self, node_id: int, broker: Broker) -> None:
+        image = broker.metadata.image
+        if self._images.get(node_id) is not image:
+            self._images[node_id] = image
+            self._look_at_image(node_id, image)
+        if not broker.is_built:
+            return
+        incarnation = self._cluster.machines[node_id].incarnation
+        views = self._replicas.setdefault((node_id, incarnation), {})
+        for key, partition in broker.context.replicas.partitions.items():
+            view = views.get(key)
+            if view is None or view.partition is not partition:
+                view = views[key] = _ReplicaView(partition)
+            replica = partition.replica
+            now = (replica.is_leader, replica.state.leader_epoch, replica.high_watermark, replica.log_end_offset)
+            if now != view.seen:
+                view.seen = now
+                self._look_at_replica(node_id, incarnation, view)
+
+    def _look_at_image(self, node_id: int, image: MetadataImage) -> None:
+        judge = self._judge
+        seen_by = f"broker {node_id}"
+        for topic in image.topics_by_name.values():
+            topic_id = topic.topic_id.hex
+            for number, partition in topic.partitions.items():
+                key = PartitionKey(topic.name, number, topic_id)
+                state = PartitionState(
+                    partition.leader, partition.leader_epoch, partition.isr, partition.replicas, partition.elr
+                )
+                judge.partition_state(key, partition.partition_epoch, state, seen_by)
+
+    def _look_at_replica(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
+        judge = self._judge
+        is_leader, leader_epoch, watermark, log_end = view.seen
+        partition = view.partition
+        if is_leader and leader_epoch != view.leader_epoch:
+            view.leader_epoch = leader_epoch
+            judge.leader(view.key, leader_epoch, node_id)
+            start = partition.log.log_start_offset
+            batches = _batches(partition, start, partition.log.log_end_offset)
+            if batches is not None:
+                found = {batch.base_offset: batch for batch in batches}
+                judge.elected(view.key, node_id, leader_epoch, start, found)
+        if is_leader:
+            judge.leader_watermark(view.key, node_id, incarnation, leader_epoch, watermark)
+        view.verified = min(view.verified, log_end)
+        first = max(view.verified, partition.log.log_start_offset)
+        if watermark > first:
+            batches = _batches(partition, first, min(watermark, partition.log.log_end_offset))
+            if batches is not None:
+                judge.committed(view.key, node_id, batches)
+                view.verified = watermark
+                if is_leader and self._power_is_safe:
+                    self._look_at_followers(node_id, view, watermark)
+
+    def _look_at_followers(self, leader_id: int, view: _ReplicaView, watermark: int) -> None:
+        for member in view.partition.replica.state.isr:
+            broker = self._cluster.brokers.get(member)
+            if member == leader_id or broker is None or not broker.is_built:
+                continue
+            partition = broker.context.replicas.partitions.get(view.partition.key)
+            if partition is not None and partition.topic_id == view.partition.topic_id:
+                self._judge.isr_holds(view.key, leader_id, watermark, member, partition.log.log_end_offset)
+
+
+def _batches(partition: Partition, start: int, end: int) -> list[BatchSeen] | None:
+    """Returns the batches of a log from offset ``start`` to ``end`` (exclusive); None if the disk refuses."""
+    found: list[BatchSeen] = []
+    position = start
+    try:
+        while position < end:
+            result = partition.log.read(position, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
+            if not result.ranges:
+                break
+            data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
+            for _, header in iterate_batches(data):
+                if header.next_offset > end:
+                    return found
+                found.append(
+                    BatchSeen(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc)
+                )
+                position = header.next_offset
+    except OSError:
+        return None
+    return found
