@@ -22,31 +22,43 @@ from moldau.protocol.messages.api_versions import (
 )
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.delete_records import DeleteRecordsRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
+from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.join_group import JoinGroupRequest
+from moldau.protocol.messages.leave_group import LeaveGroupRequest
+from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.list_offsets import ListOffsetsRequest
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.schema import Request, Response
-from moldau_broker.server.handlers import configs, forwarded, logs, metadata, offsets, producers
+from moldau_broker.coordinator.completion import Completion
+from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers
 
 if TYPE_CHECKING:
     from moldau_broker.server.context import BrokerContext, Call
 
 Q = TypeVar("Q", bound=Request)
-Outcome = Response | Awaitable[Response]
+Outcome = Response | Completion | Awaitable[Response]
 Handler = Callable[["BrokerContext", Request, "Call"], Outcome]
 
 
@@ -107,6 +119,17 @@ BASE_APIS: tuple[ServedApi, ...] = (
     served(CreateTopicsRequest, forwarded.handle_create_topics),
     served(DeleteTopicsRequest, forwarded.handle_delete_topics),
     served(DeleteRecordsRequest, logs.handle_delete_records),
+    served(FindCoordinatorRequest, groups.handle_find_coordinator),
+    served(JoinGroupRequest, groups.handle_group_request),
+    served(SyncGroupRequest, groups.handle_group_request),
+    served(HeartbeatRequest, groups.handle_group_request),
+    served(LeaveGroupRequest, groups.handle_group_request),
+    served(OffsetCommitRequest, groups.handle_group_request),
+    served(OffsetFetchRequest, groups.handle_group_request),
+    served(OffsetDeleteRequest, groups.handle_group_request),
+    served(DescribeGroupsRequest, groups.handle_group_request),
+    served(ListGroupsRequest, groups.handle_group_request),
+    served(DeleteGroupsRequest, groups.handle_group_request),
     served(InitProducerIdRequest, producers.handle_init_producer_id, last=5),
     served(OffsetForLeaderEpochRequest, offsets.handle_offset_for_leader_epoch),
     served(DescribeConfigsRequest, configs.handle_describe_configs),

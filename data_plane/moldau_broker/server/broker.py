@@ -29,6 +29,8 @@ from moldau.runtime.config import (
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import ServerLimits, serve
 from moldau.runtime.sync import ByteBudget
+from moldau_broker.coordinator.group_config import GroupConfig
+from moldau_broker.coordinator.shell import GroupCoordinator
 from moldau_broker.log.checkpoint import decode_meta_properties, read_file
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
@@ -38,12 +40,13 @@ from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.server.apis import BASE_APIS, api_table
 from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
+from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
 from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
 from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
 from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings, TopicSettings
-from moldau_broker.server.topic_creation import TopicCreation
+from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TopicCreation
 from moldau_quorum.broker_session import (
     BrokerRegistration,
     BrokerSession,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Environment, Listener
     from moldau.runtime.server import Server
     from moldau_broker.log.values import Work
+    from moldau_broker.server.partition import Partition
     from moldau_quorum.image import MetadataDelta
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 10_000.0
@@ -300,7 +304,29 @@ class Broker:
             sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
             producer_ids=ProducerIds(self.broker_id, controller, lambda: self.broker_epoch),
             topic_creation=TopicCreation(controller, follower, self.broker_id),
+            groups=GroupCoordinator(
+                environment=environment,
+                log=InternalTopicLog(OFFSETS_TOPIC, clock, replicas),
+                topics=ImageTopicNames(self.metadata),
+                config=GroupConfig.of(config),
+                partition_count=self._offsets_partitions,
+                logger=EventLogger("moldau.broker.groups", node=self.broker_id),
+            ),
         )
+        replicas.leadership_listeners.append(self._leadership_changed)
+
+    def _offsets_partitions(self) -> int:
+        topic = self.metadata.image.topics_by_name.get(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def _leadership_changed(self, partition: Partition, leads: bool) -> None:
+        if partition.key.topic != OFFSETS_TOPIC:
+            return
+        leader_epoch = partition.replica.state.leader_epoch
+        if leads:
+            self.context.groups.become_leader(partition.key.partition, leader_epoch)
+        else:
+            self.context.groups.resign(partition.key.partition, leader_epoch)
 
     def _topic_settings(self, topic: str) -> TopicSettings:
         config = topic_config(self.context.config, self.metadata.image.topic_config(topic))
@@ -312,6 +338,7 @@ class Broker:
         assert self._fetchers is not None
         replicas = self.context.replicas
         await nursery.start(self._fetchers.run)
+        await nursery.start(self.context.groups.run)
         nursery.start_soon(replicas.produces.run)
         nursery.start_soon(replicas.fetches.run)
         nursery.start_soon(self._isr.run, replicas)

@@ -19,7 +19,9 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.schema import Response
 from moldau.runtime.server import CloseConnection
+from moldau_broker.coordinator.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.apis import api_versions
 from moldau_broker.server.context import Call
@@ -89,9 +91,24 @@ class HandlerAnswer:
         """Runs the handler."""
         assert self._api.handle is not None
         outcome = self._api.handle(self._context, self._request, self._call)
-        assert isinstance(outcome, Awaitable)
+        assert not isinstance(outcome, Response | Completion)
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await outcome
+        return (encode_response(response, self._call.version, self._call.correlation_id),)
+
+
+class CompletionAnswer:
+    """An answer of a coordinator that is not ready yet; the request was taken in already."""
+
+    __slots__ = ("_call", "_completion")
+
+    def __init__(self, completion: Completion, call: Call) -> None:
+        self._completion = completion
+        self._call = call
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Waits for the coordinator, which has its own deadlines."""
+        response = await self._completion.wait()
         return (encode_response(response, self._call.version, self._call.correlation_id),)
 
 
@@ -239,6 +256,10 @@ class BrokerConnection:
         if api.waits:
             return HandlerAnswer(api, self._services.context, request, call)
         outcome = api.handle(self._services.context, request, call)
+        if isinstance(outcome, Completion):
+            if not outcome.is_ready:
+                return CompletionAnswer(outcome, call)
+            outcome = outcome.response()
         assert not isinstance(outcome, Awaitable)
         return (encode_response(outcome, call.version, call.correlation_id),)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config
     from moldau.runtime.environment import Environment
+    from moldau_broker.coordinator.shell import GroupCoordinator
     from moldau_broker.log.manager import LogManager
     from moldau_broker.replication.fetch_session import FetchSessionCache
     from moldau_broker.server.metadata_cache import MetadataCache
@@ -50,6 +51,7 @@ class BrokerContext:
     sessions: FetchSessionCache
     producer_ids: ProducerIds
     topic_creation: TopicCreation
+    groups: GroupCoordinator
 
     def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition:
         """The local replica of a partition that is led here.

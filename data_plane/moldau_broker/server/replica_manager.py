@@ -56,6 +56,14 @@ class ReplicaSettings:
     alter_partition_backoff_ms: float = 50.0
 
 
+class LeadershipListener(Protocol):
+    """Who wants to hear of leadership (coordinators)."""
+
+    def __call__(self, partition: Partition, leads: bool) -> None:
+        """The partition's state was taken over: it is led here (in its present leader epoch) or not (any more)."""
+        ...
+
+
 class Following(Protocol):
     """Who fetches from leaders (``replica_fetcher.ReplicaFetchers``)."""
 
@@ -101,7 +109,7 @@ class ReplicaManager:
         self.fetches: Waiters[WatchKey, FetchOperation] = Waiters(clock, settings.waiting_operations_max)
         self._low_watermark_waiters = 0
         self._low_watermark_changed = Signal()
-        self.leadership_listeners: list[Callable[[Partition, bool], None]] = []
+        self.leadership_listeners: list[LeadershipListener] = []
 
     def connect(self, following: Following) -> None:
         """Sets who fetches for the followers; once, before the first delta."""

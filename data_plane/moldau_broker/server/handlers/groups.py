@@ -1,0 +1,79 @@
+"""FindCoordinator, and the requests to the group coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from moldau_broker.coordinator.partitioning import partition_for
+from moldau_broker.server.handlers.metadata import ensure_offsets_topic
+from moldau_broker.server.topic_creation import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from moldau.protocol.schema import Request
+    from moldau_broker.coordinator.completion import Completion
+    from moldau_broker.server.context import BrokerContext, Call
+
+_GROUP, _TRANSACTION = 0, 1
+_BATCHED = 4
+KEYS_MAX = 1000
+
+
+class _Found(NamedTuple):
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+async def handle_find_coordinator(
+    context: BrokerContext, request: FindCoordinatorRequest, call: Call
+) -> FindCoordinatorResponse:
+    """The leaders of the partitions that hold the groups; the internal topic is created on first use."""
+    keys = request.coordinator_keys if call.version >= _BATCHED else [request.key]
+    if request.key_type == _GROUP and OFFSETS_TOPIC not in context.metadata.image.topics_by_name:
+        await ensure_offsets_topic(context)
+    found = [_find(context, request.key_type, key, call) for key in keys[:KEYS_MAX]]
+    if call.version >= _BATCHED:
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(
+                    key=key,
+                    node_id=coordinator.node_id,
+                    host=coordinator.host,
+                    port=coordinator.port,
+                    error_code=coordinator.error,
+                    error_message=coordinator.message,
+                )
+                for key, coordinator in zip(keys, found, strict=False)
+            ]
+        )
+    only = found[0]
+    return FindCoordinatorResponse(
+        error_code=only.error, error_message=only.message, node_id=only.node_id, host=only.host, port=only.port
+    )
+
+
+def _find(context: BrokerContext, key_type: int, key: str, call: Call) -> _Found:
+    if key_type == _TRANSACTION:
+        message = "this cluster coordinates no transactions"
+        return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
+    if key_type != _GROUP:
+        return _Found(error=ErrorCode.INVALID_REQUEST, message=f"key type {key_type} has no coordinator here")
+    topic = context.metadata.image.topics_by_name.get(OFFSETS_TOPIC)
+    if topic is None or not len(topic.partitions):
+        message = f"{OFFSETS_TOPIC} could not be created: are offsets.topic.replication.factor brokers alive?"
+        return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
+    partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
+    assert partition is not None, "partitions are numbered without gaps"
+    endpoint = context.metadata.endpoint(partition.leader, call.listener_name) if partition.leader >= 0 else None
+    if endpoint is None:
+        return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="its partition has no leader at the moment")
+    return _Found(node_id=partition.leader, host=endpoint.host, port=endpoint.port)
+
+
+def handle_group_request(context: BrokerContext, request: Request, call: Call) -> Completion:
+    """Hands the request to the coordinator at once, so that requests keep their order; its answer may come later."""
+    return context.groups.submit(request, version=call.version, client_id=call.client_id, client_host=call.client_host)

@@ -1,0 +1,113 @@
+"""The coordinators' view of this broker: partitions of an internal topic as logs that can be waited for, and topic
+names.
+
+Implements ``moldau_broker.coordinator.ports`` over the replicas and the metadata image.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import iterate_batches
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.values import AppendOrigin
+from moldau_broker.server.delayed import ProduceOperation, ProduceWait
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau.runtime.environment import Buffer, Clock
+    from moldau_broker.server.metadata_cache import MetadataCache
+    from moldau_broker.server.partition import Partition
+    from moldau_broker.server.replica_manager import ReplicaManager
+
+_WAIT_MS = 600_000.0
+"""How long one stay in the purgatory lasts; a wait goes through as many as it needs."""
+
+
+class InternalTopicLog:
+    """The partitions of one internal topic that are led here."""
+
+    def __init__(self, topic: str, clock: Clock, replicas: ReplicaManager) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._replicas = replicas
+
+    def _led(self, partition: int, leader_epoch: int) -> Partition:
+        found = self._replicas.partitions.get((self._topic, partition))
+        if found is None or not found.is_leader or found.replica.state.leader_epoch != leader_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self._topic}-{partition} is not led here in leader epoch {leader_epoch}",
+            )
+        return found
+
+    def append(self, partition: int, leader_epoch: int, batch: Buffer) -> int:
+        """Appends with acks=all, without waiting; returns the log end offset after the batch."""
+        found = self._led(partition, leader_epoch)
+        info = self._replicas.append_now(found, batch, acks=-1, origin=AppendOrigin.COORDINATOR)
+        return info.next_offset
+
+    async def wait_committed(self, partition: int, leader_epoch: int, end_offset: int) -> None:
+        """Returns when the high watermark is at least ``end_offset``;
+
+        raises ``KafkaError`` when leadership ends first.
+        """
+        replicas = self._replicas
+        while True:
+            found = self._led(partition, leader_epoch)
+            if found.replica.high_watermark >= end_offset:
+                return
+            operation = ProduceOperation({found: ProduceWait(leader_epoch, end_offset, 0)}, lambda _: ())
+            delayed = replicas.produces.watch(operation, (found,), self._clock.monotonic_ms() + _WAIT_MS)
+            try:
+                await operation.wait_finished()
+            finally:
+                replicas.produces.abandon(delayed)
+
+    def log_start_offset(self, partition: int, leader_epoch: int) -> int:
+        """First offset of the log."""
+        return self._led(partition, leader_epoch).log.log_start_offset
+
+    def log_end_offset(self, partition: int, leader_epoch: int) -> int:
+        """Offset after the last record of the log."""
+        return self._led(partition, leader_epoch).log.log_end_offset
+
+    async def read(self, partition: int, leader_epoch: int, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from ``offset`` on, below the high watermark."""
+        found = self._led(partition, leader_epoch)
+        upper = found.replica.high_watermark
+        if offset >= upper:
+            return b""
+        try:
+            result = found.log.read(offset, max_bytes=max_bytes, upper_bound_offset=upper, min_one_batch=True)
+            data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+            raise
+        end = 0
+        for position, header in iterate_batches(data):
+            end = position + header.size_bytes
+        return data[:end]
+
+
+class ImageTopicNames:
+    """Topics as the newest image knows them."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self._metadata = metadata
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name of a topic id."""
+        topic = self._metadata.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of a topic."""
+        topic = self._metadata.image.topics_by_name.get(name)
+        return None if topic is None else topic.topic_id
+
+    def has_partition(self, name: str, partition: int) -> bool:
+        """Whether the partition exists."""
+        return self._metadata.partition(name, partition) is not None
