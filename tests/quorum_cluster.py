@@ -15,6 +15,13 @@ from moldau_quorum.server import run_controller
 PORT = 9093
 
 
+async def eventually(condition, *, timeout_ms: float = 10_000) -> None:
+    """Waits in steps of virtual time until a condition of the world holds."""
+    with trio.fail_after(timeout_ms / 1000):
+        while not condition():  # noqa: ASYNC110 - nothing tells when the insides of a node change
+            await trio.sleep(0.01)
+
+
 class TestController:
     """A controller in a world; ``node`` is its machine, ``running`` what the process exposes."""
 
@@ -139,12 +146,14 @@ class TestCluster:
         return max(leading, key=lambda c: c.running.log.leadership.epoch, default=None)
 
     async def wait_active(self, *, other_than: int = -1) -> TestController:
-        with trio.fail_after(30):
-            while True:
-                found = self.active()
-                if found is not None and found.node_id != other_than:
-                    return found
-                await trio.sleep(0.01)
+        def found() -> bool:
+            active = self.active()
+            return active is not None and active.node_id != other_than
+
+        await eventually(found, timeout_ms=30_000)
+        active = self.active()
+        assert active is not None
+        return active
 
     def client(self, name: str = "admin") -> ControllerClient:
         return ControllerClient(self.world.node(name).environment, self.voters, client_id=name)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -22,6 +21,10 @@ from moldau_quorum.log_engine import (
     VoterEndpoint,
     VoterStatus,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
 
 
 @dataclass

@@ -104,7 +104,7 @@ async def run_controller(
 async def _listen(environment: Environment, config: Config) -> list[tuple[ListenerEndpoint, Listener]]:
     bound: list[tuple[ListenerEndpoint, Listener]] = []
     try:
-        for endpoint in controller_listeners(config):  # what was bound must be closed when the next fails
+        for endpoint in controller_listeners(config):
             bound.append((endpoint, await environment.network.listen(endpoint.host, endpoint.port)))
     except BaseException:
         for _, listener in bound:

@@ -1,17 +1,17 @@
 """Controllers and brokers on a simulated network: registration, topics, failover, fencing, restarts.
 
-Each test runs the production controller and the production broker session; only the disk, the network and time are simulated.
+Each test runs the production controller and the production broker session; only the disk, the network and time are
+simulated.
 """
 
 from __future__ import annotations
 
-import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau_jepsen.simulation.world import run_world
-from quorum_cluster import TestCluster
+from quorum_cluster import TestCluster, eventually
 from quorum_memory_log import MemoryLog
 
 
@@ -44,3 +44,50 @@ def test_brokers_register_and_follow_what_is_created_with_one_controller() -> No
         assert not world.failures
 
     run_world(main, 1)
+
+
+def test_three_controllers_elect_one_and_survive_its_death() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        first = await cluster.wait_active()
+        started = trio.current_time()
+        first.kill()
+        await create(client, topic("after"))
+        assert trio.current_time() - started < 5
+        second = await cluster.wait_active(other_than=first.node_id)
+        assert second.node_id != first.node_id
+        # Nobody is fenced by the move, and everybody sees the new topic.
+        for broker in cluster.brokers.values():
+            with trio.fail_after(5):
+                await broker.follower.wait_until(lambda image: "after" in image.topics_by_name)
+            assert not any(b.fenced for b in broker.follower.image.brokers.values())
+        first.start()
+        await eventually(lambda: first.running and "after" in first.running.machine.image.topics_by_name)
+        assert not world.failures
+
+    run_world(main, 7)
+
+
+def test_a_killed_broker_is_fenced_within_the_grace_period_and_its_partitions_get_other_leaders() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        await create(cluster.client(), topic("t", partitions=30))
+        active = await cluster.wait_active()
+        commands = active.running.active.statistics().commands
+        cluster.brokers[2].node.kill()
+        killed = trio.current_time()
+        observer = cluster.brokers[1].follower
+        with trio.fail_after(3):
+            await observer.wait_until(lambda image: image.brokers[2].fenced)
+        assert 0.25 <= trio.current_time() - killed < 0.6
+        partitions = observer.image.topics_by_name["t"].partitions
+        assert all(partition.leader in (1, 3) and 2 not in partition.isr for partition in partitions.values())
+        assert active.running.active.statistics().commands == commands + 1, "one command moves all leaders"
+
+    run_world(main, 3)

@@ -1,6 +1,6 @@
 """Decisions about moving replicas (KIP-455): start, change, cancel, list.
 
-A move goes through three states of one partition. It begins with ``replicas`` = target followed by those that will leave;
+A move goes through three states of one partition. It begins with ``replicas`` = target and those that will leave;
 ``adding_replicas`` and ``removing_replicas`` name the difference. The leader takes new replicas into the ISR as they
 catch up. When all of them are in it, the change that brings in the last one also drops the leaving replicas
 (``PartitionChange``). Cancelling goes back to what was there before.
