@@ -14,6 +14,14 @@ import time
 WAIT_S = 30.0
 
 
+def create_topic(bootstrap, name, partitions, replicas):
+    """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there)."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(timeout=20)
+
+
 class ConfluentClient:
     """confluent-kafka (librdkafka)."""
 

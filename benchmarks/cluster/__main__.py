@@ -52,7 +52,8 @@ def measure_idle(cluster: LocalCluster, seconds: float) -> list[dict[str, object
 
 def measure_failover(cluster: LocalCluster) -> float:
     """Milliseconds from kill -9 of the leader to the acknowledgement of a record that was sent after it."""
-    AdminClient({"bootstrap.servers": cluster.bootstrap}).create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(20)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(20)
     acknowledged: list[int] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:

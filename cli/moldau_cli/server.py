@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -115,16 +116,27 @@ def _run_node(config: Config, path: str, level: str, parent: int | None) -> int:
     node = _Node(real_environment(), config, parent)
     try:
         trio.run(node.run, strict_exception_groups=True)
-    except BaseException as error:
-        # A refusal to start (a port in use, another node's directory) is told in one line; a node that ran and then
-        # failed shows where, for it is a defect.
+    except BaseException as error:  # noqa: BLE001 - the end of the process: what it says is all that is left
         causes = list(_leaves(error))
-        if node.ready or not all(isinstance(cause, (OSError, ValueError)) for cause in causes):
-            raise
         told = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
-        sys.stderr.write(f"moldau: {path}: {told}\n")
-        return EXIT_USAGE
+        if node.asked_to_stop and not node.ready and all(type(cause) is RuntimeError for cause in causes):
+            return EXIT_DONE  # told to stop while starting: trio complains that a role never said that it had started
+        if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
+            sys.stderr.write(f"moldau: {path}: {told}\n")
+            return EXIT_USAGE
+        # Anything else is a defect, or a disk that failed: show where, and end with one line that says what.
+        traceback.print_exception(error)
+        sys.stderr.write(f"moldau: {path}: the node failed: {told}\n")
+        return EXIT_FAILED
     return EXIT_DONE if node.asked_to_stop else EXIT_FAILED
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """With what a node refuses to start: a port in use, another node's directory, a damaged file."""
+    from moldau_quorum.log_engine import LogDamagedError
+    from moldau_quorum.node_directory import NodeDirectoryError
+
+    return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -137,7 +149,9 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _describe(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    expected = isinstance(error, _refusals())
+    return text if text and expected else f"{type(error).__name__} {text}".strip()
 
 
 class _Node:

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from interop_clients import create_topic
 from moldau_jepsen.testing import cluster
 
 PARTITIONS = 3
@@ -21,9 +22,6 @@ def bootstrap():
 @pytest.fixture
 def topic(bootstrap):
     """A fresh topic of three partitions and three replicas, made by the librdkafka admin client."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     name = f"interop-{next(_numbers)}"
-    made = AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(name, PARTITIONS, 3)])
-    made[name].result(timeout=20)
+    create_topic(bootstrap, name, PARTITIONS, 3)
     return name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interop_clients import ConfluentClient
+from interop_clients import ConfluentClient, create_topic
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
@@ -129,9 +129,7 @@ def test_producing_to_an_unknown_topic_is_refused_by_name(small):
 
 
 def test_the_cluster_still_serves_after_all_that(small):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    AdminClient({"bootstrap.servers": small.bootstrap}).create_topics([NewTopic("after", 1, 1)])["after"].result(20)
+    create_topic(small.bootstrap, "after", 1, 1)
     client = ConfluentClient(small.bootstrap)
     placed = client.produce("after", [(b"k", b"v", [])])
     assert [(p, o, v) for p, o, _, v, _ in client.consume("after", 1, 1)] == placed
@@ -189,10 +187,8 @@ def test_one_directory_serves_one_process(small, tmp_path):
 
 
 def test_data_survives_a_stop_and_a_start_of_everything(stopped):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     stopped.start_all()
-    AdminClient({"bootstrap.servers": stopped.bootstrap}).create_topics([NewTopic("kept", 1, 1)])["kept"].result(20)
+    create_topic(stopped.bootstrap, "kept", 1, 1)
     client = ConfluentClient(stopped.bootstrap)
     placed = client.produce("kept", [(b"k", b"v%d" % n, []) for n in range(10)])
     assert stopped.stop_all() == []

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from interop_clients import ConfluentClient, wait_until
+from interop_clients import ConfluentClient, create_topic, wait_until
 from moldau_jepsen.launcher.process import ProcessState
 
 pytestmark = pytest.mark.processes
@@ -69,10 +69,7 @@ class Load(threading.Thread):
 @pytest.fixture
 def cluster(moldau_cluster_factory):
     running = moldau_cluster_factory(brokers=3, controllers=3)
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    made = AdminClient({"bootstrap.servers": running.bootstrap}).create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
-    made[TOPIC].result(timeout=20)
+    create_topic(running.bootstrap, TOPIC, PARTITIONS, 3)
     return running
 
 
