@@ -290,6 +290,7 @@ class Broker:
             lambda: self.broker_epoch,
         )
         replicas.connect(self._fetchers)
+        self.metadata.is_suspect = self._fetchers.is_suspect
         self._context = BrokerContext(
             environment=environment,
             config=config,
@@ -428,6 +429,8 @@ class Broker:
         assert self._fetchers is not None
         for broker_id in delta.changed_brokers:
             before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
+            if after is None or after.fenced:
+                self._fetchers.trust(broker_id)  # the controller has judged
             if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
                 self._fetchers.broker_changed(broker_id)
 

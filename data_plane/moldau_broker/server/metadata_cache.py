@@ -9,6 +9,8 @@ from moldau.protocol.hot import NodeEndpointResult
 from moldau_quorum.image import MetadataImage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau_broker.server.partition import Partition
     from moldau_quorum.image import PartitionImage, TopicImage
     from moldau_quorum.records import Endpoint
@@ -22,6 +24,7 @@ class MetadataCache:
         self._broker_id = broker_id
         self._inter_broker_listener = inter_broker_listener
         self._rack_aware_reads = rack_aware_reads
+        self.is_suspect: Callable[[int], bool] = lambda _: False
 
     def topic(self, raw_topic: bytes, *, by_id: bool) -> TopicImage | None:
         """A topic by what stands on the wire: its name or its 16-byte id."""
@@ -44,6 +47,14 @@ class MetadataCache:
         broker = self.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(self._inter_broker_listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def can_lead(self, broker_id: int) -> bool:
+        """Whether clients may be sent to the broker as a leader: it is alive, and did not die a moment ago.
+
+        A client that is told the dead leader's name once more often does not ask again for a second; one that is told
+        that there is no leader at the moment asks until there is one.
+        """
+        return self.is_alive(broker_id) and not self.is_suspect(broker_id)
 
     def is_alive(self, broker_id: int) -> bool:
         """Whether the broker is registered and not fenced."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 8
 CONNECT_TIMEOUT_MS = 5_000.0
+SUSPICION_MS = 2_000.0
+"""How long a broker that dropped our connection counts as dying; by then the controller has decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class ReplicaFetchers:
         self._sources: dict[int, _Source] = {}
         self._source_of: dict[TopicPartition, int] = {}
         self._broker_epoch = broker_epoch
+        self._suspects: dict[int, float] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
@@ -128,6 +131,23 @@ class ReplicaFetchers:
             source.core.hurry()
             source.work.notify()
 
+    def is_suspect(self, broker_id: int) -> bool:
+        """Whether the process of a broker seems to have died a moment ago, so that a new leader is about to be elected.
+
+        True for a short time after it dropped or refused our connection, which a broker that lives does not do.
+        """
+        until_ms = self._suspects.get(broker_id)
+        return until_ms is not None and self._environment.clock.monotonic_ms() < until_ms
+
+    def suspect(self, broker_id: int) -> None:
+        """The broker dropped our connection; only the first drop in a row counts."""
+        if broker_id not in self._suspects:
+            self._suspects[broker_id] = self._environment.clock.monotonic_ms() + SUSPICION_MS
+
+    def trust(self, broker_id: int) -> None:
+        """The broker has answered."""
+        self._suspects.pop(broker_id, None)
+
     def _source(self, broker_id: int) -> _Source:
         source = self._sources.get(broker_id)
         if source is None:
@@ -169,6 +189,8 @@ class _Source:
                         await self._fetch(request)
                     except (OSError, EOFError, trio.TooSlowError, KafkaError) as error:
                         self._logger.info("fetch-failed", error=error)
+                        if isinstance(error, ConnectionError):
+                            self._fetchers.suspect(self._broker_id)
                         self._disconnect()
                         self.core.request_failed(clock.monotonic_ms())
             finally:
@@ -211,6 +233,7 @@ class _Source:
         pending = connection.submit(self._message(request), FETCH_VERSION)
         response = await pending.wait(settings.fetch_wait_max_ms + settings.socket_timeout_ms)
         answer = cast("FetchResponse", response)
+        self._fetchers.trust(self._broker_id)
         now_ms = self._environment.clock.monotonic_ms()
         error = ErrorCode(answer.error_code)
         if error is not ErrorCode.NONE:

@@ -155,7 +155,7 @@ def _topic(context: BrokerContext, topic: TopicImage, request: MetadataRequest, 
 
 def _partition(context: BrokerContext, index: int, partition: PartitionImage, call: Call) -> MetadataResponsePartition:
     leader, error = partition.leader, ErrorCode.NONE
-    if leader < 0 or not context.metadata.is_alive(leader):
+    if leader < 0 or not context.metadata.can_lead(leader):
         leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
     elif context.metadata.endpoint(leader, call.listener_name) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if call.version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
