@@ -105,7 +105,7 @@ async def _listen(environment: Environment, config: Config) -> list[tuple[Listen
     bound: list[tuple[ListenerEndpoint, Listener]] = []
     try:
         for endpoint in controller_listeners(config):
-            bound.append((endpoint, await environment.network.listen(endpoint.host, endpoint.port)))
+            bound.append((endpoint, await environment.network.listen(endpoint.host, endpoint.port)))  # noqa: PERF401
     except BaseException:
         for _, listener in bound:
             listener.close()
