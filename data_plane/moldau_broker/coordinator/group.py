@@ -207,10 +207,14 @@ class Group:
         return self.protocol_type is None
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member of a consumer group reads the topic; other protocol types say nothing about topics."""
+        """Whether a member of a consumer group reads the topic; other protocol types say nothing about topics.
+
+        A member whose metadata cannot be read may read anything.
+        """
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
             return False
-        return any(topic in subscribed_topics(m.metadata(self.protocol_name)) for m in self.members.values())
+        subscriptions = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+        return any(topics is None or topic in topics for topics in subscriptions)
 
     def snapshot(self) -> GroupMetadataValue:
         """The group as its record says it."""
@@ -267,13 +271,16 @@ class Group:
         return group
 
 
-def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
-    """Topics of a consumer's metadata; none if it is not readable (clients may put anything there)."""
+def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
+    """Topics of a consumer's metadata; None if it is not readable (clients may put anything there)."""
     if len(metadata) < 2:
-        return ()
+        return None
     version = int.from_bytes(metadata[:2], "big", signed=True)
-    known = ConsumerProtocolSubscription.__versions__
+    if version < 0:
+        return None
     try:
-        return tuple(decode(ConsumerProtocolSubscription, min(max(version, 0), known.last), metadata, 2).topics)
+        # Later versions only append fields, so what a newer client wrote is read as the newest version known here.
+        known = min(version, ConsumerProtocolSubscription.__versions__.last)
+        return tuple(decode(ConsumerProtocolSubscription, known, metadata, 2).topics)
     except DecodeError:
-        return ()
+        return None

@@ -162,7 +162,7 @@ class Membership:
             self._output.answer(request_id, self._join_answer(group, member, context.version))
             self._renew_session(group, member, moment)
             return ErrorCode.NONE
-        self._update_member(group, member, request_id, request, context)
+        self._update_member(group, member, request_id, request, context, moment)
         self._prepare_rebalance(group, moment)
         self._complete_join_if_ready(group, moment)
         return ErrorCode.NONE
@@ -192,13 +192,18 @@ class Membership:
         group.add(member, request.protocol_type)
         if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is not None:
             group.new_member_added = True
-        deadline = moment.now_ms + self._config.new_member_join_timeout_ms
-        self.deadlines.set((_MEMBER, group.group_id, member_id), deadline)
+        self._expire_newcomer(group, member, moment)
         self._prepare_rebalance(group, moment)
         self._complete_join_if_ready(group, moment)
 
     def _update_member(
-        self, group: Group, member: Member, request_id: int, request: JoinGroupRequest, context: RequestContext
+        self,
+        group: Group,
+        member: Member,
+        request_id: int,
+        request: JoinGroupRequest,
+        context: RequestContext,
+        moment: Moment,
     ) -> None:
         """Takes what a rejoining member says now; a join of it that still waits is told to rejoin."""
         self._abandon(member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -208,7 +213,10 @@ class Membership:
         member.client_id = context.client_id
         member.client_host = context.client_host
         member.join_request = (request_id, context.version)
-        self.deadlines.cancel((_MEMBER, group.group_id, member.member_id))
+        if member.is_new:
+            self._expire_newcomer(group, member, moment)
+        else:
+            self.deadlines.cancel((_MEMBER, group.group_id, member.member_id))
 
     def _replace_static(
         self,
@@ -226,7 +234,7 @@ class Membership:
         self._abandon(old, ErrorCode.FENCED_INSTANCE_ID)
         self.deadlines.cancel((_MEMBER, group.group_id, old.member_id))
         member = group.replace_static(old, member_id)
-        self._update_member(group, member, request_id, request, context)
+        self._update_member(group, member, request_id, request, context, moment)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
             self._prepare_rebalance(group, moment)
             self._complete_join_if_ready(group, moment)
@@ -536,6 +544,11 @@ class Membership:
 
     def _renew_session(self, group: Group, member: Member, moment: Moment) -> None:
         self.deadlines.set((_MEMBER, group.group_id, member.member_id), moment.now_ms + member.session_timeout_ms)
+
+    def _expire_newcomer(self, group: Group, member: Member, moment: Moment) -> None:
+        """A member that waits for its first answer and sends no heartbeats; its client may be gone."""
+        deadline = moment.now_ms + self._config.new_member_join_timeout_ms
+        self.deadlines.set((_MEMBER, group.group_id, member.member_id), deadline)
 
     # Removal
 
