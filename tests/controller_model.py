@@ -82,7 +82,9 @@ class ModelController:
 
     # --- shorthands
 
-    def register(self, broker_id: int, *, incarnation: int = 1, previous_epoch: int = -1, rack: str | None = None, **more):
+    def register(
+        self, broker_id: int, *, incarnation: int = 1, previous_epoch: int = -1, rack: str | None = None, **more
+    ):
         request = BrokerRegistrationRequest(
             broker_id=broker_id,
             cluster_id=more.pop("cluster_id", "cluster"),

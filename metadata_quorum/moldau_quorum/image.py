@@ -332,7 +332,7 @@ class ImageEditor:
         if isinstance(first, r.ControllerChangeRecord):
             accepted = first.epoch == command.controller_epoch > epoch and command.sequence == 0
         else:
-            accepted = command.controller_epoch == epoch and command.sequence == sequence + 1
+            accepted = 0 < epoch == command.controller_epoch and command.sequence == sequence + 1
         if not accepted:
             self._accepted = False
             return False

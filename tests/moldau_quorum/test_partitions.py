@@ -246,8 +246,9 @@ def test_lowering_min_insync_replicas_ends_the_promise_of_the_elr_in_the_same_co
 class PartitionMachine(RuleBasedStateMachine):
     """Brokers come, go and lose state at random; a model remembers who has each acknowledged record.
 
-    The model of the data: a record is acknowledged by the ISR of its moment, if that has ``min.insync.replicas`` members. A
-    replica that joins the ISR has everything; one that restarts uncleanly keeps only what it had before, minus its tail.
+    The model of the data: a record is acknowledged by the ISR of its moment, if that has ``min.insync.replicas``
+    members. A replica that joins the ISR has everything; one that restarts uncleanly keeps only what it had before,
+    minus its tail.
     """
 
     BROKERS = (1, 2, 3)
