@@ -21,21 +21,31 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 import lz4.frame
 import msgpack
 
+from moldau.cluster.metadata import TopicPartition
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+__all__ = [
+    "HistoryError",
+    "HistoryFile",
+    "HistoryWriter",
+    "Kind",
+    "MicroOperation",
+    "Operation",
+    "Poll",
+    "Send",
+    "Status",
+    "TopicPartition",
+    "read_history",
+    "write_history",
+]
 
 MAGIC = b"moldau-history 1\n"
 FRAME_OPERATIONS = 4096
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH_BYTES = 4
-
-
-class TopicPartition(NamedTuple):
-    """One partition."""
-
-    topic: str
-    partition: int
 
 
 class Status(enum.Enum):

@@ -1,0 +1,301 @@
+"""The queue workload: unique values are sent to partitions and read back, by hand-assigned readers and by a group.
+
+Each value is sent to one partition that is drawn for it, so order within a partition is known exactly. Senders keep a
+few records in flight, as applications do. Readers either assign all partitions to themselves or share them in a
+group. Clients crash: they are abandoned without closing, and a successor with a new number takes over. In the final
+phase every partition is read from its beginning until every acknowledged offset has been passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.consumer import Consumer
+from moldau.producer import Producer
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from moldau.consumer import ConsumedBatch
+    from moldau.producer import Delivery
+    from moldau.runtime.environment import Environment
+    from moldau_jepsen.workloads.recorder import Recorder
+
+VALUE_BYTES = 8
+POLL_TIMEOUT_MS = 500.0
+GROUP = "chaos-readers"
+
+CERTAINLY_NOT_WRITTEN = frozenset(
+    (
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
+)
+"""Errors after which no attempt can have been written. Everything else leaves the outcome unknown."""
+
+
+_Life = Callable[[int, "random.Random"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """How the workload behaves."""
+
+    topic: str = "queue"
+    partitions: int = 4
+    senders: int = 3
+    assigned_readers: int = 1
+    group_readers: int = 2
+    sends_per_second: float = 150.0
+    """Of each sender, on average."""
+    in_flight_max: int = 8
+    """Sends of one sender whose outcome is awaited together."""
+    crash_every_s: float = 20.0
+    """Mean time until a client is abandoned; 0 for never."""
+    padding_bytes: int = 0
+    """Bytes behind the value."""
+    producer: Mapping[str, object] = field(default_factory=dict)
+    consumer: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """All partitions of the topic."""
+        return [TopicPartition(self.topic, number) for number in range(self.partitions)]
+
+
+class QueueWorkload:
+    """All clients of one run."""
+
+    def __init__(self, environment: Environment, bootstrap: str, options: QueueOptions, recorder: Recorder) -> None:
+        """``environment`` is that of the clients' machine."""
+        self._environment = environment
+        self._bootstrap = bootstrap
+        self._options = options
+        self._recorder = recorder
+        self._stopping = trio.Event()
+
+    def stop(self) -> None:
+        """Lets all clients end after what they have under way."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Runs senders and readers until ``stop``; returns when the last outcome is known."""
+        options = self._options
+        async with trio.open_nursery() as nursery:
+            for _ in range(options.senders):
+                nursery.start_soon(self._lives, self._send_until)
+            for _ in range(options.assigned_readers):
+                nursery.start_soon(self._lives, self._read_assigned)
+            for _ in range(options.group_readers):
+                nursery.start_soon(self._lives, self._read_in_group)
+
+    async def _lives(self, live: _Life) -> None:
+        """One client after the other: each lives until it crashes or the run stops."""
+        draw = self._environment.random
+        while not self._stopping.is_set():
+            process = self._recorder.new_process()
+            crash_every_s = self._options.crash_every_s
+            span = draw.expovariate(1 / crash_every_s) if crash_every_s > 0 else float("inf")
+            with trio.move_on_after(span) as scope:
+                await live(process, draw)
+            if scope.cancelled_caught:
+                now = self._recorder.now_ms()
+                self._recorder.operation(process, Kind.CRASH, Status.INFO, now, error="abandoned")
+
+    # -- senders -----------------------------------------------------------------------------------------------------
+
+    async def _send_until(self, process: int, draw: random.Random) -> None:
+        options = self._options
+        config = {"acks": "all", "linger.ms": 2, **options.producer, "bootstrap.servers": self._bootstrap}
+        under_way: list[_Sent] = []
+        try:
+            async with Producer(config, environment=self._environment) as producer:
+                while not self._stopping.is_set():
+                    for _ in range(draw.randint(1, options.in_flight_max)):
+                        await self._send_one(process, producer, draw, under_way)
+                    while under_way:
+                        await self._settle(process, under_way)
+                    await trio.sleep(draw.expovariate(options.sends_per_second / (options.in_flight_max / 2 + 0.5)))
+        except KafkaError as error:  # the producer itself failed for good; its sends are told below
+            self._forget(process, under_way, f"{error.code.name}: {error}")
+        except trio.Cancelled:
+            self._forget(process, under_way, "the client crashed")
+            raise
+
+    async def _send_one(self, process: int, producer: Producer, draw: random.Random, under_way: list[_Sent]) -> None:
+        partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
+        value = self._recorder.new_value(partition)
+        sent = _Sent(partition=partition, value=value, begun_ms=self._recorder.now_ms())
+        under_way.append(sent)
+        payload = value.to_bytes(VALUE_BYTES, "big") + bytes(self._options.padding_bytes)
+        try:
+            sent.delivery = await producer.send(partition.topic, payload, partition=partition.partition)
+        except KafkaError as error:  # no metadata or no memory in time: it was never handed over
+            under_way.remove(sent)
+            self._tell(process, sent, Status.FAIL, None, f"{error.code.name}: {error}")
+
+    async def _settle(self, process: int, under_way: list[_Sent]) -> None:
+        """Awaits the oldest send and tells its outcome."""
+        sent = under_way[0]
+        assert sent.delivery is not None
+        try:
+            metadata = await sent.delivery
+        except KafkaError as error:
+            status = Status.FAIL if error.code in CERTAINLY_NOT_WRITTEN else Status.INFO
+            under_way.pop(0)
+            self._tell(process, sent, status, None, f"{error.code.name}: {error}")
+        else:
+            under_way.pop(0)
+            self._tell(process, sent, Status.OK, metadata.offset if metadata.offset >= 0 else None, "")
+
+    def _forget(self, process: int, under_way: list[_Sent], why: str) -> None:
+        for sent in under_way:
+            self._tell(process, sent, Status.INFO, None, why)
+        under_way.clear()
+
+    def _tell(self, process: int, sent: _Sent, status: Status, offset: int | None, error: str) -> None:
+        part = Send(sent.partition, sent.value, offset)
+        self._recorder.operation(process, Kind.SEND, status, sent.begun_ms, part, error=error)
+
+    # -- readers -----------------------------------------------------------------------------------------------------
+
+    def _consumer(self, **more: object) -> Consumer:
+        config = {
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            **self._options.consumer,
+            **more,
+            "bootstrap.servers": self._bootstrap,
+        }
+        return Consumer(config, environment=self._environment)
+
+    async def _read_assigned(self, process: int, draw: random.Random) -> None:
+        partitions = self._options.topic_partitions
+        async with self._consumer() as consumer:
+            begun = self._recorder.now_ms()
+            consumer.assign(partitions)
+            self._recorder.operation(process, Kind.ASSIGN, Status.OK, begun, partitions=tuple(partitions))
+            while not self._stopping.is_set():
+                await self._poll_once(process, consumer)
+
+    async def _poll_once(self, process: int, consumer: Consumer, *, rebalanced: bool = False) -> None:
+        begun = self._recorder.now_ms()
+        try:
+            batches = await consumer.poll(POLL_TIMEOUT_MS)
+        except KafkaError as error:
+            text = f"{error.code.name}: {error}"
+            self._recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text, rebalanced=rebalanced)
+            await trio.sleep(0.1)
+            return
+        if batches or rebalanced:
+            self._recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches), rebalanced=rebalanced)
+
+    async def _read_in_group(self, process: int, draw: random.Random) -> None:
+        async with self._consumer(**{"group.id": GROUP}) as consumer:
+            consumer.subscribe([self._options.topic])
+            generation = -1
+            while not self._stopping.is_set():
+                before = consumer.group_generation
+                begun = self._recorder.now_ms()
+                try:
+                    batches = await consumer.poll(POLL_TIMEOUT_MS)
+                except KafkaError as error:
+                    text = f"{error.code.name}: {error}"
+                    self._recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text, rebalanced=True)
+                    await trio.sleep(0.1)
+                    continue
+                moved = consumer.group_generation != generation
+                if moved:
+                    generation = consumer.group_generation
+                    owned = tuple(TopicPartition(*partition) for partition in consumer.assignment)
+                    self._recorder.operation(
+                        process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=generation
+                    )
+                if batches:
+                    rebalanced = moved or before != generation
+                    part = polled(batches)
+                    self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=rebalanced)
+                    if draw.random() < 0.3:
+                        await self._commit(consumer)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        try:
+            await consumer.commit()
+        except KafkaError:
+            return  # a rebalance or a lost coordinator: the records will be read again, which this workload allows
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def final_read(self, timeout_s: float) -> None:
+        """Reads every partition from its beginning until every acknowledged offset was passed.
+
+        Records one operation that is not OK when that does not happen within ``timeout_s``.
+        """
+        process = self._recorder.new_process()
+        partitions = self._options.topic_partitions
+        wanted = {partition: self._recorder.acknowledged_end.get(partition, 0) for partition in partitions}
+        begun = self._recorder.now_ms()
+        position = dict.fromkeys(partitions, 0)
+        with trio.move_on_after(timeout_s) as scope:
+            async with self._consumer() as consumer:
+                consumer.assign(partitions)
+                ends = await self._end_offsets(consumer, partitions)
+                while any(position[part] < max(wanted[part], ends[part]) for part in partitions):
+                    begun_poll = self._recorder.now_ms()
+                    try:
+                        batches = await consumer.poll(POLL_TIMEOUT_MS)
+                    except KafkaError:
+                        await trio.sleep(0.1)  # bounded by the deadline above
+                        continue
+                    if batches:
+                        part = polled(batches)
+                        self._recorder.operation(process, Kind.POLL, Status.OK, begun_poll, part, final=True)
+                    for partition in partitions:
+                        reached = consumer.position_nowait(partition)
+                        position[partition] = max(position[partition], reached or 0)
+        if scope.cancelled_caught:
+            missing = {
+                f"{part.topic}-{part.partition}": f"at {position[part]} of {wanted[part]}"
+                for part in partitions
+                if position[part] < wanted[part]
+            }
+            text = f"not at the end after {timeout_s} s: {missing}"
+            self._recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
+
+    async def _end_offsets(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks; records of unknown outcome may lie beyond what was acknowledged and are read too."""
+        while True:
+            try:
+                ends = await consumer.end_offsets(partitions)
+            except KafkaError:
+                await trio.sleep(0.2)  # bounded by the caller's deadline
+                continue
+            return {partition: ends[partition] for partition in partitions}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    partition: TopicPartition
+    value: int
+    begun_ms: float
+    delivery: Delivery | None = None
+
+
+def polled(batches: Sequence[ConsumedBatch]) -> Poll:
+    """What a poll returned, in the history's form."""
+    records: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for batch in batches:
+        pairs = records.setdefault(TopicPartition(batch.topic, batch.partition), [])
+        for record in batch.records:
+            pairs.append((record.offset, int.from_bytes((record.value or b"")[:VALUE_BYTES], "big")))
+    return Poll(tuple((partition, tuple(pairs)) for partition, pairs in records.items()))
