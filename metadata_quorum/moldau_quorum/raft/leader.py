@@ -138,12 +138,12 @@ class LeaderRole:
         while progress.next <= core.log.last_index:
             if progress.state is ProgressState.SNAPSHOT:
                 return self._send_piece(member, progress) or sent
-            if not progress.room(limits.append_messages_in_flight_max, limits.append_bytes_in_flight_max):
-                break
             if progress.next <= core.log.base_index:
                 assert core.snapshot is not None, "what was cut off is in a snapshot"
                 progress.become_snapshot(core.snapshot)
                 continue
+            if not progress.room(limits.append_messages_in_flight_max, limits.append_bytes_in_flight_max):
+                break
             entries = core.log.slice(progress.next, core.log.last_index, limits.append_bytes_max)
             self._send_append(member, progress, progress.next - 1, entries)
             progress.sent(entries[-1].index, sum(entry.size_bytes for entry in entries))
@@ -219,11 +219,17 @@ class LeaderRole:
             self._on_refusal(progress, response)
             return
         match_index = min(response.match_index, core.log.last_index)
-        if progress.state is ProgressState.SNAPSHOT:
-            if match_index < core.log.base_index:
-                return
+        if progress.snapshot is not None:
             progress.match = max(progress.match, match_index)
-            progress.become_replicate()
+            if match_index >= core.log.base_index:
+                progress.become_replicate()
+            elif match_index >= progress.snapshot.index:
+                assert core.snapshot is not None, "what was cut off is in a snapshot"
+                progress.become_snapshot(core.snapshot)  # the log went on meanwhile, and was cut
+                self._flush_wanted = True
+                return
+            else:
+                return
         if progress.accepted(match_index):
             self.advance_commit()
         if progress.match == core.log.last_index:

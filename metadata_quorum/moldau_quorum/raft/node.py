@@ -43,7 +43,7 @@ from moldau_quorum.raft.snapshot_store import (
     remove_older_snapshots,
 )
 from moldau_quorum.raft.types import Configuration, EntryKind, SnapshotPoint, configuration_of
-from moldau_quorum.raft.wal import SyncWork, WriteAheadLog
+from moldau_quorum.raft.wal import SyncWork, WriteAheadLog, make_durable_directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,6 +105,7 @@ class RaftNode:
         self._config = config
         self._machine = machine
         self._directory = config.directory
+        make_durable_directories(disk, self._directory)
         self.snapshot_reader = open_newest_snapshot(disk, self._directory)
         self._wal, hard_state, log = WriteAheadLog.open(disk, self._directory, config.limits.segment_bytes)
         point = self.snapshot_reader.point if self.snapshot_reader is not None else None

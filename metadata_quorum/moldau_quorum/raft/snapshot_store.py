@@ -177,7 +177,6 @@ def open_newest_snapshot(disk: Disk, directory: str) -> SnapshotFileReader | Non
     Raises:
         LogDamagedError: it is damaged.
     """
-    disk.make_directories(directory)
     for name in disk.list_directory(directory):
         if name.endswith(".part"):
             disk.remove(f"{directory}/{name}")

@@ -37,6 +37,17 @@ _RESET: Final = struct.Struct("<QQ")
 _KINDS: Final = frozenset(int(kind) for kind in EntryKind)
 
 
+def make_durable_directories(disk: Disk, path: str) -> None:
+    """Creates a directory and its parents where missing; their names are durable on return. Blocks."""
+    missing = []
+    while not disk.exists(path):
+        missing.append(path)
+        path = path.rsplit("/", 1)[0] or "/"
+    for directory in reversed(missing):
+        disk.make_directories(directory)
+        disk.sync_directory(directory.rsplit("/", 1)[0] or "/")
+
+
 @dataclass(slots=True, kw_only=True)
 class _Segment:
     sequence: int
@@ -94,7 +105,6 @@ class WriteAheadLog:
             LogDamagedError: a record that had been durable is invalid, or a segment is missing.
         """
         wal = cls(disk, directory, segment_bytes)
-        disk.make_directories(directory)
         sequences = sorted(
             int(name[4:-4]) for name in disk.list_directory(directory) if name[:4] == "log-" and name[-4:] == ".wal"
         )
@@ -106,6 +116,8 @@ class WriteAheadLog:
         log, wal._log = wal._log, EntryLog()
         wal._last_index, wal._last_epoch = log.last_index, log.last_epoch
         if wal._file is None:
+            if wal._sealed:
+                wal._settle(wal._sealed[-1])
             wal._begin_segment(wal._sealed[-1].sequence + 1 if wal._sealed else 1)
         work = wal.begin_sync()
         if work is not None:
@@ -142,6 +154,13 @@ class WriteAheadLog:
         else:
             file.close()
             self._sealed.append(segment)
+
+    def _settle(self, segment: _Segment) -> None:
+        """The segment after this one was torn away: what was read of this one, a mark at its end, may be cached only."""
+        file = self._disk.open(segment.path, OpenMode.WRITE)
+        file.truncate(segment.size)
+        file.sync()
+        file.close()
 
     def _check_torn(self, segment: _Segment, buffer: bytes) -> None:
         proof = proof_of_damage(segment.sequence, buffer, segment.size)
