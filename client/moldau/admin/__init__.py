@@ -1,0 +1,52 @@
+"""The admin client and the values it takes and returns."""
+
+from moldau.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, AdminError
+from moldau.admin.groups import Admin
+from moldau.admin.values import (
+    ClusterDescription,
+    ConfigAlteration,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    CreatedTopic,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    LogDirDescription,
+    LogDirPartition,
+    NewTopic,
+    PartitionDescription,
+    PartitionReassignment,
+    QuorumDescription,
+    QuorumReplica,
+    ResourceType,
+    TopicDescription,
+    TopicListing,
+)
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Admin",
+    "AdminError",
+    "ClusterDescription",
+    "ConfigAlteration",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "LogDirDescription",
+    "LogDirPartition",
+    "NewTopic",
+    "PartitionDescription",
+    "PartitionReassignment",
+    "QuorumDescription",
+    "QuorumReplica",
+    "ResourceType",
+    "TopicDescription",
+    "TopicListing",
+]

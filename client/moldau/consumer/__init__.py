@@ -1,0 +1,15 @@
+"""The consumer: positions, chunks, assignors and membership (pure), fetcher, group client and ``Consumer`` (trio)."""
+
+from moldau.consumer.consumer import ConsumedBatch, ConsumedColumns, Consumer
+from moldau.consumer.fetcher import CommittedOffset, LogTruncatedError, OffsetOutOfRangeError
+from moldau.consumer.group import CommitFailedError
+
+__all__ = [
+    "CommitFailedError",
+    "CommittedOffset",
+    "ConsumedBatch",
+    "ConsumedColumns",
+    "Consumer",
+    "LogTruncatedError",
+    "OffsetOutOfRangeError",
+]

@@ -1,0 +1,722 @@
+"""The consumer: reads partitions that it is assigned, or that its group assigns to it.
+
+    async with Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "readers"}) as consumer:
+        consumer.subscribe(["flights"])
+        async for batch in consumer:
+            for record in batch.records:
+                ...
+
+Records are fetched ahead in the background and handed out by ``poll``, a run of one partition at a time. ``poll`` is
+also where a group rebalances (callbacks run inside it) and where positions are committed in the background, so what
+one poll returned counts as processed when the next one begins: at least once, as with Kafka's own consumer. A member
+that does not poll within ``max.poll.interval.ms`` leaves its group; heartbeats go on by themselves in between.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import trio
+
+from moldau.cluster.background import Background
+from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.metadata import PartitionInfo, TopicPartition
+from moldau.cluster.offsets import list_offsets
+from moldau.consumer.assignors import assignors_of
+from moldau.consumer.fetcher import CommittedOffset, Fetcher
+from moldau.consumer.group import CommitFailedError, GroupClient
+from moldau.consumer.membership import GroupIdentity, Membership, MemberState
+from moldau.consumer.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import ColumnBuilder, Columns, CorruptRecordError, Record
+from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from moldau.runtime.environment import Environment
+
+T = TypeVar("T")
+
+RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedBatch:
+    """Records of one partition, in order. ``next_offset`` is the position behind them."""
+
+    topic: str
+    partition: int
+    records: list[Record]
+    next_offset: int
+    leader_epoch: int
+    high_watermark: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedColumns:
+    """Records of one partition as columns in Arrow's layout (see ``moldau.records.columns``)."""
+
+    topic: str
+    partition: int
+    columns: Columns
+    next_offset: int
+    high_watermark: int
+
+
+class _Join:
+    """A join in the background. ``assigned`` or ``error`` is set when ``finished`` is."""
+
+    __slots__ = ("assigned", "error", "finished", "scope")
+
+    def __init__(self) -> None:
+        self.finished = trio.Event()
+        self.scope = trio.CancelScope()
+        self.assigned: list[TopicPartition] = []
+        self.error: KafkaError | None = None
+
+
+def duration_ms(text: str) -> int:
+    """Parses an ISO 8601 duration of days, hours, minutes and seconds. Raises ``ValueError``."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+class Consumer:
+    """Reads records. Use it as an async context manager; all methods belong to the trio thread that opened it, one
+    task.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | Config,
+        *,
+        environment: Environment | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Takes Kafka's consumer configuration keys; raises ``ConfigError`` for what is wrong with them.
+
+        The callbacks run inside ``poll``: ``on_revoked`` while the partitions still belong to this member (commit
+        there), ``on_lost`` when they already belong to others (default: ``on_revoked``), ``on_assigned`` before the
+        first record of the new ones.
+        """
+        self._config = config if isinstance(config, Config) else CONSUMER_CONFIG.parse(config)
+        if self._config.schema is not CONSUMER_CONFIG:
+            raise ConfigError([f"a consumer cannot use a {self._config.schema.name} configuration"])
+        self._environment = environment
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._on_lost = on_lost or on_revoked
+        self._reset_policy = self._config.get_str("auto.offset.reset")
+        self._reset_duration_ms = 0
+        if self._reset_policy.startswith("by_duration:"):
+            try:
+                self._reset_duration_ms = duration_ms(self._reset_policy.removeprefix("by_duration:"))
+            except ValueError as error:
+                raise ConfigError([f"auto.offset.reset: {error}"]) from None
+        self._group_id = self._config.get_str_or_none("group.id")
+        self._max_poll_records = self._config.get_int("max.poll.records")
+        self._api_timeout_ms = self._config.get_int("default.api.timeout.ms")
+        self._auto_commits = self._config.get_bool("enable.auto.commit") and self._group_id is not None
+        self._auto_commit_ms = self._config.get_int("auto.commit.interval.ms")
+        self._next_commit_ms = math.inf
+        self._is_committing = False
+        self._positions = Positions()
+        self._topics: list[str] | None = None
+        self._pattern: re.Pattern[str] | None = None
+        self._background = Background()
+        self._client: ClusterClient | None = None
+        self._fetcher: Fetcher | None = None
+        self._group: GroupClient | None = None
+        self._membership: Membership | None = None
+        self._join: _Join | None = None
+        self._is_heartbeating = False
+        self._last_poll_ms = 0.0
+        self._joined_topics: list[str] = []
+        self._owns_since_join: list[TopicPartition] = []
+        self._is_closed = False
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        """Starts the background tasks. Does not wait for a broker."""
+        environment = self._environment
+        if environment is None:
+            from moldau.runtime.real import real_environment
+
+            environment = real_environment()
+        nursery = await self._background.open()
+        client = self._client = ClusterClient(environment, self._config, "consumer")
+        client.allow_auto_create = self._config.get_bool("allow.auto.create.topics")
+        config = self._config
+        if self._group_id is not None:
+            identity = GroupIdentity(
+                group_id=self._group_id,
+                instance_id=config.get_str_or_none("group.instance.id"),
+                session_timeout_ms=config.get_int("session.timeout.ms"),
+                rebalance_timeout_ms=config.get_int("max.poll.interval.ms"),
+                rack=config.get_str("client.rack") or None,
+            )
+            self._membership = Membership(identity, assignors_of(config.get_list("partition.assignment.strategy")))
+            self._group = GroupClient(client, self._group_id, config, self._membership)
+        committed = None if self._group is None else self._group.committed
+        self._fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
+        self._last_poll_ms = client.now_ms
+        self._next_commit_ms = client.now_ms + self._auto_commit_ms
+        await nursery.start(client.run)
+        await nursery.start(self._fetcher.run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Commits positions (where that is on), leaves the group and stops."""
+        try:
+            if kind is None:
+                await self.close()
+        finally:
+            self._end()
+        return await self._background.close(kind, error, traceback)
+
+    async def close(self, timeout_ms: float = 30_000) -> None:
+        """Commits positions (where that is on) and leaves the group, for at most ``timeout_ms``; idempotent."""
+        if self._is_closed:
+            await trio.lowlevel.checkpoint()
+            return
+        client, _ = self._opened()
+        self._is_closed = True
+        with trio.move_on_after(timeout_ms / 1000):
+            if self._join is not None:
+                self._join.scope.cancel()
+                self._join = None
+            if self._group is not None:
+                if self._auto_commits:
+                    await self._commit_quietly(self._consumed())
+                if self._topics is not None:
+                    if self._on_revoked is not None and self._positions.by_partition:
+                        await self._on_revoked(self.assignment)
+                    await self._group.leave("the consumer was closed")
+        client.logger.debug("consumer_closed")
+        self._end()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        if self._client is not None:
+            self._client.close()
+        self._background.cancel()
+
+    def _opened(self) -> tuple[ClusterClient, Fetcher]:
+        if self._client is None or self._fetcher is None:
+            raise RuntimeError("the consumer is not open; use it as `async with Consumer(...) as consumer`")
+        return self._client, self._fetcher
+
+    def _reset_timestamp(self) -> int | None:
+        match self._reset_policy:
+            case "earliest":
+                return EARLIEST_TIMESTAMP
+            case "latest":
+                return LATEST_TIMESTAMP
+            case "none":
+                return None
+        return max(self._opened()[0].environment.clock.wall_ms() - self._reset_duration_ms, 0)
+
+    # --- what to read
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Reads exactly these partitions, without a group's say. Raises ``RuntimeError`` while subscribed."""
+        client, fetcher = self._opened()
+        if self._topics is not None:
+            raise RuntimeError("the consumer is subscribed; unsubscribe() first")
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        self._positions.assign(wanted)
+        client.set_topics(partition.topic for partition in wanted)
+        fetcher.wake()
+
+    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Joins the group for these topics, or for all whose whole name matches ``pattern``, at the next ``poll``."""
+        client, _ = self._opened()
+        if self._group is None:
+            raise ConfigError(["group.id: needed to subscribe; use assign() to read without a group"])
+        names = list(dict.fromkeys(topics))
+        if bool(names) == (pattern is not None):
+            raise ValueError("subscribe takes either topics or a pattern")
+        if self._topics is None and self._positions.by_partition:
+            raise RuntimeError("partitions are assigned by hand; unsubscribe() first")
+        self._pattern = None if pattern is None else re.compile(pattern)
+        if self._pattern is None:
+            self._topics = names
+            client.set_topics(names)
+        else:
+            self._topics = self._matching_topics()
+            client.want_all_topics()
+        if not self._is_heartbeating:
+            self._is_heartbeating = True
+            self._background.nursery.start_soon(
+                self._group.heartbeat_forever, lambda: self._last_poll_ms, self._opened()[1].arrived.notify
+            )
+
+    async def unsubscribe(self) -> None:
+        """Reads nothing any more, and leaves the group."""
+        fetcher = self._opened()[1]
+        if self._topics is not None and self._group is not None:
+            if self._join is not None:
+                self._join.scope.cancel()
+                self._join = None
+            if self._auto_commits:
+                await self._commit_quietly(self._consumed())
+            await self._revoke(self.assignment)
+            await self._group.leave("the consumer unsubscribed")
+        self._topics = None
+        self._pattern = None
+        self._positions.assign([])
+        fetcher.wake()
+        await trio.lowlevel.checkpoint()
+
+    def _matching_topics(self) -> list[str]:
+        assert self._pattern is not None
+        hides_internal = self._config.get_bool("exclude.internal.topics")
+        return sorted(
+            name
+            for name, topic in self._opened()[0].picture.topics.items()
+            if self._pattern.fullmatch(name) and topic.partitions and not (topic.is_internal and hides_internal)
+        )
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return list(self._positions.by_partition)
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics it is subscribed to."""
+        return list(self._topics or ())
+
+    @property
+    def group_generation(self) -> int:
+        """Generation of the group that this member belongs to; -1 for none."""
+        return -1 if self._membership is None else self._membership.generation
+
+    # --- polling
+
+    async def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
+        """Returns records, at most ``max_records`` (``max.poll.records``), or nothing after ``timeout_ms``.
+
+        Raises ``KafkaError`` for what the application must decide (no offset to start from, no authorization ...); the
+        consumer can be polled again afterwards. Cancelling loses nothing.
+        """
+        limit = self._max_poll_records if max_records is None else max_records
+        return await self._poll(timeout_ms, lambda: self._take(limit))
+
+    async def poll_columns(
+        self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024
+    ) -> list[ConsumedColumns]:
+        """Like ``poll``, but as columns in Arrow's layout, without an object for each record: about ``max_bytes`` in
+        all.
+        """
+        return await self._poll(timeout_ms, lambda: self._take_columns(max_bytes))
+
+    async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
+        client, fetcher = self._opened()
+        if self._is_closed:
+            raise RuntimeError("the consumer is closed")
+        if self._topics is None and not self._positions.by_partition:
+            raise RuntimeError("nothing to poll: subscribe() or assign() first")
+        await trio.lowlevel.checkpoint()
+        deadline_ms = client.now_ms + timeout_ms
+        self._last_poll_ms = client.now_ms
+        self._commit_when_due()
+        while True:
+            if self._topics is not None:
+                await self._keep_membership(deadline_ms)
+                self._last_poll_ms = client.now_ms
+            if fetcher.errors:
+                raise fetcher.errors.popleft()
+            taken = take()
+            if taken:
+                fetcher.wake()
+                return taken
+            remaining_ms = deadline_ms - client.now_ms
+            if remaining_ms <= 0:
+                return []
+            with trio.move_on_after(remaining_ms / 1000):
+                await fetcher.arrived.wait()
+
+    def __aiter__(self) -> Self:
+        """Iterates over batches without end."""
+        return self
+
+    async def __anext__(self) -> ConsumedBatch:
+        while not self._is_closed:
+            # One partition at a time: what a poll returned counts as processed when the next one begins.
+            batches = await self._poll(1000, lambda: self._take(self._max_poll_records, partitions_max=1))
+            if batches:
+                return batches[0]
+        raise StopAsyncIteration
+
+    def _take(self, limit: int, partitions_max: int = 2**31) -> list[ConsumedBatch]:
+        batches: list[ConsumedBatch] = []
+        left = limit
+        for partition, position in list(self._positions.by_partition.items()):
+            if left <= 0 or len(batches) >= partitions_max:
+                break
+            if position.is_paused or not position.has_position:
+                continue
+            records: list[Record] = []
+            while left > 0 and position.chunks:
+                chunk = position.chunks[0]
+                try:
+                    part = chunk.take(left)
+                except CorruptRecordError as error:
+                    if records:
+                        break
+                    raise self._corrupt(position, error) from error
+                records += part
+                left -= len(part)
+                position.advance(chunk.offset, chunk.epoch)
+                if chunk.offset >= chunk.end_offset:
+                    position.chunks.popleft()
+            if records:
+                batches.append(
+                    ConsumedBatch(
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        records=records,
+                        next_offset=position.offset,
+                        leader_epoch=position.offset_epoch,
+                        high_watermark=position.high_watermark,
+                    )
+                )
+                self._positions.rotate(partition)
+        return batches
+
+    def _take_columns(self, max_bytes: int) -> list[ConsumedColumns]:
+        taken: list[ConsumedColumns] = []
+        left = max_bytes
+        for partition, position in list(self._positions.by_partition.items()):
+            if left <= 0:
+                break
+            if position.is_paused or not position.has_position or not position.chunks:
+                continue
+            builder = ColumnBuilder()
+            while builder.size_bytes < left and position.chunks:
+                chunk = position.chunks[0]
+                try:
+                    chunk.take_columns(builder, left)
+                except CorruptRecordError as error:
+                    if builder.length:
+                        break
+                    raise self._corrupt(position, error) from error
+                position.advance(chunk.offset, chunk.epoch)
+                if chunk.offset >= chunk.end_offset:
+                    position.chunks.popleft()
+            if builder.length:
+                left -= builder.size_bytes
+                taken.append(
+                    ConsumedColumns(
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        columns=builder.finish(),
+                        next_offset=position.offset,
+                        high_watermark=position.high_watermark,
+                    )
+                )
+                self._positions.rotate(partition)
+        return taken
+
+    @staticmethod
+    def _corrupt(position: PartitionPosition, error: CorruptRecordError) -> KafkaError:
+        # The same bytes would fail again: they are dropped, and fetched anew by the next poll.
+        offset = position.offset
+        position.seek(offset, position.offset_epoch)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {error}")
+
+    # --- membership
+
+    async def _keep_membership(self, deadline_ms: float) -> None:
+        """Joins where that is needed, and takes over what a finished join brought. Runs inside ``poll``."""
+        client, fetcher = self._opened()
+        membership = self._membership
+        assert membership is not None
+        assert self._group is not None
+        while True:
+            self._notice_changes(membership)
+            if self._join is None:
+                if membership.state is not MemberState.UNJOINED:
+                    return
+                await self._prepare_join(membership)
+                if self._pattern is not None and not self._topics:
+                    # Nothing matches yet: there is nothing to join for.
+                    return
+                self._join = _Join()
+                self._background.nursery.start_soon(self._run_join, self._join)
+            join = self._join
+            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
+                if membership.is_cooperative and self._positions.by_partition:
+                    # Members keep working through a cooperative rebalance: look again when records arrive.
+                    if not join.finished.is_set() and not any(p.chunks for p in self._positions.by_partition.values()):
+                        await fetcher.arrived.wait()
+                else:
+                    await join.finished.wait()
+            if not join.finished.is_set():
+                return
+            self._join = None
+            if join.error is not None:
+                raise join.error
+            await self._adopt(membership, join.assigned)
+
+    def _notice_changes(self, membership: Membership) -> None:
+        """Joins again when the topics changed: by a new subscription, a new match, or (as leader) new partitions."""
+        if self._pattern is not None:
+            self._topics = self._matching_topics()
+        if membership.state is not MemberState.STABLE or self._join is not None:
+            return
+        assert self._group is not None
+        if self._topics != self._joined_topics:
+            membership.rejoin("the subscription changed")
+            return
+        picture = self._opened()[0].picture
+        for topic, count in self._group.partition_counts.items():
+            info = picture.topics.get(topic)
+            if info is not None and info.partitions and len(info.partitions) != count:
+                membership.rejoin(f"topic {topic} has {len(info.partitions)} partitions, not {count} any more")
+                return
+        if self._group.partition_counts:
+            for topic in self._joined_topics:
+                info = picture.topics.get(topic)
+                if topic not in self._group.partition_counts and info is not None and info.partitions:
+                    membership.rejoin(f"topic {topic} came into being")
+                    return
+
+    async def _prepare_join(self, membership: Membership) -> None:
+        """Before JoinGroup: commit, and under the eager protocol give everything up."""
+        if self._auto_commits and membership.has_generation:
+            await self._commit_quietly(self._consumed())
+        held = self.assignment
+        self._owns_since_join = held
+        if not held:
+            return
+        if not membership.has_generation:
+            # Others may already own them.
+            self._positions.assign([])
+            self._owns_since_join = []
+            if self._on_lost is not None:
+                await self._on_lost(held)
+        elif not membership.is_cooperative:
+            await self._revoke(held)
+
+    async def _revoke(self, partitions: list[TopicPartition]) -> None:
+        if partitions and self._on_revoked is not None:
+            await self._on_revoked(partitions)
+        revoked = dict.fromkeys(partitions)
+        self._positions.assign([each for each in self._positions.by_partition if each not in revoked])
+
+    async def _run_join(self, join: _Join) -> None:
+        assert self._group is not None
+        topics = list(self._topics or ())
+        self._joined_topics = topics
+        with join.scope:
+            try:
+                join.assigned = await self._group.join(topics, self._owns_since_join, lambda: dict.fromkeys(topics, 0))
+            except KafkaError as error:
+                join.error = error
+            join.finished.set()
+            self._opened()[1].arrived.notify()
+
+    async def _adopt(self, membership: Membership, assigned: list[TopicPartition]) -> None:
+        """Takes over an assignment: what is lost is revoked first (cooperative), then the new partitions begin."""
+        client, fetcher = self._opened()
+        held = dict.fromkeys(self.assignment)
+        wanted = dict.fromkeys(assigned)
+        revoked = [partition for partition in held if partition not in wanted]
+        if revoked:
+            if self._auto_commits:
+                await self._commit_quietly(self._consumed())
+            await self._revoke(revoked)
+            membership.rejoin("partitions were given up and can be assigned to others")
+        added = [partition for partition in wanted if partition not in held]
+        for partition in added:
+            if not self._pattern:
+                client.add_topic(partition.topic)
+        self._positions.assign(assigned)
+        client.logger.info("assigned", group=self._group_id, generation=membership.generation, partitions=len(assigned))
+        if self._on_assigned is not None and (added or not membership.is_cooperative):
+            await self._on_assigned(added)
+        fetcher.wake()
+
+    # --- positions
+
+    def _position(self, partition: tuple[str, int]) -> PartitionPosition:
+        found = self._positions.by_partition.get(TopicPartition(*partition))
+        if found is None:
+            raise LookupError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return found
+
+    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        """Goes to ``offset``. Raises ``LookupError`` for a partition that is not assigned."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        self._position(partition).seek(offset, leader_epoch)
+        self._opened()[1].wake()
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the log start offset of the partitions (all of the assignment by default)."""
+        self._reset(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the high watermark of the partitions (all of the assignment by default)."""
+        self._reset(partitions, LATEST_TIMESTAMP)
+
+    def _reset(self, partitions: Sequence[tuple[str, int]], timestamp: int) -> None:
+        for partition in partitions or self.assignment:
+            self._position(partition).reset(timestamp)
+        self._opened()[1].wake()
+
+    async def position(self, partition: tuple[str, int], timeout_ms: float | None = None) -> int:
+        """Returns the offset of the next record that ``poll`` will return; waits until it is known.
+
+        Raises ``LookupError``, ``KafkaError``, and ``trio.TooSlowError`` after ``timeout_ms``
+        (``default.api.timeout.ms``).
+        """
+        fetcher = self._opened()[1]
+        found = self._position(partition)
+        limit_ms = self._api_timeout_ms if timeout_ms is None else timeout_ms
+        with trio.move_on_after(limit_ms / 1000):
+            await trio.lowlevel.checkpoint()
+            while not found.has_position:
+                if fetcher.errors:
+                    raise fetcher.errors.popleft()
+                await fetcher.arrived.wait()
+            return found.offset
+        raise trio.TooSlowError(f"{found.partition}: no position within {limit_ms:g} ms")
+
+    def position_nowait(self, partition: tuple[str, int]) -> int | None:
+        """Returns the position if it is known."""
+        found = self._position(partition)
+        return found.offset if found.has_position else None
+
+    def lag(self, partition: tuple[str, int]) -> Lag:
+        """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
+        found = self._position(partition)
+        return Lag(position=found.offset, end_offset=found.high_watermark)
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Stops reading the partitions; they stay assigned."""
+        for partition in partitions:
+            self._position(partition).is_paused = True
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Reads paused partitions again."""
+        for partition in partitions:
+            self._position(partition).is_paused = False
+        self._opened()[1].wake()
+        self._opened()[1].arrived.notify()
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return [each.partition for each in self._positions.by_partition.values() if each.is_paused]
+
+    # --- offsets
+
+    def _grouped(self) -> GroupClient:
+        self._opened()
+        if self._group is None:
+            raise ConfigError(["group.id: needed to commit and to look up committed offsets"])
+        return self._group
+
+    def _consumed(self) -> dict[TopicPartition, CommittedOffset]:
+        return {
+            position.partition: CommittedOffset(offset=position.offset, leader_epoch=position.offset_epoch)
+            for position in self._positions.by_partition.values()
+            if position.has_position
+        }
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
+        """Commits offsets of the next records to read, by default the present positions.
+
+        Raises ``CommitFailedError`` when the group went on without this member, ``KafkaError``, ``trio.TooSlowError``.
+        """
+        group = self._grouped()
+        if offsets is None:
+            await group.commit(self._consumed())
+            return
+        await group.commit(
+            {
+                TopicPartition(*partition): CommittedOffset(offset=given) if isinstance(given, int) else given
+                for partition, given in offsets.items()
+            }
+        )
+
+    async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
+        """Returns the group's committed offsets; partitions without one are left out."""
+        return await self._grouped().committed([TopicPartition(*partition) for partition in partitions])
+
+    def _commit_when_due(self) -> None:
+        client = self._opened()[0]
+        if self._auto_commits and client.now_ms >= self._next_commit_ms and not self._is_committing:
+            self._next_commit_ms = client.now_ms + self._auto_commit_ms
+            offsets = self._consumed()
+            if offsets:
+                self._is_committing = True
+                self._background.nursery.start_soon(self._commit_quietly, offsets)
+
+    async def _commit_quietly(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
+        """Commits in the background; a failure is told by the log and made good by the next commit."""
+        client = self._opened()[0]
+        try:
+            await self._grouped().commit(offsets, client.now_ms + client.request_timeout_ms)
+        except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
+            client.logger.warning("auto_commit_failed", group=self._group_id, error=error)
+        finally:
+            self._is_committing = False
+
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
+        return await self._list_offsets(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Returns the high watermark of each partition (read_committed: the last stable offset)."""
+        return await self._list_offsets(partitions, LATEST_TIMESTAMP)
+
+    async def _list_offsets(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[TopicPartition, int]:
+        found = await self._offsets_at({TopicPartition(*partition): timestamp for partition in partitions})
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    async def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns (offset, timestamp) of the first record at or after each time; (-1, -1) where there is none."""
+        return await self._offsets_at({TopicPartition(*partition): time for partition, time in times.items()})
+
+    async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        isolation = 1 if self._config.get_str("isolation.level") == "read_committed" else 0
+        return await list_offsets(self._opened()[0], wanted, self._api_timeout_ms, isolation)
+
+    async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
+        """Returns the partitions of a topic. Raises ``KafkaError``, ``trio.TooSlowError``."""
+        client = self._opened()[0]
+        client.add_topic(topic)
+        deadline_ms = client.now_ms + self._api_timeout_ms
+        while True:
+            info = client.picture.topics.get(topic)
+            if info is not None and info.partitions:
+                await trio.lowlevel.checkpoint()
+                return info.partitions
+            if info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
+                raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
+            await client.wait_update(deadline_ms)

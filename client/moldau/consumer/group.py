@@ -1,0 +1,415 @@
+"""A consumer's dealings with its group coordinator: finding it, joining, heartbeats, offsets. Performs what
+``membership`` decides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.fetcher import CommittedOffset
+from moldau.consumer.membership import Membership, Next, assign_partitions
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.heartbeat import HeartbeatResponse
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.leave_group import LeaveGroupResponse
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from moldau.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from moldau.protocol.messages.sync_group import SyncGroupResponse
+from moldau.protocol.schema import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.protocol.schema import Request
+    from moldau.runtime.config import Config
+
+R = TypeVar("R", bound=Response)
+
+GROUP_PURPOSE = "group"
+"""Group requests have a connection of their own: JoinGroup waits for the other members."""
+
+_COMMIT_VERSION_MAX = 9
+_FETCH_VERSION_MAX = 9
+_COORDINATOR_CODES = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_JOIN_GRACE_MS = 5_000.0
+
+
+class CommitFailedError(KafkaError):
+    """Offsets were not committed because the group went on without this member; its partitions may belong to others."""
+
+
+class GroupClient:
+    """Talks to the coordinator of one group. ``membership`` is None for a consumer that only commits."""
+
+    def __init__(self, client: ClusterClient, group_id: str, config: Config, membership: Membership | None) -> None:
+        self._client = client
+        self._group_id = group_id
+        self.membership = membership
+        self._node_id: int | None = None
+        self._api_timeout_ms = config.get_int("default.api.timeout.ms")
+        self._heartbeat_ms = config.get_int("heartbeat.interval.ms")
+        self._session_ms = config.get_int("session.timeout.ms")
+        self._poll_interval_ms = config.get_int("max.poll.interval.ms")
+        self._requires_stable = config.get_str("isolation.level") == "read_committed"
+        self.partition_counts: dict[str, int] = {}  # what the last assignment of this leader was based on
+
+    # --- the coordinator
+
+    async def coordinator(self, deadline_ms: float) -> int:
+        """Returns the coordinator's node. Raises ``trio.TooSlowError`` at the deadline, ``KafkaError`` where it is
+        hopeless.
+        """
+        failures = 0
+        while self._node_id is None:
+            try:
+                self._node_id = await self._client.find_coordinator(self._group_id, GROUP_COORDINATOR)
+            except TRANSPORT_ERRORS as error:
+                last: Exception = error
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            else:
+                break
+            failures += 1
+            if self._client.now_ms >= deadline_ms:
+                raise trio.TooSlowError(f"group {self._group_id}: no coordinator: {last}")
+            await self._client.backoff(failures)
+        return self._node_id
+
+    def _forget_coordinator(self) -> None:
+        self._node_id = None
+
+    async def _request(
+        self,
+        response_class: type[R],
+        message: Request,
+        deadline_ms: float,
+        *,
+        version: int | None = None,
+        timeout_ms: float | None = None,
+        purpose: str = "",
+    ) -> R:
+        """Sends one request to the coordinator; transport errors make it be looked up again, and go up."""
+        node_id = await self.coordinator(deadline_ms)
+        try:
+            connection = await self._client.connection(node_id, purpose)
+            chosen = connection.version_for(message, version)
+            limit_ms = self._client.request_timeout_ms if timeout_ms is None else timeout_ms
+            return await connection.request_as(response_class, message, chosen, limit_ms)
+        except TRANSPORT_ERRORS:
+            self._forget_coordinator()
+            raise
+
+    # --- joining
+
+    async def join(
+        self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
+    ) -> list[TopicPartition]:
+        """Joins the group, as often as it takes, and returns the assignment. Raises ``KafkaError`` where it is
+        hopeless.
+        """
+        membership = self._member()
+        failures = 0
+        while True:
+            try:
+                step, assigned = await self._join_once(membership, topics, owned, counts_of)
+            except TRANSPORT_ERRORS as error:
+                self._client.logger.info("join_failed", group=self._group_id, error=error)
+                membership.rejoin("the coordinator did not answer")
+                step, assigned = Next.RETRY, []
+            if step is Next.GO_ON:
+                return assigned
+            if step is Next.JOIN_AGAIN:
+                # The coordinator answers at once here; a loop of such answers must not spin.
+                await trio.lowlevel.checkpoint()
+                failures = 0
+                continue
+            if step is Next.FIND_COORDINATOR:
+                self._forget_coordinator()
+            failures += 1
+            await self._client.backoff(failures)
+
+    async def _join_once(
+        self,
+        membership: Membership,
+        topics: Sequence[str],
+        owned: Sequence[TopicPartition],
+        counts_of: Callable[[], Mapping[str, int]],
+    ) -> tuple[Next, list[TopicPartition]]:
+        wait_ms = max(membership.identity.rebalance_timeout_ms, self._client.request_timeout_ms) + _JOIN_GRACE_MS
+        request = membership.join_request(topics, owned)
+        joined = await self._request(JoinGroupResponse, request, math.inf, timeout_ms=wait_ms, purpose=GROUP_PURPOSE)
+        step = membership.on_join(joined)
+        if step is not Next.GO_ON:
+            return step, []
+        assignment = None
+        if membership.is_leader(joined):
+            members = membership.members_of(joined)
+            wanted = list(dict.fromkeys(topic for member in members for topic in member.topics))
+            counts = await self._counts(wanted)
+            self.partition_counts = {topic: counts[topic] for topic in counts_of() if topic in counts}
+            assignment = assign_partitions(membership.assignor, counts, members)
+        synced = await self._request(
+            SyncGroupResponse,
+            membership.sync_request(assignment),
+            math.inf,
+            timeout_ms=wait_ms,
+            purpose=GROUP_PURPOSE,
+        )
+        return membership.on_sync(synced)
+
+    async def _counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Returns the number of partitions of the topics of all members; fresh, because others may know newer
+        topics.
+        """
+        client = self._client
+        for topic in topics:
+            client.add_topic(topic)
+        try:
+            await client.wait_update(client.now_ms + client.request_timeout_ms)
+        except trio.TooSlowError as error:
+            client.logger.warning("assigning_with_old_metadata", group=self._group_id, error=error)
+        known = client.picture.topics
+        return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
+
+    def _member(self) -> Membership:
+        assert self.membership is not None, "only a subscriber is a member of its group"
+        return self.membership
+
+    # --- heartbeats
+
+    async def heartbeat_forever(self, last_poll_ms: Callable[[], float], changed: Callable[[], None]) -> None:
+        """Keeps the session alive; ``changed`` is called when the member must join again. Runs until cancelled."""
+        membership = self._member()
+        client = self._client
+        alive_ms = client.now_ms
+        while True:
+            await trio.sleep(self._heartbeat_ms / 1000)
+            if not membership.is_stable:
+                alive_ms = client.now_ms
+                continue
+            if client.now_ms - last_poll_ms() > self._poll_interval_ms:
+                client.logger.warning(
+                    "poll_too_late", group=self._group_id, max_poll_interval_ms=self._poll_interval_ms
+                )
+                await self.leave(f"no poll within max.poll.interval.ms = {self._poll_interval_ms}")
+                changed()
+                continue
+            try:
+                step = await self._heartbeat(membership)
+            except TRANSPORT_ERRORS as error:
+                client.logger.info("heartbeat_failed", group=self._group_id, error=error)
+                step = Next.FIND_COORDINATOR
+            except KafkaError as error:
+                client.logger.warning("member_lost", group=self._group_id, error=error)
+                changed()
+                continue
+            if step is Next.GO_ON:
+                alive_ms = client.now_ms
+            elif step is Next.FIND_COORDINATOR:
+                self._forget_coordinator()
+            if client.now_ms - alive_ms > self._session_ms:
+                membership.lose_generation("the session timed out")
+                changed()
+            elif step is not Next.GO_ON:
+                changed()
+
+    async def _heartbeat(self, membership: Membership) -> Next:
+        generation = (membership.generation, membership.member_id)
+        response = await self._request(
+            HeartbeatResponse,
+            membership.heartbeat_request(),
+            self._client.now_ms + self._session_ms,
+            timeout_ms=self._session_ms,
+            purpose=GROUP_PURPOSE,
+        )
+        if generation != (membership.generation, membership.member_id) or not membership.is_stable:
+            return Next.GO_ON
+        return membership.on_heartbeat(ErrorCode.of(response.error_code))
+
+    async def leave(self, reason: str) -> None:
+        """Leaves the group, so that others need not wait for the session to end; a failure only delays them."""
+        request = self._member().leave_request(reason)
+        if request is None:
+            return
+        try:
+            with trio.move_on_after(self._client.request_timeout_ms / 1000):
+                await self._request(LeaveGroupResponse, request, self._client.now_ms, purpose=GROUP_PURPOSE)
+        except (*TRANSPORT_ERRORS, KafkaError) as error:
+            self._client.logger.info("leave_failed", group=self._group_id, error=error)
+
+    # --- offsets
+
+    async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
+        """Commits offsets; they are durable on the coordinator's in-sync replicas on return.
+
+        Raises ``CommitFailedError`` (the group went on without this member), ``KafkaError``, ``trio.TooSlowError``.
+        """
+        if not offsets:
+            await trio.lowlevel.checkpoint()
+            return
+        limit_ms = self._client.now_ms + self._api_timeout_ms if deadline_ms is None else deadline_ms
+        failures = 0
+        while True:
+            code, partition = await self._commit_once(offsets, limit_ms)
+            if code is ErrorCode.NONE:
+                return
+            if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT):
+                self._forget_coordinator()
+            elif code in (
+                ErrorCode.ILLEGAL_GENERATION,
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.REBALANCE_IN_PROGRESS,
+                ErrorCode.FENCED_INSTANCE_ID,
+            ):
+                if self.membership is not None and self.membership.is_stable:
+                    self.membership.on_heartbeat(code)
+                raise CommitFailedError(
+                    code, f"group {self._group_id}: offsets were not committed ({code.name}: {code.message})"
+                )
+            elif not code.retriable:
+                raise KafkaError(code, f"group {self._group_id}: {partition}: {code.message}")
+            failures += 1
+            if self._client.now_ms >= limit_ms:
+                raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({code.name})")
+            await self._client.backoff(failures)
+
+    async def _commit_once(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float
+    ) -> tuple[ErrorCode, TopicPartition | None]:
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for partition, committed in offsets.items():
+            topics.setdefault(partition.topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        membership = self.membership
+        is_member = membership is not None and membership.has_generation
+        request = OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=membership.generation if membership is not None and is_member else -1,
+            member_id=membership.member_id if membership is not None and is_member else "",
+            group_instance_id=membership.identity.instance_id if membership is not None and is_member else None,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
+        )
+        try:
+            response = await self._request(OffsetCommitResponse, request, deadline_ms, version=_COMMIT_VERSION_MAX)
+        except TRANSPORT_ERRORS as error:
+            self._client.logger.info("commit_unanswered", group=self._group_id, error=error)
+            return ErrorCode.REQUEST_TIMED_OUT, None
+        for topic in response.topics:
+            for answer in topic.partitions:
+                code = ErrorCode.of(answer.error_code)
+                if code is not ErrorCode.NONE:
+                    return code, TopicPartition(topic.name, answer.partition_index)
+        return ErrorCode.NONE, None
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """Returns the committed offsets; partitions without one are left out. Raises ``KafkaError``,
+        ``trio.TooSlowError``.
+        """
+        deadline_ms = self._client.now_ms + self._api_timeout_ms
+        failures = 0
+        while True:
+            try:
+                code, found = await self._committed_once(partitions, deadline_ms)
+            except TRANSPORT_ERRORS as error:
+                self._client.logger.info("committed_unanswered", group=self._group_id, error=error)
+                code, found = ErrorCode.COORDINATOR_NOT_AVAILABLE, {}
+            if code is ErrorCode.NONE:
+                return found
+            if code in _COORDINATOR_CODES:
+                self._forget_coordinator()
+            elif not code.retriable:
+                raise KafkaError(code, f"group {self._group_id}: {code.message}")
+            failures += 1
+            if self._client.now_ms >= deadline_ms:
+                raise trio.TooSlowError(f"group {self._group_id}: committed offsets did not come in time ({code.name})")
+            await self._client.backoff(failures)
+
+    async def _committed_once(
+        self, partitions: Sequence[TopicPartition], deadline_ms: float
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset]]:
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        request = OffsetFetchRequest(
+            group_id=self._group_id,
+            topics=[
+                OffsetFetchRequestTopic(name=topic, partition_indexes=numbers) for topic, numbers in topics.items()
+            ],
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=self._group_id,
+                    topics=[
+                        OffsetFetchRequestTopics(name=topic, partition_indexes=numbers)
+                        for topic, numbers in topics.items()
+                    ],
+                )
+            ],
+            require_stable=self._requires_stable,
+        )
+        response = await self._request(OffsetFetchResponse, request, deadline_ms, version=_FETCH_VERSION_MAX)
+        rows: list[tuple[str, int, int, int, str | None, int]] = []
+        code = ErrorCode.of(response.error_code)
+        for group in response.groups:
+            code = ErrorCode.of(group.error_code)
+            rows += [
+                (
+                    topic.name,
+                    part.partition_index,
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.metadata,
+                    part.error_code,
+                )
+                for topic in group.topics
+                for part in topic.partitions
+            ]
+        for flat in response.topics:
+            rows += [
+                (
+                    flat.name,
+                    part.partition_index,
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.metadata,
+                    part.error_code,
+                )
+                for part in flat.partitions
+            ]
+        found: dict[TopicPartition, CommittedOffset] = {}
+        for name, number, offset, epoch, metadata, error_code in rows:
+            if error_code:
+                code = ErrorCode.of(error_code)
+            elif offset >= 0:
+                found[TopicPartition(name, number)] = CommittedOffset(
+                    offset=offset, leader_epoch=epoch, metadata=metadata or ""
+                )
+        return code, found
