@@ -98,8 +98,13 @@ class CleanedGroup:
     new: LogSegment
 
 
-def plan_cleaning(log: PartitionLog, checkpoint: int | None, now_ms: int) -> CleaningPlan:
-    """What can be cleaned: below the active segment, the last stable offset and ``min.compaction.lag.ms``."""
+def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, now_ms: int) -> CleaningPlan:
+    """What can be cleaned: below the active segment, the last stable offset and ``min.compaction.lag.ms``.
+
+    ``checkpoint`` is the first dirty offset that was remembered. ``durable_end`` is the recovery point as it is on
+    disk: a crash may not find cleaned segments above it, because holes between segments are how recovery knows that
+    one is missing.
+    """
     config = log.config
     start = log.segments[0].base_offset
     dirty = start if checkpoint is None else checkpoint
@@ -107,7 +112,7 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Cle
         dirty = min(dirty, log.truncated_to)
     if not start <= dirty <= log.log_end_offset:
         dirty = start
-    end = min(log.active_segment.base_offset, log.last_stable_offset)
+    end = min(log.active_segment.base_offset, log.last_stable_offset, durable_end)
     lag = config.min_compaction_lag_ms
     if lag > 0:
         for segment in log.segments:

@@ -108,8 +108,10 @@ class CleanerManager:
         for topic_partition, log in logs.items():
             if not log.config.compact or log.failed or topic_partition in self.uncleanable:
                 continue
-            saved = directories[log.parent_directory].cleaner_offsets.offsets.get(topic_partition)
-            plan = plan_cleaning(log, self.clean_offsets.get(topic_partition, saved), now_ms)
+            directory = directories[log.parent_directory]
+            clean_end = self.clean_offsets.get(topic_partition, directory.cleaner_offsets.offsets.get(topic_partition))
+            durable_end = directory.recovery_points.offsets.get(topic_partition, 0)
+            plan = plan_cleaning(log, clean_end, durable_end, now_ms)
             self._max_dirty_ratio = max(self._max_dirty_ratio, plan.dirty_ratio)
             if plan.dirty_bytes == 0 or not (
                 plan.must_clean or plan.dirty_ratio > log.config.min_cleanable_dirty_ratio

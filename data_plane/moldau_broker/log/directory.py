@@ -33,6 +33,7 @@ from moldau_broker.log.names import (
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     TEMPORARY_SUFFIX,
+    parse_directory,
 )
 from moldau_broker.log.values import TopicPartition, Work
 
@@ -50,12 +51,13 @@ _logger = EventLogger("moldau.log")
 class CheckpointFile:
     """One offset checkpoint of a directory and what it holds on disk."""
 
-    __slots__ = ("_disk", "_version", "_writing", "offsets", "path")
+    __slots__ = ("_disk", "_version", "_writing", "known", "offsets", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
         self.offsets: dict[TopicPartition, int] = {}
+        self.known = False  # whether the file was there and sound: only then a missing entry says something
         self._version = 0
         self._writing = False
 
@@ -66,6 +68,7 @@ class CheckpointFile:
         """
         try:
             self.offsets = read_offsets(self._disk, self.path)
+            self.known = self._disk.exists(self.path)
         except CorruptLogFileError as error:
             _logger.error("checkpoint-damaged", path=self.path, position=error.position, reason=error.reason)
             self.offsets = {}
@@ -77,9 +80,17 @@ class CheckpointFile:
         self.offsets = offsets
 
     def work(
-        self, offsets: dict[TopicPartition, int], directory: str, on_error: Callable[[BaseException], None]
+        self,
+        offsets: dict[TopicPartition, int],
+        directory: str,
+        on_error: Callable[[BaseException], None],
+        *,
+        durable: bool = False,
     ) -> Work | None:
-        """Work that replaces the content; None if nothing changed or a write is under way."""
+        """Work that replaces the content; None if nothing changed or a write is under way.
+
+        Without ``durable`` a power loss may bring the old content back.
+        """
         if self._writing or offsets == self.offsets:
             return None
         self._writing = True
@@ -100,7 +111,13 @@ class CheckpointFile:
         def complete() -> None:
             self._writing = False
             if version == self._version:
-                disk.rename(prepared, path)
+                try:
+                    disk.rename(prepared, path)
+                    if durable:
+                        disk.sync_directory(directory)
+                except OSError as error:
+                    on_error(error)
+                    return
                 self.offsets = offsets
 
         def failed(error: BaseException) -> None:
@@ -145,6 +162,9 @@ class LogDirectory:
         self._take_clean_shutdown()
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets):
             checkpoint.load()
+        if not self.recovery_points.known and not any(parse_directory(name) for name in disk.list_directory(self.path)):
+            self.recovery_points.write_now({})
+            self.recovery_points.known = True
         self.online = True
 
     def _take_identity(self, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]) -> None:

@@ -56,15 +56,20 @@ class LeaderEpochCache:
         """
         if leader_epoch < 0:
             return False
-        if self._entries:
-            last = self._entries[-1]
-            if last.leader_epoch == leader_epoch and start_offset >= last.start_offset:
-                return False
-        while self._entries and (
-            self._entries[-1].leader_epoch >= leader_epoch or self._entries[-1].start_offset >= start_offset
+        entries = self._entries
+        changed = False
+        while entries and (
+            entries[-1].leader_epoch > leader_epoch
+            or entries[-1].start_offset > start_offset
+            or (entries[-1].start_offset == start_offset and entries[-1].leader_epoch < leader_epoch)
         ):
-            self._entries.pop()
-        self._entries.append(EpochEntry(leader_epoch=leader_epoch, start_offset=start_offset))
+            entries.pop()
+            changed = True
+        if not entries or entries[-1].leader_epoch < leader_epoch:
+            entries.append(EpochEntry(leader_epoch=leader_epoch, start_offset=start_offset))
+            changed = True
+        if not changed:
+            return False
         if write:
             self.write()
         return True
@@ -113,6 +118,12 @@ class LeaderEpochCache:
         if write:
             self.write()
         return True
+
+    def extend_to(self, start_offset: int) -> None:
+        """Lets the first epoch begin at ``start_offset``, which is not above its present start. Not written."""
+        first = self._entries[0]
+        assert start_offset <= first.start_offset, f"{start_offset} is above {first}"
+        self._entries[0] = EpochEntry(leader_epoch=first.leader_epoch, start_offset=start_offset)
 
     def clear(self) -> None:
         """Forgets all epochs."""

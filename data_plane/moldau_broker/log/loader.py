@@ -45,9 +45,11 @@ from moldau_broker.log.segmented_log import decode_marker
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Sequence
 
     from moldau.runtime.environment import Disk
     from moldau_broker.log.batches import Batch
+    from moldau_broker.log.checkpoint import EpochEntry
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.segmented_log import Checkpoints
     from moldau_broker.log.values import TopicPartition
@@ -76,6 +78,7 @@ class LoadRequest:
     now_ms: int
     clean: bool = False
     recovery_point: int = 0
+    recovery_point_known: bool = True  # False: its checkpoint is lost, so holes between segments may be old and right
     log_start_offset: int = 0
     high_watermark: int = 0
     topic_id: uuid.UUID | None = None
@@ -212,17 +215,38 @@ class _Loader:
         except CorruptLogFileError as error:
             self._report.problems.append(str(error))
             return False
-        return self._disk.exists(path) or not self._segments
+        if not self._segments:
+            return True
+        # A log start offset that was not checkpointed before a crash falls back, the epochs had followed it already.
+        entries = self._epochs.entries
+        start = max(self._request.log_start_offset, self._segments[0].base_offset)
+        return bool(entries) and entries[0].start_offset <= start
+
+    def _complete_epochs(self, before: Sequence[EpochEntry]) -> None:
+        """After the epochs were read from the batches: adds what batches do not tell, and writes them."""
+        cache = self._epochs
+        entries = cache.entries
+        if entries:
+            # The first batches may have been compacted away; their epoch is taken to be that of the first one left.
+            cache.extend_to(min(self._segments[0].base_offset, entries[0].start_offset))
+        for entry in before:
+            if entry.leader_epoch > cache.latest_epoch:
+                cache.assign(entry.leader_epoch, entry.start_offset, write=False)
+        cache.write()
 
     def _check_or_recover(self, epochs_known: bool) -> int:
         """Checks the segments, recovers those that may be damaged; returns the log end offset."""
         request = self._request
         next_offset, epoch = 0, -1
+        epochs_before = self._epochs.entries
+        if not epochs_known:
+            self._epochs = LeaderEpochCache(self._disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
         suspect_from = len(self._segments)
         if not request.clean:
             suspect_from = 0
             for index, segment in enumerate(self._segments):
-                if segment.base_offset <= request.recovery_point:
+                # One that ends at the recovery point is suspect too: its indexes may not have been synced.
+                if segment.base_offset < request.recovery_point:
                     suspect_from = index
         position = 0
         while position < len(self._segments):
@@ -245,6 +269,10 @@ class _Loader:
                     self._changed = True
                     self._drop_from(position + 1, "it follows bad bytes")
                     break
+                if self._is_hole(position, next_offset):
+                    self._report.truncated_at = next_offset
+                    self._drop_from(position + 1, f"the segment before it ends at {next_offset}, its tail was lost")
+                    break
             else:
                 if not epochs_known:
                     for _, header in scan_headers(segment.file, 0, segment.size):
@@ -254,8 +282,19 @@ class _Loader:
         if self._report.recovered_segments or not epochs_known:
             for segment in self._segments[max(0, suspect_from) :]:
                 segment.sync()
-            self._epochs.write()
+            self._complete_epochs(epochs_before)
         return next_offset
+
+    def _is_hole(self, position: int, end_offset: int) -> bool:
+        """Whether a segment lost its tail so that no bad byte tells.
+
+        Segments are begun where the one before ends, and only what is durable below the recovery point is cleaned. So
+        above it a gap means that bytes, or a whole segment, did not survive.
+        """
+        if position + 1 >= len(self._segments) or not self._request.recovery_point_known or self._request.clean:
+            return False
+        following = self._segments[position + 1].base_offset
+        return end_offset < following and following > self._request.recovery_point
 
     def _sound(self, segment: LogSegment, *, last: bool) -> bool:
         """Whether a segment that needs no recovery has indexes that can be used; mends the sparse ones."""

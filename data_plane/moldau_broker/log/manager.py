@@ -239,6 +239,7 @@ class LogManager:
             now_ms=now_ms,
             clean=directory.clean,
             recovery_point=directory.recovery_points.offsets.get(topic_partition, 0) if known else 0,
+            recovery_point_known=known and directory.recovery_points.known,
             log_start_offset=directory.log_starts.offsets.get(topic_partition, 0) if known else 0,
             high_watermark=directory.high_watermarks.offsets.get(topic_partition, 0) if known else 0,
             topic_id=self._read_topic_id(path),
@@ -579,7 +580,7 @@ class LogManager:
             return None
         offsets = {**directory.cleaner_offsets.offsets, **fresh}
         path = directory.path
-        return directory.cleaner_offsets.work(offsets, path, lambda error: self._work_failed(path, error))
+        return directory.cleaner_offsets.work(offsets, path, lambda error: self._work_failed(path, error), durable=True)
 
     def _in_directory(self, topic_partition: TopicPartition, path: str) -> bool:
         log = self._logs.get(topic_partition)
@@ -685,7 +686,7 @@ class LogManager:
 
             if recovery:
                 points = {log.topic_partition: log.recovery_point for log in logs}
-                works.append(directory.recovery_points.work(points, path, on_error))
+                works.append(directory.recovery_points.work(points, path, on_error, durable=True))
             if starts:
                 works.append(directory.log_starts.work(log_starts_of(logs), path, on_error))
             if watermarks:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.producer_state import EndMarker
 
+_OFFSET_RANGE_MAX = (1 << 31) - 1
 _STAGED_BUFFERS_MAX = 1024
 """As many buffers as one writev takes; more are written in between."""
 
@@ -351,7 +352,7 @@ class PartitionLog(SegmentedLog):
                 self.config, self.jitter_ms, self._staged_bytes + size, header.max_timestamp, header.last_offset, now_ms
             ):
                 self._write_replicated()
-                self.roll(max(header.base_offset, self.log_end_offset), now_ms)
+                self._roll_for(header, now_ms)
                 rolled = True
             if header.partition_leader_epoch > self.epochs.latest_epoch:
                 self._write_replicated()
@@ -377,6 +378,14 @@ class PartitionLog(SegmentedLog):
             record_count=sum(header.record_count for _, header in batches),
             rolled=rolled,
         )
+
+    def _roll_for(self, header: BatchHeader, now_ms: int) -> None:
+        """Rolls where the log ends, though the next batch may begin later: recovery takes a gap for a loss.
+
+        Only where the batch is too far away for the index is there a gap; a crash soon after costs a follower a fetch.
+        """
+        near = header.last_offset - self.log_end_offset < _OFFSET_RANGE_MAX
+        self.roll(self.log_end_offset if near else header.base_offset, now_ms)
 
     def _sound_batches(self, records: memoryview) -> list[tuple[int, BatchHeader]]:
         """The whole batches that are new here, each checked: CRC, rising offsets, epochs that do not fall."""

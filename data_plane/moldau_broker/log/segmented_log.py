@@ -10,7 +10,7 @@ it returns, and lowers the recovery point first: otherwise a crash could let old
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.records import ControlRecordType, control_record_type, decode_records
@@ -272,7 +272,7 @@ class SegmentedLog:
         Snapshots above ``end_offset`` are removed, they describe what is no more. Raises ``OSError``.
         """
         state = self.producer_state
-        state.reset(self.log_start_offset)
+        state.reset(self._bases[0])
         for offset in reversed(self.snapshot_offsets()):
             path = self.snapshot_path(offset)
             if offset > end_offset:
@@ -391,6 +391,13 @@ class SegmentedLog:
 
     # Syncing ---------------------------------------------------------------------------------------------------------
 
+    def _first_to_sync(self) -> int:
+        """Index of the first segment that may not be durable as a whole: the one below the recovery point is, too.
+
+        It may have been closed after its content was synced up to its very end; its indexes were not.
+        """
+        return max(0, bisect_left(self._bases, self.recovery_point) - 1)
+
     def flush_work(self, up_to_closed_only: bool = False) -> Work | None:
         """Work that makes the log durable up to its present end (or up to the active segment) and moves the recovery
         point.
@@ -403,7 +410,7 @@ class SegmentedLog:
         if offset <= self.recovery_point:
             return None
         # The active segment's indexes are not synced: after a crash they are rebuilt anyway.
-        first = max(0, self.segment_index(self.recovery_point))
+        first = self._first_to_sync()
         closed = [segment for segment in self._segments[first:] if segment is not self._active]
         active = None if up_to_closed_only else self._active.file
         sync_names, self._names_durable = not self._names_durable, True
@@ -445,7 +452,7 @@ class SegmentedLog:
         """Prepares for a clean stop: everything durable, indexes complete, producer state saved. Raises ``OSError``."""
         self.take_producer_snapshot()
         self._active.seal()
-        first = max(0, self.segment_index(self.recovery_point))
+        first = self._first_to_sync()
         for segment in self._segments[first:]:
             segment.sync()
         self.disk.sync_directory(self.directory)

@@ -1,0 +1,678 @@
+"""A naive model of a partition's log, and a driver that does the same to the model and to the real log.
+
+The driver is used by Hypothesis (random histories, shrunk), by seeded runs, and by the planted bugs: each must make it fail. It runs
+over a virtual disk, where power can fail after any write, and over a real directory, where the process can be killed.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass
+
+from moldau.protocol.errors import ErrorCode
+from moldau.records import (
+    BatchBuilder,
+    Compression,
+    batch_crc_valid,
+    decode_records,
+    iterate_batches,
+)
+from moldau.runtime.real import RealDisk
+from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.errors import LogError
+from moldau_broker.log.index import OffsetIndex, TimeIndex
+from moldau_broker.log.manager import LogManager
+from moldau_broker.log.values import TopicPartition, run_work
+from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.trace import Trace
+
+PARTITION = TopicPartition("topic", 0)
+TOPIC_ID = uuid.UUID(int=0xFEED)
+START_MS = 1_000_000
+
+
+class PowerLoss(BaseException):
+    """The machine stops in the middle of a call."""
+
+
+class VirtualMachine:
+    """A machine with a virtual disk; the process on it can be killed, or its power can fail."""
+
+    can_lose_power = True
+
+    def __init__(self, seed: int) -> None:
+        self.platters = VirtualDisk("m", random.Random(seed), Trace(lambda: 0.0), DiskProfile())
+        self.disk = NodeDisk(self.platters)
+        self.root = "/data"
+
+    def arm(self, writes: int) -> None:
+        """Lets the power fail just after a number of writes from now."""
+
+        def fail() -> None:
+            raise PowerLoss
+
+        self.disk.crash_after_writes(writes, fail)
+
+    def boot(self, *, power_lost: bool) -> None:
+        self.disk.freeze()
+        if power_lost:
+            self.platters.lose_power()
+        self.disk = NodeDisk(self.platters)
+
+
+class RealMachine:
+    """A real directory; only the process can end."""
+
+    can_lose_power = False
+
+    def __init__(self, root: str) -> None:
+        self.disk = RealDisk()
+        self.root = root
+
+    def boot(self, *, power_lost: bool) -> None:
+        assert not power_lost, "a real disk keeps its power"
+        self.disk = RealDisk()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record as the model knows it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    epoch: int
+    producer_id: int
+    control: bool
+
+
+def make_batch(rows, *, codec=Compression.NONE, producer=(-1, -1, -1), transactional=False):
+    """One batch from (timestamp, key, value) rows, as a client sends it."""
+    builder = BatchBuilder(1 << 24, compression=codec, is_transactional=transactional)
+    for timestamp, key, value in rows:
+        builder.append(timestamp, key, value)
+    return builder.build(producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2])
+
+
+def read_rows(log, offset, *, max_bytes=1 << 20, upper=None):
+    """All that one read returns, decoded and checked, and the offset to go on from (None at the end)."""
+    upper = log.log_end_offset if upper is None else upper
+    result = log.read(offset, max_bytes=max_bytes, upper_bound_offset=upper, min_one_batch=True)
+    rows, following = [], None
+    for piece in result.ranges:
+        data = piece.file.read(piece.position, piece.count)
+        assert len(data) == piece.count
+        for position, header in iterate_batches(data):
+            assert batch_crc_valid(data, position, header), f"a damaged batch was served at offset {header.base_offset}"
+            assert header.base_offset < upper, "a batch at or above the upper bound was served"
+            for record in decode_records(data, position, header):
+                rows.append(
+                    Row(
+                        record.offset,
+                        record.timestamp,
+                        record.key,
+                        record.value,
+                        header.partition_leader_epoch,
+                        header.producer_id,
+                        header.is_control,
+                    )
+                )
+            following = header.next_offset
+    return result, rows, following
+
+
+def all_rows(log, *, max_bytes=1 << 20, upper=None):
+    """The whole log as a reader of uncommitted data sees it."""
+    upper = log.log_end_offset if upper is None else upper
+    rows, offset = [], log.log_start_offset
+    while offset < upper:
+        _, found, following = read_rows(log, offset, max_bytes=max_bytes, upper=upper)
+        if following is None:
+            break
+        assert following > offset, "a read did not advance"
+        rows += [row for row in found if row.offset >= offset]
+        offset = following
+    return rows
+
+
+class Driver:
+    """Does random things to a log and to its model. Every action takes a ``random.Random``; every difference is an assertion."""
+
+    def __init__(self, machine, *, compact=False, seed=0, config=None) -> None:
+        self.machine = machine
+        self.compact = compact
+        self.seed = seed
+        self.config = config or LogConfig(
+            segment_bytes=3000,
+            segment_index_bytes=12 * 40,
+            index_interval_bytes=300,
+            segment_ms=50_000,
+            retention_ms=-1 if compact else 100_000,
+            retention_bytes=-1 if compact else 15_000,
+            file_delete_delay_ms=1000,
+            compact=compact,
+            delete=not compact,
+            min_cleanable_dirty_ratio=0.01,
+            delete_retention_ms=20_000,
+            message_timestamp_after_max_ms=1 << 60,
+        )
+        self.now = START_MS
+        self.counter = 0
+        self.epoch = 1
+        self.history: dict[int, Row] = {}  # all rows of this lineage, removed ones too
+        self.durable_end = 0
+        self.floor_offset = 0  # log start offset as told to the log
+        self.sequences: dict[int, int] = {}
+        self.last_batch: dict[int, tuple[bytes, int]] = {}
+        self.open: dict[int, int] = {}  # producer -> first offset
+        self.transactions: list[tuple[int, int, int, bool]] = []  # producer, first, marker offset, committed
+        self.started = False
+        self.start()
+
+    # Life of the process ---------------------------------------------------------------------------------------------
+
+    ended_are_known = True
+
+    def start(self) -> None:
+        self.ended_are_known = False
+        self.manager = LogManager(
+            self.machine.disk,
+            [self.machine.root],
+            node_id=1,
+            cluster_id="cluster",
+            random=random.Random(self.seed),
+            settings=LogManagerSettings(
+                cleaner_dedupe_buffer_size=24 * 64,
+                cleaner_backoff_ms=0,
+                retention_check_interval_ms=1000,
+                producer_id_expiration_ms=1 << 60,
+                high_watermark_checkpoint_interval_ms=1000,
+                flush_offset_checkpoint_interval_ms=1000,
+                flush_start_offset_checkpoint_interval_ms=1000,
+            ),
+            default_config=self.config,
+        )
+        self.manager.start(self.now)
+        self.manager.recover_all()
+        self.log = self.manager.get_or_create(PARTITION, topic_id=TOPIC_ID, now_ms=self.now)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for offset, row in sorted(self.history.items()) if offset >= self.log.log_start_offset]
+
+    def restart_clean(self, rnd) -> None:
+        before = (self.log.log_end_offset, self.log.log_start_offset, self.log.high_watermark, all_rows(self.log))
+        producers = self.log.active_producers()
+        self.manager.close(5)
+        self.machine.boot(power_lost=self.machine.can_lose_power and rnd.random() < 0.5)
+        self.start()
+        after = (self.log.log_end_offset, self.log.log_start_offset, self.log.high_watermark, all_rows(self.log))
+        assert before == after, "a clean restart changed the log"
+        assert self.log.active_producers() == producers, "a clean restart changed the producers"
+        assert self.manager.recovery_progress.recovered_bytes == 0, "a clean start scanned the log"
+        self.durable_end = self.log.log_end_offset
+
+    def kill(self, rnd) -> None:
+        end = self.log.log_end_offset
+        producers = self.log.active_producers()
+        self.machine.boot(power_lost=False)
+        self.start()
+        assert self.log.log_end_offset == end, "a killed process lost what was in the page cache"
+        assert self.log.active_producers() == producers, f"recovery changed the producers from {producers} to {self.log.active_producers()}"
+        self._reconcile(end)
+
+    def lose_power(self, rnd) -> None:
+        if self.machine.can_lose_power:
+            self.machine.boot(power_lost=True)
+            self.start()
+            self._reconcile(self.durable_end)
+
+    def crash_in(self, rnd, action) -> None:
+        """Lets the power fail, or the process end, in the middle of another action."""
+        if not self.machine.can_lose_power:
+            return
+        floor = self.durable_end
+        self.machine.arm(rnd.randint(1, 25))
+        try:
+            getattr(self, action)(rnd)
+        except PowerLoss:
+            power_lost = rnd.random() < 0.7
+            if action in ("truncate", "restart_at"):
+                floor = min(floor, self.cut_to)
+            self.machine.boot(power_lost=power_lost)
+            self.start()
+            self._reconcile(floor)
+        else:
+            self.machine.disk.crash_after_writes(1 << 60, lambda: None)
+
+    def _reconcile(self, floor: int) -> None:
+        """After a crash: whatever is there is what was written, nothing durable is missing; the model follows."""
+        log = self.log
+        end = log.log_end_offset
+        assert end >= floor, f"the log ends at {end}, but {floor} was durable"
+        found = all_rows(log)
+        for row in found:
+            assert self.history.get(row.offset) == row, f"recovered {row}, wrote {self.history.get(row.offset)}"
+        if not self.compact:
+            expected = [self.history[offset] for offset in sorted(self.history) if log.log_start_offset <= offset < end]
+            assert found == expected, "recovery left a hole"
+        self.history = {offset: row for offset, row in self.history.items() if offset < end}
+        if all(offset < log.log_start_offset for offset in self.history) and not log.active_producers():
+            self.history = {}  # the log was restarted further up
+        self._forget_from(end)
+        self.floor_offset = log.log_start_offset
+        self.durable_end = end
+        self.check(random.Random(end))
+
+    def _forget_from(self, end: int) -> None:
+        """What the model knows of producers follows the log that is left."""
+        self.open = {}
+        kept = []
+        for producer, first, marker, committed in self.transactions:
+            if marker < end:
+                kept.append((producer, first, marker, committed))
+        self.transactions = kept
+        described = {row.producer_id: row for row in self.log.active_producers()}
+        for producer, row in described.items():
+            if row.current_transaction_start_offset >= 0:
+                self.open[producer] = row.current_transaction_start_offset
+        for producer, first in self._open_by_history().items():
+            assert self.open.get(producer) == first, f"transaction of {producer}: {self.open.get(producer)}, not {first}"
+        for producer in list(self.sequences):
+            self.sequences[producer] = described[producer].last_sequence + 1 if producer in described else 0
+        self.last_batch = {}
+
+    def _open_by_history(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for _, row in sorted(self.history.items()):
+            if row.control:
+                found.pop(row.producer_id, None)
+            elif 100 <= row.producer_id:
+                found.setdefault(row.producer_id, row.offset)
+        return found
+
+    # Actions ---------------------------------------------------------------------------------------------------------
+
+    def _rows_for(self, rnd):
+        count = rnd.choice((1, 1, 2, 3, 8))
+        rows = []
+        for _ in range(count):
+            self.counter += 1
+            self.now += rnd.randint(0, 40)
+            key = b"k%d" % rnd.randrange(12) if self.compact or rnd.random() < 0.5 else None
+            empty = rnd.random() < 0.2
+            value = None if empty else b"%d-" % self.counter + b"x" * rnd.choice((0, 20, 200))
+            rows.append((self.now - rnd.choice((0, 0, 0, 500)), key, value))
+        return rows
+
+    def _append(self, rnd, rows, batch, producer_id):
+        base = self.log.staged_end_offset
+        for delta, (timestamp, key, value) in enumerate(rows):
+            # Noted before: a crash in the middle may leave it in the log.
+            self.history[base + delta] = Row(base + delta, timestamp, key, value, self.epoch, producer_id, False)
+        info = self.log.stage_as_leader(memoryview(batch), leader_epoch=self.epoch, now_ms=self.now)
+        assert not info.duplicate
+        assert (info.first_offset, info.last_offset) == (base, base + len(rows) - 1), "offsets are dense"
+        return info
+
+    def append(self, rnd) -> None:
+        for _ in range(rnd.choice((1, 1, 3))):
+            rows = self._rows_for(rnd)
+            self._append(rnd, rows, make_batch(rows, codec=rnd.choice(list(Compression))), -1)
+        end = self.log.staged_end_offset
+        self.log.flush_staged()
+        assert self.log.log_end_offset == end
+
+    def append_idempotent(self, rnd) -> None:
+        producer = rnd.randrange(3)
+        if producer in self.last_batch and rnd.random() < 0.3:
+            batch, base = self.last_batch[producer]
+            end = self.log.log_end_offset
+            info = self.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=self.epoch, now_ms=self.now)
+            assert info.duplicate, "a batch that was sent again was appended again"
+            assert info.first_offset == base
+            assert self.log.log_end_offset == end
+            return
+        sequence = self.sequences.get(producer, 0)
+        rows = self._rows_for(rnd)
+        batch = make_batch(rows, producer=(producer, 0, sequence))
+        if rnd.random() < 0.2 and producer in self.sequences and sequence > 0:
+            self._refused(make_batch(rows, producer=(producer, 0, sequence + 7)), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        sent = bytes(batch)
+        info = self._append(rnd, rows, batch, producer)
+        self.log.flush_staged()
+        self.sequences[producer] = sequence + len(rows)
+        self.last_batch[producer] = (sent, info.first_offset)
+
+    def append_transactional(self, rnd) -> None:
+        producer = 100 + rnd.randrange(3)
+        sequence = self.sequences.get(producer, 0)
+        rows = self._rows_for(rnd)
+        batch = make_batch(rows, producer=(producer, 0, sequence), transactional=True)
+        self.open.setdefault(producer, self.log.log_end_offset)
+        self._append(rnd, rows, batch, producer)
+        self.log.flush_staged()
+        self.sequences[producer] = sequence + len(rows)
+
+    def end_transaction(self, rnd) -> None:
+        if not self.open:
+            return
+        producer = rnd.choice(sorted(self.open))
+        commit = rnd.random() < 0.5
+        offset = self.log.log_end_offset
+        key = b"\0\0\0\1" if commit else b"\0\0\0\0"
+        self.history[offset] = Row(offset, self.now, key, b"\0\0" + (3).to_bytes(4, "big"), self.epoch, producer, True)
+        first = self.open[producer]
+        self.transactions.append((producer, first, offset, commit))
+        self.log.append_end_transaction_marker(
+            producer_id=producer,
+            producer_epoch=0,
+            coordinator_epoch=3,
+            commit=commit,
+            leader_epoch=self.epoch,
+            now_ms=self.now,
+        )
+        del self.open[producer]
+
+    def append_damaged(self, rnd) -> None:
+        batch = make_batch(self._rows_for(rnd), codec=rnd.choice(list(Compression)))
+        position = rnd.randrange(16, len(batch))
+        batch[position] ^= 1 << rnd.randrange(8)
+        self._refused(batch, None)
+
+    def _refused(self, batch, code) -> None:
+        end, size = self.log.log_end_offset, self.log.size_bytes
+        try:
+            self.log.append_as_leader(memoryview(batch), leader_epoch=self.epoch, now_ms=self.now)
+        except LogError as error:
+            assert code is None or error.code == code
+        else:
+            raise AssertionError("a bad batch was accepted")
+        assert (self.log.log_end_offset, self.log.size_bytes) == (end, size), "a refused batch changed the log"
+
+    def new_epoch(self, rnd) -> None:
+        self.epoch += rnd.randint(1, 3)
+        if rnd.random() < 0.5:
+            self.log.begin_leader_epoch(self.epoch)
+
+    def advance_watermark(self, rnd) -> None:
+        log = self.log
+        if log.high_watermark == log.log_end_offset:
+            return
+        # Replicas end where a batch ends, and so does the high watermark.
+        _, _, following = read_rows(log, rnd.randrange(log.high_watermark, log.log_end_offset), max_bytes=1)
+        log.update_high_watermark(rnd.choice((log.log_end_offset, following or log.log_end_offset)))
+
+    def flush(self, rnd) -> None:
+        self.log.flush()
+        assert self.log.recovery_point == self.log.log_end_offset
+        self.durable_end = self.log.log_end_offset
+
+    def truncate(self, rnd) -> None:
+        log = self.log
+        low = log.log_start_offset if self.compact else max(log.log_start_offset, log.high_watermark)
+        if self.compact:
+            low = max(low, log.active_segment.base_offset)  # what the cleaner saw is committed
+        target = rnd.randint(min(low, log.log_end_offset), log.log_end_offset)
+        self.cut_to = min([target, *self._batch_starts_around(target)])
+        log.truncate_to(target)
+        self.ended_are_known = False
+        end = log.log_end_offset
+        assert end <= target
+        self.durable_end = min(self.durable_end, end)
+        self.history = {offset: row for offset, row in self.history.items() if offset < end}
+        self._forget_from(end)
+        self.epoch += 1
+
+    def _batch_starts_around(self, target: int) -> list[int]:
+        if target >= self.log.log_end_offset:
+            return []
+        result, _, _ = read_rows(self.log, max(target, self.log.log_start_offset), max_bytes=1)
+        return [
+            header.base_offset
+            for piece in result.ranges
+            for _, header in iterate_batches(piece.file.read(piece.position, piece.count))
+        ][:1]
+
+    cut_to = 0
+
+    def restart_at(self, rnd) -> None:
+        if self.compact:
+            return
+        target = self.log.log_end_offset + rnd.randint(0, 50)
+        self.cut_to = 0
+        self.log.truncate_fully_and_start_at(target, self.now)
+        self.history = {}
+        self.durable_end = target
+        self.floor_offset = target
+        assert (self.log.log_start_offset, self.log.log_end_offset) == (target, target)
+        self._forget_from(0)
+        self.sequences = {}
+
+    def delete_records(self, rnd) -> None:
+        if self.compact:
+            return
+        log = self.log
+        target = rnd.randint(log.log_start_offset, log.high_watermark)
+        assert log.delete_records(target) == target
+        self.floor_offset = target
+
+    def tick(self, rnd) -> None:
+        self.now += rnd.choice((1001, 1001, 5000, 30_000))
+        start = self.log.log_start_offset
+        for work in self.manager.tick(self.now):
+            run_work(work)
+        assert self.log.log_start_offset >= start
+        assert self.log.log_start_offset <= self.log.high_watermark
+
+    def clean(self, rnd) -> None:
+        for _ in range(40):
+            self.now += 1
+            works = self.manager.tick(self.now)
+            for work in works:
+                run_work(work)
+            if not any(work.name.startswith("clean") for work in works):
+                break
+
+    # Checks ----------------------------------------------------------------------------------------------------------
+
+    def check(self, rnd) -> None:
+        log = self.log
+        rows = all_rows(log, max_bytes=rnd.choice((1, 500, 1 << 20)))
+        if self.compact:
+            self._check_compacted(rows)
+        else:
+            assert rows == self.rows, "the log does not hold what was appended"
+        self._check_lookups(rnd, rows)
+        self._check_epochs(rnd, rows)
+        self._check_transactions()
+        self._check_indexes()
+
+    def _check_compacted(self, rows) -> None:
+        log = self.log
+        offsets = [row.offset for row in rows]
+        assert offsets == sorted(set(offsets)), "order or offsets changed"
+        for row in rows:
+            assert self.history.get(row.offset) == row, f"{row} was changed from {self.history.get(row.offset)}"
+        aborted = self._aborted_offsets()
+        last: dict[bytes, Row] = {}
+        for _, row in sorted(self.history.items()):
+            if not row.control and row.key is not None and row.offset not in aborted:
+                last[row.key] = row
+        present = dict.fromkeys(offsets)
+        for row in last.values():
+            if row.value is not None:
+                assert row.offset in present, f"the last value of {row.key!r} at {row.offset} is gone"
+            elif self.now < row.timestamp + self.config.delete_retention_ms - 1000:
+                assert row.offset in present, f"the tombstone of {row.key!r} at {row.offset} went early"
+        for offset in self.history:
+            if offset >= log.active_segment.base_offset:
+                assert offset in present, f"offset {offset} of the active segment is gone"
+
+    def _check_lookups(self, rnd, rows) -> None:
+        log = self.log
+        for _ in range(3):
+            if log.log_end_offset > log.log_start_offset:
+                offset = rnd.randrange(log.log_start_offset, log.log_end_offset)
+                expected = next((row for row in rows if row.offset >= offset), None)
+                position = offset
+                found = None
+                while found is None and position < log.log_end_offset:
+                    _, some, following = read_rows(log, position, max_bytes=1)
+                    if following is None:
+                        break
+                    found = next((row for row in some if row.offset >= offset), None)
+                    position = following
+                assert found == expected, f"a read at {offset} found {found}, not {expected}"
+            if rows:
+                wanted = rnd.choice(rows).timestamp + rnd.choice((-1, 0, 1))
+                later = next((row for row in rows if row.timestamp >= wanted), None)
+                answer = log.offset_for_timestamp(max(0, wanted))
+                assert (answer.offset if answer else None) == (later.offset if later else None), f"time {wanted}"
+                newest = max(row.timestamp for row in rows)
+                top = log.offset_for_timestamp(-3)
+                if not self.compact and top is not None and log.segments[0].base_offset == log.log_start_offset:
+                    assert top.timestamp_ms == newest
+
+    def _check_epochs(self, rnd, rows) -> None:
+        for row in rnd.sample(rows, min(3, len(rows))):
+            assert self.log.epoch_for_offset(row.offset) == row.epoch
+            end = self.log.end_offset_for_epoch(row.epoch)
+            after = [other.offset for other in rows if other.epoch > row.epoch]
+            if after:
+                assert row.offset < end.end_offset <= after[0]
+
+    def _aborted_offsets(self) -> dict[int, None]:
+        gone: dict[int, None] = {}
+        for producer, first, marker, committed in self.transactions:
+            if not committed:
+                for offset, row in self.history.items():
+                    if first <= offset < marker and row.producer_id == producer:
+                        gone[offset] = None
+        return gone
+
+    def _check_transactions(self) -> None:
+        log = self.log
+        ended = [first for _, first, marker, _ in self.transactions if marker >= log.high_watermark]
+        if not ended:
+            self.ended_are_known = True
+        highest = max(min([*self.open.values(), log.high_watermark]), log.log_start_offset)
+        lowest = max(min([*ended, highest]), log.log_start_offset)
+        if self.ended_are_known:
+            assert log.last_stable_offset == lowest, "the last stable offset is wrong"
+        # A start does not know which transactions ended just before it; their outcome is decided, so that does no harm.
+        assert lowest <= log.last_stable_offset <= highest, "the last stable offset is out of bounds"
+        if log.last_stable_offset <= log.log_start_offset:
+            return
+        visible = []
+        offset, upper = log.log_start_offset, log.last_stable_offset
+        while offset < upper:
+            result, rows, following = read_rows(log, offset, max_bytes=700, upper=upper)
+            if following is None:
+                break
+            aborted = sorted(
+                (entry.first_offset, entry.producer_id) for entry in log.aborted_transactions(result, upper)
+            )
+            active: dict[int, None] = {}
+            for row in rows:
+                while aborted and aborted[0][0] <= row.offset:
+                    active[aborted.pop(0)[1]] = None
+                if row.control:
+                    active.pop(row.producer_id, None)
+                elif row.producer_id not in active and row.offset >= offset:
+                    visible.append(row.offset)
+            offset = following
+        gone = self._aborted_offsets()
+        if self.compact:
+            assert not [offset for offset in visible if offset in gone], "a reader of committed data saw aborted records"
+            return
+        expected = [
+            row.offset for row in self.rows if row.offset < upper and not row.control and row.offset not in gone
+        ]
+        assert visible == expected, "committed data differs"
+
+    def _check_indexes(self) -> None:
+        """Entries rise strictly in both columns, each position begins a batch that ends with the entry's offset (L4)."""
+        for segment in self.log.segments:
+            data = segment.file.read(0, segment.size)
+            starts = {position: header for position, header in iterate_batches(data)}
+            index: OffsetIndex = segment.offset_index
+            entries = [index.entry(number) for number in range(index.count)]
+            for before, after in zip(entries, entries[1:], strict=False):
+                assert before.offset < after.offset and before.position < after.position
+            for entry in entries:
+                assert entry.position in starts, f"no batch begins at {entry.position}"
+                assert starts[entry.position].last_offset == entry.offset
+            largest = max((header.max_timestamp for header in starts.values()), default=-1)
+            assert segment.max_entry().timestamp_ms == largest
+            times: TimeIndex = segment.time_index
+            stamps = [times.entry(number) for number in range(times.count)]
+            for earlier, later in zip(stamps, stamps[1:], strict=False):
+                assert earlier.timestamp_ms < later.timestamp_ms and earlier.offset < later.offset
+            gaps = [0, *(entry.position for entry in entries), segment.size]
+            widest = max((header.size_bytes for header in starts.values()), default=0)
+            for low, high in zip(gaps, gaps[1:], strict=False):
+                assert high - low <= self.config.index_interval_bytes + 2 * widest, "an interval of the index is too wide"
+
+    PLAIN_ACTIONS = (
+        *("append",) * 6,
+        *("append_idempotent",) * 3,
+        *("append_transactional",) * 3,
+        *("end_transaction",) * 2,
+        "append_damaged",
+        "new_epoch",
+        *("advance_watermark",) * 3,
+        *("flush",) * 2,
+        "truncate",
+        "restart_at",
+        "delete_records",
+        *("tick",) * 3,
+        "restart_clean",
+        "kill",
+        "lose_power",
+    )
+    COMPACT_ACTIONS = (
+        *("append",) * 8,
+        "append_idempotent",
+        *("append_transactional",) * 2,
+        *("end_transaction",) * 2,
+        "new_epoch",
+        *("advance_watermark",) * 4,
+        *("flush",) * 2,
+        "truncate",
+        "tick",
+        *("clean",) * 3,
+        "restart_clean",
+        "kill",
+        "lose_power",
+    )
+    CRASHING = ("append", "append_transactional", "end_transaction", "flush", "truncate", "restart_at", "tick", "clean")
+
+    def step(self, rnd) -> str:
+        """One random action, and all checks."""
+        action = rnd.choice(self.COMPACT_ACTIONS if self.compact else self.PLAIN_ACTIONS)
+        self.perform(action, rnd, crash=rnd.random() < 0.12)
+        return action
+
+    def perform(self, action: str, rnd, *, crash: bool) -> None:
+        if crash and action in self.CRASHING:
+            self.crash_in(rnd, action)
+        else:
+            getattr(self, action)(rnd)
+        self.check(rnd)
+
+
+def run_seed(machine, *, seed: int, steps: int, compact: bool) -> Driver:
+    """A whole random history from one seed."""
+    rnd = random.Random(seed)
+    driver = Driver(machine, compact=compact, seed=seed)
+    for number in range(steps):
+        try:
+            action = driver.step(rnd)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}, step {number}")
+            raise
+        del action
+    return driver
