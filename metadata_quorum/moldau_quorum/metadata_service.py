@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moldau_quorum.state_machine import MetadataStateMachine
 
 SNAPSHOTS_MAX: Final = 2
-SNAPSHOT_LAG_MAX: Final = 1_000
+SNAPSHOT_LAG_MAX: Final = 100
 """A kept snapshot is given to a new follower while it is at most so many offsets old."""
 
 

@@ -83,7 +83,7 @@ def open_node_directory(
         OSError: the disk failed.
     """
     path = f"{metadata_log_dir}/{METADATA_DIRECTORY}"
-    disk.make_directories(path)
+    _make_durable_directories(disk, f"{path}/{engine}")
     try:
         lock = disk.lock(f"{path}/.lock")
     except BlockingIOError as error:
@@ -95,12 +95,29 @@ def open_node_directory(
                 node_id=node_id, directory_id=new_directory_id, engine=engine, cluster_id=cluster_id
             )
             _write(disk, path, identity)
-            disk.sync_directory(metadata_log_dir)
         _check(identity, f"{path}/{META_PROPERTIES}", node_id=node_id, engine=engine, cluster_id=cluster_id)
     except BaseException:
         lock.release()
         raise
     return NodeDirectory(disk, path, lock, identity)
+
+
+def _make_durable_directories(disk: Disk, path: str) -> None:
+    """Creates a directory with its parents; their names are durable on return.
+
+    A name that a power loss takes away takes the whole log with it, whatever was synced inside.
+    """
+    missing: list[str] = []
+    ancestor = path
+    while ancestor and not disk.exists(ancestor):
+        missing.append(ancestor)
+        ancestor = ancestor.rpartition("/")[0]
+    disk.make_directories(path)
+    # The last three levels may be there from a start that was killed before it came to this.
+    metadata_directory = path.rpartition("/")[0]
+    own = [path, metadata_directory, metadata_directory.rpartition("/")[0]]
+    for directory in dict.fromkeys([*own, *missing]):
+        disk.sync_directory(directory.rpartition("/")[0] or "/")
 
 
 def _check(identity: NodeIdentity, name: str, *, node_id: int, engine: str, cluster_id: str) -> None:

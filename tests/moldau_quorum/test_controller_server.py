@@ -6,11 +6,35 @@ simulated.
 
 from __future__ import annotations
 
+from uuid import UUID
+
+import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau.runtime.environment import OpenMode
+from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.simulation.world import run_world
+from moldau_quorum import metadata_service
+from moldau_quorum.active import NotActiveError
+from moldau_quorum.broker_session import (
+    BrokerRegistration,
+    BrokerSession,
+    ControllerUnavailableError,
+    DuplicateBrokerError,
+)
+from moldau_quorum.node_directory import NodeDirectoryError, open_node_directory
+from moldau_quorum.records import Endpoint
 from quorum_cluster import TestCluster, eventually
 from quorum_memory_log import MemoryLog
 
@@ -91,3 +115,304 @@ def test_a_killed_broker_is_fenced_within_the_grace_period_and_its_partitions_ge
         assert active.running.active.statistics().commands == commands + 1, "one command moves all leaders"
 
     run_world(main, 3)
+
+
+def test_a_controlled_shutdown_moves_leaders_before_the_broker_stops() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        await create(cluster.client(), topic("t", partitions=9))
+        leaving = cluster.brokers[2]
+        with trio.fail_after(10):
+            await leaving.session.controlled_shutdown()
+        partitions = leaving.follower.image.topics_by_name["t"].partitions
+        assert all(partition.leader not in (2, -1) for partition in partitions.values())
+        epoch = leaving.session.broker_epoch
+        leaving.node.kill()
+        observer = cluster.brokers[1].follower
+        with trio.fail_after(3):
+            await observer.wait_until(lambda image: image.brokers[2].fenced)
+        leaving.start(previous_epoch=epoch)
+        with trio.fail_after(10):
+            await leaving.started.wait()
+        assert not world.failures
+
+    run_world(main, 11)
+
+
+def test_a_second_broker_with_a_live_id_is_refused() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        impostor_node = world.node("impostor")
+        impostor = BrokerSession(
+            impostor_node.environment,
+            cluster.voters,
+            BrokerRegistration(
+                broker_id=1,
+                incarnation_id=UUID(int=999),
+                endpoints=(Endpoint(name="PLAINTEXT", host="impostor", port=9092),),
+            ),
+            metadata_offset=lambda: 0,
+            registration_timeout_ms=3000,
+        )
+        with pytest.raises(DuplicateBrokerError, match="another live broker"):
+            await impostor.run()
+        assert cluster.brokers[1].session.fenced is False
+
+    run_world(main, 5)
+
+
+def test_a_majority_lost_stops_changes_and_its_return_resumes_them() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        first, second, _ = cluster.controllers.values()
+        first.kill()
+        second.kill()
+        with pytest.raises(ControllerUnavailableError):
+            await client.request(topic("during"), CreateTopicsResponse, timeout_ms=3000)
+        # Brokers keep what they know.
+        assert "before" in cluster.brokers[1].follower.image.topics_by_name
+        second.start()
+        await create(client, topic("after"))
+        with trio.fail_after(10):
+            await cluster.brokers[3].follower.wait_until(lambda image: "after" in image.topics_by_name)
+        assert not any(broker.fenced for broker in cluster.brokers[3].follower.image.brokers.values())
+
+    run_world(main, 13)
+
+
+def test_an_isolated_controller_is_deposed_and_its_followers_go_elsewhere() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        isolated = await cluster.wait_active()
+        others = [c.node.name for c in cluster.controllers.values() if c is not isolated]
+        world.network.cut_between([isolated.node.name], others)
+        await eventually(lambda: not isolated.running.active.active, timeout_ms=10_000)
+        await create(client, topic("after"))
+        for broker in cluster.brokers.values():
+            with trio.fail_after(10):
+                await broker.follower.wait_until(lambda image: "after" in image.topics_by_name)
+        world.network.heal_all()
+        await eventually(lambda: "after" in isolated.running.machine.image.topics_by_name)
+
+    run_world(main, 17)
+
+
+def test_a_reset_connection_does_not_cost_a_live_broker_its_leaderships() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        await create(cluster.client(), topic("t", partitions=9))
+        active = await cluster.wait_active()
+        for _ in range(5):
+            assert world.network.reset_connections("b2", active.node.name)
+            await trio.sleep(0.7)
+        assert active.running.active.statistics().brokers_fenced == 0
+        assert not cluster.brokers[1].follower.image.brokers[2].fenced
+
+    run_world(main, 19)
+
+
+def test_everything_is_there_again_after_power_loss_of_all_controllers() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        for number in range(5):
+            await create(client, topic(f"t{number}"))
+        cluster_id = cluster.brokers[1].follower.image.cluster_id
+        for controller in cluster.controllers.values():
+            controller.node.lose_power()
+        await trio.sleep(1)
+        cluster.start_controllers()
+        await create(client, topic("after"))
+        image = cluster.active().running.machine.image
+        assert sorted(image.topics_by_name) == ["after", "t0", "t1", "t2", "t3", "t4"]
+        assert image.cluster_id == cluster_id
+
+    run_world(main, 23)
+
+
+def test_a_directory_of_another_node_or_cluster_is_refused() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        controller = cluster.controllers[101]
+        await eventually(lambda: controller.running.machine.image.cluster_id)
+        controller.kill()
+        environment = controller.node.environment
+        with pytest.raises(NodeDirectoryError, match=r"belongs to node 101, but node.id is 102"):
+            open_node_directory(
+                environment.disk, "/data", node_id=102, engine="raft", cluster_id="", new_directory_id=UUID(int=1)
+            )
+        with pytest.raises(NodeDirectoryError, match=r"but cluster.id is other"):
+            open_node_directory(
+                environment.disk, "/data", node_id=101, engine="raft", cluster_id="other", new_directory_id=UUID(int=1)
+            )
+        with pytest.raises(NodeDirectoryError, match="written by engine raft"):
+            open_node_directory(
+                environment.disk, "/data", node_id=101, engine="pysyncobj", cluster_id="", new_directory_id=UUID(int=1)
+            )
+        held = open_node_directory(
+            environment.disk, "/data", node_id=101, engine="raft", cluster_id="", new_directory_id=UUID(int=1)
+        )
+        with pytest.raises(NodeDirectoryError, match="another process uses"):
+            open_node_directory(
+                environment.disk, "/data", node_id=101, engine="raft", cluster_id="", new_directory_id=UUID(int=1)
+            )
+        held.close()
+        path = "/data/__cluster_metadata/meta.properties"
+        file = environment.disk.open(path, OpenMode.WRITE)
+        file.truncate(0)
+        file.append([b"version=1\nnode.id=101\n"])
+        file.close()
+        with pytest.raises(NodeDirectoryError, match=r"damaged, directory\.id is missing"):
+            open_node_directory(
+                environment.disk, "/data", node_id=101, engine="raft", cluster_id="", new_directory_id=UUID(int=1)
+            )
+
+    run_world(main, 29)
+
+
+def test_a_late_follower_reads_a_snapshot_in_pieces_and_then_the_tail(monkeypatch) -> None:
+    monkeypatch.setattr(metadata_service, "SNAPSHOT_LAG_MAX", 0)
+
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        for number in range(4):
+            await create(client, topic(f"many-{number}", partitions=2000))
+        await cluster.start_brokers(4)
+        follower = cluster.brokers[4].follower
+        assert follower.image.partition_count() == 8000
+        first = cluster.brokers[4].deltas[0]
+        assert first.image.partition_count() == 8000, "the first step is the snapshot"
+        await create(client, topic("tail"))
+        with trio.fail_after(5):
+            await follower.wait_until(lambda image: "tail" in image.topics_by_name)
+        leader = cluster.controllers[101].running.machine.image
+        assert follower.image.topics_by_name == leader.topics_by_name
+
+    run_world(main, 31)
+
+
+def test_answers_wait_for_the_commit_and_a_lost_decision_is_never_told() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        running = cluster.controllers[101].running
+        log = running.log
+        log.hold = True
+        lost = running.active.submit(topic("lost"), None)
+        dependent = running.active.submit(topic("lost"), None)  # sees the projection: would say it exists already
+        with trio.move_on_after(1) as scope:
+            await running.active.answer(lost)
+        assert scope.cancelled_caught, "nothing uncommitted is told"
+        log.resign(lose=True)
+        for pending in (lost, dependent):
+            with pytest.raises(NotActiveError):
+                await running.active.answer(pending)
+        with pytest.raises(NotActiveError):
+            running.active.submit(topic("t"), None)
+        log.hold = False
+        log.lead()
+        await eventually(lambda: running.active.active)
+        response = await running.active.answer(running.active.submit(topic("lost"), None))
+        assert [entry.error_code for entry in response.topics] == [0]
+
+    run_world(main, 37)
+
+
+def test_the_quorum_describes_itself_and_refuses_strangers() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        request = DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopicData(
+                    topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+                ),
+                DescribeQuorumRequestTopicData(
+                    topic_name="t", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+                ),
+            ]
+        )
+        response = await client.request(request, DescribeQuorumResponse, timeout_ms=5000)
+        known = response.topics[0].partitions[0]
+        active = await cluster.wait_active()
+        assert known.leader_id == active.node_id
+        assert sorted(voter.replica_id for voter in known.current_voters) == [101, 102, 103]
+        assert all(voter.log_end_offset > 0 for voter in known.current_voters)
+        assert known.high_watermark > 0
+        assert response.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [node.node_id for node in response.nodes] == [101, 102, 103]
+
+        host, port = cluster.voters[active.node_id]
+        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
+        described = await connection.request(DescribeClusterRequest(endpoint_type=2))
+        assert [node.broker_id for node in described.brokers] == [101, 102, 103]
+        assert described.controller_id == active.node_id
+        mismatched = await connection.request(DescribeClusterRequest())
+        assert mismatched.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        stranger = AddRaftVoterRequest(cluster_id="other", voter_id=104)
+        refused = await connection.request(stranger)
+        assert refused.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        removed = await connection.request(RemoveRaftVoterRequest(cluster_id=None, voter_id=777))
+        assert removed.error_code == ErrorCode.VOTER_NOT_FOUND
+
+        # Each other node says that it is not the one to ask.
+        passive = next(node_id for node_id in cluster.voters if node_id != active.node_id)
+        host, port = cluster.voters[passive]
+        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
+        refused = await connection.request(topic("t"))
+        assert refused.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        refused = await connection.request(DescribeQuorumRequest())
+        assert refused.error_code == ErrorCode.NOT_CONTROLLER
+
+    run_world(main, 41)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x00\x00\x00\x08" + b"\xff" * 8,
+        b"\x00\x00\x00\x0a" + b"\x00\x00\x00\x00\x00\x00\x00\x01\xff\xff",  # Produce
+        b"\x00\x00\x00\x0a" + b"\x00\x12\x00\x63\x00\x00\x00\x01\xff\xff",  # ApiVersions 99
+        b"\x00\x00\x00\x0c" + b"\x4e\x84\x00\x01\x00\x00\x00\x01\xff\xff\xc1\xc1",  # metadata fetch of garbage
+        b"\x00\x00\x00\x0c" + b"\x4e\x20\x00\x01\x00\x00\x00\x01\xff\xff\xc1\xc1",  # quorum message of garbage
+        b"\x00\x00\x00\x0e" + b"\x00\x3a\x00\x00\x00\x00\x00\x01\xff\xff\x00\x01\x01\x01",  # a broken envelope
+        b"\x7f\xff\xff\xff",
+    ],
+)
+def test_hostile_bytes_end_their_own_connection_only(frame: bytes) -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        connection = await world.node("stranger").environment.network.connect("c101", 9093)
+        await connection.send_all([frame])
+        await trio.sleep(1)
+        await create(cluster.client(), topic("t", factor=1))
+        assert not world.failures
+        assert not cluster.brokers[1].session.fenced
+
+    run_world(main, 43)

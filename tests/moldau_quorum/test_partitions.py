@@ -181,7 +181,7 @@ def test_without_eligible_replicas_the_last_member_stays_in_the_isr() -> None:
 
 def test_unclean_election_needs_permission_or_a_request() -> None:
     controller = three_brokers()
-    first, second, third = controller.partition("t").replicas
+    first, second, _third = controller.partition("t").replicas
     assert controller.alter("t", [first]).error_code == 0
     controller.fence(first)
     assert controller.partition("t").leader == -1
@@ -229,7 +229,7 @@ def test_preferred_election_gives_the_leadership_back() -> None:
 
 def test_lowering_min_insync_replicas_ends_the_promise_of_the_elr_in_the_same_command() -> None:
     controller = three_brokers(min_insync_replicas="2")
-    first, second, third = controller.partition("t").replicas
+    _first, second, third = controller.partition("t").replicas
     controller.fence(third, second)
     assert controller.partition("t").elr
     resource = AlterConfigsResource(
