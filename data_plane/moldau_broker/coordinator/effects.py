@@ -77,4 +77,16 @@ class Append:
     marker: Marker | None = None
 
 
-Effect = Answer | Append
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMarkers:
+    """Have the end of a transaction written into partitions, wherever they are led, until it is done.
+
+    Each partition is reported back on its own. ``(topic, partition)`` pairs.
+    """
+
+    transactional_id: str
+    marker: Marker
+    partitions: tuple[tuple[str, int], ...]
+
+
+Effect = Answer | Append | SendMarkers

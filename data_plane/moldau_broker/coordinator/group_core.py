@@ -137,11 +137,12 @@ class GroupCore:
         """Applies the committed end of a producer's transaction."""
         self.offsets.replay_marker(producer_id, commit)
 
-    def start(self, moment: Moment) -> None:
+    def start(self, moment: Moment) -> list[Effect]:
         """The log is loaded: groups come to life, with sessions that begin now."""
         for group_id, value in self._written_groups.items():
             self.membership.load(Group.load(group_id, value), moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
+        return self._take()
 
     def committed(self, append_id: int, moment: Moment) -> list[Effect]:
         """A write is committed, and with it all before it. Replays it, then tells its outcome."""

@@ -27,6 +27,7 @@ from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.runtime.log import EventLogger
 from moldau_broker.coordinator.completion import Combined, Completion
 from moldau_broker.coordinator.effects import RequestContext
+from moldau_broker.coordinator.group_core import GroupCore
 from moldau_broker.coordinator.offset_fetch_shapes import groups_of, response_of
 from moldau_broker.coordinator.partitioning import partition_for
 from moldau_broker.coordinator.responses import fetch_refusal, is_group_request, refusal
@@ -101,8 +102,8 @@ class GroupCoordinator:
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
             log=self._log,
-            config=self._config,
-            has_partition=self._topics.has_partition,
+            new_core=lambda: GroupCore(self._config, self._topics.has_partition),
+            load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )
         if self._nursery is not None:

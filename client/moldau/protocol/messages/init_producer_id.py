@@ -11,7 +11,7 @@ class InitProducerIdRequest(Request, api_key=22, versions="0-6", flexible="2+"):
     transaction_timeout_ms: int = field.int32("0+")
     producer_id: int = field.int64("3+", default=-1)
     producer_epoch: int = field.int16("3+", default=-1)
-    enable2_pc: bool = field.boolean("6+")
+    enable_2pc: bool = field.boolean("6+")
     keep_prepared_txn: bool = field.boolean("6+")
 
 
