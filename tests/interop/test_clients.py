@@ -8,7 +8,12 @@ import pytest
 
 from interop_clients import CLIENTS, Member, wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # kafka-python leaves the socket pairs of its wake-ups to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 PARTITIONS = 3
 

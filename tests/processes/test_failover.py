@@ -23,7 +23,7 @@ class Load(threading.Thread):
 
     def __init__(self, bootstrap):
         super().__init__(daemon=True)
-        self._bootstrap = bootstrap
+        self._address = bootstrap
         self._halt = threading.Event()
         self.acknowledged = []  # (partition, offset, number) in order of acknowledgement
         self.failed = []
@@ -42,7 +42,7 @@ class Load(threading.Thread):
 
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                "bootstrap.servers": self._address,
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 5,

@@ -170,6 +170,8 @@ class Broker:
         )
         await nursery.start(follower.run)
         if logs is None:
+            # A quorum that was just born has an empty log until its first leader has written the cluster's id.
+            await follower.wait_until(lambda image: image.cluster_id != "")
             logs = self._open_logs(follower.image.cluster_id)
         await self._recover(logs)
         await self._bind()
