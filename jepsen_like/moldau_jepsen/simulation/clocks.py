@@ -1,4 +1,9 @@
-"""Clocks of simulated nodes: they run at their own rate and may be set."""
+"""Clocks of simulated nodes: they run at their own rate and may be set.
+
+A clock ticks in steps of 1/1024 ms. With unlimited resolution a task that sleeps until a deadline in milliseconds may
+wake a rounding error before it, and sleep again for a time too short to move the world: on a real machine that costs a
+microsecond, here it would never end.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,9 @@ import trio
 
 EPOCH_MS = 1_750_000_000_000
 """Wall-clock time at which every simulated world begins (milliseconds since the Unix epoch)."""
+
+
+TICKS_PER_MS = 1024.0
 
 
 class NodeClock:
@@ -22,7 +30,8 @@ class NodeClock:
 
     def monotonic_ms(self) -> float:
         """See ``Clock.monotonic_ms``."""
-        return self._base_ms + (trio.current_time() - self._base_seconds) * 1000 * self._rate
+        exact = self._base_ms + (trio.current_time() - self._base_seconds) * 1000 * self._rate
+        return round(exact * TICKS_PER_MS) / TICKS_PER_MS
 
     def wall_ms(self) -> int:
         """See ``Clock.wall_ms``."""
