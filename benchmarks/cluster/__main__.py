@@ -67,6 +67,7 @@ def measure_failover(cluster: LocalCluster) -> float:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 0,
+            "log_level": 0,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 50,
             "reconnect.backoff.ms": 20,

@@ -154,7 +154,10 @@ class LogDirectory:
         if not disk.exists(self.path):
             disk.make_directories(self.path)
             disk.sync_directory(self.path.rpartition("/")[0] or "/")
-        self._lock = disk.lock(f"{self.path}/{LOCK}")
+        try:
+            self._lock = disk.lock(f"{self.path}/{LOCK}")
+        except BlockingIOError as error:
+            raise LogStorageError(self.path, "in use: another process holds its lock") from error
         self._take_identity(node_id, cluster_id, new_id)
         for name in disk.list_directory(self.path):
             if name.endswith(TEMPORARY_SUFFIX):
