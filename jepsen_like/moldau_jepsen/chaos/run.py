@@ -1,0 +1,362 @@
+"""One chaos run from start to report: a fresh cluster behind proxies, a workload, a plan of faults, the checkers, a
+folder.
+
+The folder holds ``history`` (operations, msgpack and lz4), ``verdict.json`` and ``report.html``. Against a cluster
+that was started elsewhere (``bootstrap``) the faults that need its processes or its links are refused; reassignments
+and elections remain.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.runtime.real import real_environment
+from moldau_jepsen.chaos.links import Links
+from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
+from moldau_jepsen.chaos.schedule import FaultKind, plan_faults
+from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
+from moldau_jepsen.history import HistoryFile, HistoryWriter, Operation
+from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError, LocalCluster, start_cluster
+from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, series_of
+from moldau_jepsen.workloads.operations import ClusterOperations
+from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau.runtime.environment import Environment
+    from moldau_jepsen.launcher import Node
+    from moldau_jepsen.launcher.process import ProcessState
+
+SAMPLE_S = 1.0
+TOPIC_TIMEOUT_S = 30.0
+FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
+NEEDS_LINKS = (FaultKind.CUT, FaultKind.CUT_ONE_WAY, FaultKind.ISOLATE, FaultKind.SLOW, FaultKind.RESET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """What to run."""
+
+    directory: Path
+    """Where report, history and cluster go; created, must be empty."""
+    duration_s: float = 60.0
+    seed: int = 1
+    kinds: Sequence[FaultKind] = tuple(FaultKind)
+    window_s: float = 30.0
+    brokers: int = 3
+    controllers: int = 3
+    bootstrap: str | None = None
+    """An existing cluster instead of a fresh one."""
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Configuration keys of the fresh cluster's nodes."""
+    workload: QueueOptions = field(default_factory=QueueOptions)
+    final_read_s: float = 90.0
+    keep_data: bool = False
+    """Keeps the nodes' data and logs also when no anomaly was found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a run tells while it lasts."""
+
+    phase: str
+    elapsed_s: float
+    duration_s: float
+    acknowledged: int
+    polled: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosResult:
+    """How it ended."""
+
+    verdict: Verdict
+    report: Path
+    faults: tuple[FaultEvent, ...]
+    unavailable_s: float
+
+
+def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda progress: None) -> ChaosResult:
+    """Runs it all; blocks for the whole time.
+
+    Raises:
+        LauncherUsageError: the options contradict each other, or the directory is not empty.
+        LauncherError: a node did not come up, or did not come back.
+        OperationFailedError: the topic could not be created.
+    """
+    if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
+        raise LauncherUsageError(f"{options.directory} is not an empty directory")
+    if options.bootstrap is not None:
+        refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
+        if refused:
+            allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
+            raise LauncherUsageError(
+                f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
+            )
+    options.directory.mkdir(parents=True, exist_ok=True)
+    return trio.run(_Run(options, tell).main)
+
+
+class _Run:
+    def __init__(self, options: ChaosOptions, tell: Callable[[Progress], None]) -> None:
+        self.options = options
+        self.tell = tell
+        self.faults: list[FaultEvent] = []
+        self.samples: list[ClusterSample] = []
+        self.environment: Environment = real_environment(seed=options.seed)
+
+    async def main(self) -> ChaosResult:
+        with ExitStack() as stack:
+            async with trio.open_nursery() as nursery:
+                cluster, links, bootstrap = await self._cluster(stack, nursery)
+                try:
+                    await self._work(cluster, links, bootstrap)
+                finally:
+                    if cluster is not None:
+                        cluster.shut_down()
+                    nursery.cancel_scope.cancel()
+        return self._judge()
+
+    async def _cluster(self, stack: ExitStack, nursery: trio.Nursery) -> tuple[LocalCluster | None, Links | None, str]:
+        options = self.options
+        if options.bootstrap is not None:
+            return None, None, options.bootstrap
+        self._progress("start", 0, None)
+        count = options.brokers + options.controllers
+        ports = take_free_ports(2 * count)
+        spec = ClusterSpec(
+            brokers=options.brokers,
+            controllers=options.controllers,
+            settings=options.settings,
+            ports=tuple(ports[:count]),
+            advertised_ports=tuple(ports[count:]),
+        )
+        ids = [*range(1, options.brokers + 1), *(101 + number for number in range(options.controllers))]
+        links = Links(dict(zip(ids, ports[:count], strict=True)))
+        await nursery.start(links.serve, dict(zip(ids, ports[count:], strict=True)))
+        home = options.directory / "cluster"
+        if not options.keep_data:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-")))
+        cluster = await trio.to_thread.run_sync(start_cluster, home, spec)
+        return cluster, links, cluster.bootstrap
+
+    async def _work(self, cluster: LocalCluster | None, links: Links | None, bootstrap: str) -> None:
+        options, queue = self.options, self.options.workload
+        operations = ClusterOperations(self.environment, bootstrap, queue.topic)
+        with (options.directory / "history").open("wb") as stream:
+            writer = HistoryWriter(stream)
+            recorder = Recorder(self.environment.clock, writer.add)
+            workload = QueueWorkload(self.environment, bootstrap, queue, recorder)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(operations.run)
+                await operations.create_topic(
+                    queue.partitions, min(3, options.brokers), options.topic_configs, timeout_s=TOPIC_TIMEOUT_S
+                )
+                async with trio.open_nursery() as clients:
+                    clients.start_soon(workload.run)
+                    clients.start_soon(self._sample, operations, recorder, clients.cancel_scope)
+                    await self._harm(cluster, links, operations, recorder)
+                    self._progress("drain", options.duration_s, recorder)
+                    workload.stop()
+                    self.sampling = False
+                self._progress("final read", options.duration_s, recorder)
+                await workload.final_read(options.final_read_s)
+                writer.flush()
+                nursery.cancel_scope.cancel()
+
+    sampling = True
+
+    async def _harm(
+        self, cluster: LocalCluster | None, links: Links | None, operations: ClusterOperations, recorder: Recorder
+    ) -> None:
+        options = self.options
+        plan = plan_faults(
+            random.Random(options.seed),
+            duration_ms=options.duration_s * 1000,
+            kinds=options.kinds,
+            window_ms=options.window_s * 1000,
+        )
+        offset_ms = recorder.now_ms()
+
+        def report(event: FaultEvent) -> None:
+            self.faults.append(
+                FaultEvent(
+                    kind=event.kind,
+                    target=event.target,
+                    nodes=event.nodes,
+                    begin_ms=event.begin_ms + offset_ms,
+                    end_ms=event.end_ms + offset_ms,
+                    detail=event.detail,
+                )
+            )
+            self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {list(event.nodes)}")
+
+        nemesis = Nemesis(cluster if cluster is not None else _Nobody(), links, operations, report)
+        end = trio.current_time() + options.duration_s
+        await nemesis.run(plan)
+        await trio.sleep_until(end)
+        await nemesis.recover()
+        if cluster is not None:
+            await trio.to_thread.run_sync(lambda: cluster.wait_ready(cluster.nodes))
+
+    async def _sample(self, operations: ClusterOperations, recorder: Recorder, scope: trio.CancelScope) -> None:
+        while self.sampling:
+            sample = await operations.sample()
+            if sample is not None:
+                before = self.samples[-1].high_watermark_sum if self.samples else 0
+                self.samples.append(
+                    ClusterSample(
+                        at_ms=recorder.now_ms(),
+                        in_sync_min=sample.in_sync_min,
+                        leaderless=sample.leaderless,
+                        high_watermark_sum=before if sample.high_watermark_sum is None else sample.high_watermark_sum,
+                    )
+                )
+            self._progress("faults", recorder.now_ms() / 1000, recorder)
+            await trio.sleep(SAMPLE_S)
+
+    def _progress(self, phase: str, elapsed_s: float, recorder: Recorder | None, fault: str = "") -> None:
+        self.tell(
+            Progress(
+                phase=phase,
+                elapsed_s=elapsed_s,
+                duration_s=self.options.duration_s,
+                acknowledged=0 if recorder is None else recorder.acknowledged,
+                polled=0 if recorder is None else recorder.polled,
+                fault=fault,
+            )
+        )
+
+    def _judge(self) -> ChaosResult:
+        options = self.options
+        history = HistoryFile(options.directory / "history")
+        verdict = check_history(history, CheckOptions(**check_options(options.workload)))
+        series = series_of(history)
+        named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
+        operations: dict[int, Operation] = {}
+        if named:
+            operations = {operation.index: operation for operation in history if operation.index in named}
+        report = ChaosReport(
+            title="Moldau chaos run",
+            verdict=verdict,
+            series=series,
+            faults=tuple(self.faults),
+            samples=tuple(self.samples),
+            duration_s=options.duration_s,
+            settings={
+                "seed": str(options.seed),
+                "faults": ", ".join(kind.value for kind in options.kinds),
+                "brokers": str(options.brokers),
+                "controllers": str(options.controllers),
+                "cluster": options.bootstrap or "started for the run",
+                **{f"topic {key}": value for key, value in options.topic_configs.items()},
+                **{f"node {key}": value for key, value in options.settings.items()},
+                **{f"producer {key}": str(value) for key, value in options.workload.producer.items()},
+                **{f"consumer {key}": str(value) for key, value in options.workload.consumer.items()},
+            },
+            operations=operations,
+        )
+        path = options.directory / "report.html"
+        path.write_text(chaos_page(report), encoding="utf-8")
+        unavailable_s = sum(end - begin for begin, end in series.unavailable)
+        (options.directory / "verdict.json").write_text(
+            json.dumps(verdict_json(verdict, self.faults, unavailable_s, series.latency_ms), indent=2) + "\n",
+            encoding="utf-8",
+        )
+        return ChaosResult(verdict=verdict, report=path, faults=tuple(self.faults), unavailable_s=unavailable_s)
+
+
+def check_options(workload: QueueOptions) -> dict[str, bool]:
+    """What the workload's configuration promises."""
+    acks = str(workload.producer.get("acks", "all"))
+    return {
+        "read_committed": workload.consumer.get("isolation.level", "read_committed") == "read_committed",
+        "idempotent": acks in ("all", "-1")
+        and str(workload.producer.get("enable.idempotence", True)).lower() != "false",
+        "subscribe": False,  # group readers tell when they were rebalanced, so nothing else may move a position
+        "final_phase": True,
+    }
+
+
+def verdict_json(
+    verdict: Verdict, faults: Sequence[FaultEvent], unavailable_s: float, latency_ms: Mapping[str, float]
+) -> dict[str, object]:
+    """The verdict for programs."""
+    figures = verdict.figures
+    return {
+        "valid": verdict.valid,
+        "counts": {kind.value: count for kind, count in verdict.counts.items()},
+        "anomalies": [
+            {
+                "kind": anomaly.kind.value,
+                "allowed": anomaly.allowed,
+                "text": anomaly.text,
+                "partition": str(anomaly.partition) if anomaly.partition is not None else None,
+                "operations": list(anomaly.operations),
+            }
+            for anomaly in verdict.anomalies
+        ],
+        "figures": {
+            "operations": figures.operations,
+            "sends_acknowledged": figures.sends_acknowledged,
+            "sends_failed": figures.sends_failed,
+            "sends_unknown": figures.sends_unknown,
+            "records_polled": figures.records_polled,
+            "values_seen": figures.values_seen,
+            "unavailable_s": round(unavailable_s, 3),
+            "latency_ms": {name: round(value, 3) for name, value in latency_ms.items()},
+        },
+        "faults": [
+            {
+                "kind": fault.kind,
+                "target": fault.target,
+                "nodes": list(fault.nodes),
+                "begin_ms": round(fault.begin_ms),
+                "end_ms": round(fault.end_ms),
+                "detail": fault.detail,
+            }
+            for fault in faults
+        ],
+    }
+
+
+class _Nobody:
+    """The processes of a foreign cluster: none that could be harmed."""
+
+    brokers: Sequence[Node] = ()
+    controllers: Sequence[Node] = ()
+
+    def state(self, node_id: int) -> ProcessState:
+        raise self._refusal(node_id)
+
+    def kill(self, node_id: int) -> None:
+        raise self._refusal(node_id)
+
+    def pause(self, node_id: int) -> None:
+        raise self._refusal(node_id)
+
+    def resume(self, node_id: int) -> None:
+        raise self._refusal(node_id)
+
+    def stop_node(self, node_id: int) -> bool:
+        raise self._refusal(node_id)
+
+    def launch(self, node_id: int) -> None:
+        raise self._refusal(node_id)
+
+    @staticmethod
+    def _refusal(node_id: int) -> LauncherUsageError:
+        return LauncherUsageError(f"node {node_id} is no process of ours")

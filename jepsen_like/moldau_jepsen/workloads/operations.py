@@ -1,0 +1,220 @@
+"""Administrative operations of a run: topics, questions about leaders, and the moves that are faults of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicPartition
+from moldau.cluster.offsets import list_offsets
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from moldau.runtime.config import ADMIN_CONFIG
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from moldau.runtime.environment import Environment
+
+REQUEST_TIMEOUT_MS = 5_000
+RETRY_S = 0.2
+METADATA_TOPIC = "__cluster_metadata"
+LATEST_TIMESTAMP = -1
+
+
+class OperationFailedError(Exception):
+    """The cluster did not do what a run needs before it can begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsSample:
+    """What the brokers said about a topic at one moment."""
+
+    in_sync_min: int
+    leaderless: int
+    high_watermark_sum: int | None  # None where not every leader answered
+
+
+class ClusterOperations:
+    """Operations on one topic of a cluster. ``run`` must run in a nursery while it is used."""
+
+    def __init__(self, environment: Environment, bootstrap: str, topic: str) -> None:
+        """Nothing is connected yet."""
+        config = ADMIN_CONFIG.parse({"bootstrap.servers": bootstrap, "client.id": "run-operations"})
+        self._client = ClusterClient(environment, config, "operations")
+        self._topic = topic
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keeps the connections until cancelled."""
+        self._client.add_topic(self._topic)
+        await self._client.run(task_status=task_status)
+
+    async def create_topic(
+        self, partitions: int, replication_factor: int, configs: Mapping[str, str], *, timeout_s: float
+    ) -> None:
+        """Creates the topic and waits until every partition has a leader. Raises ``OperationFailedError``."""
+        request = CreateTopicsRequest(
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topics=[
+                CreatableTopic(
+                    name=self._topic,
+                    num_partitions=partitions,
+                    replication_factor=replication_factor,
+                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+                )
+            ],
+        )
+        last = "no broker answered"
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    response = await self._client.request_any(
+                        CreateTopicsResponse, request, timeout_ms=REQUEST_TIMEOUT_MS
+                    )
+                except (*TRANSPORT_ERRORS, KafkaError) as error:
+                    last = str(error)
+                    await trio.sleep(RETRY_S)
+                    continue
+                answer = response.topics[0]
+                code = ErrorCode.of(answer.error_code)
+                if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    break
+                last = f"{code.name}: {answer.error_message}"
+                if not code.retriable:
+                    raise OperationFailedError(f"topic {self._topic} cannot be created: {last}")
+                await trio.sleep(RETRY_S)
+            while len(self._led()) < partitions:
+                self._client.request_update()
+                await trio.sleep(RETRY_S)
+            return
+        raise OperationFailedError(f"topic {self._topic} was not created within {timeout_s:g} s: {last}")
+
+    def _partitions(self) -> tuple[PartitionInfo, ...]:
+        info = self._client.picture.topics.get(self._topic)
+        return () if info is None else info.partitions
+
+    def _led(self) -> list[PartitionInfo]:
+        return [partition for partition in self._partitions() if partition.leader != NO_LEADER]
+
+    async def _refreshed(self) -> bool:
+        """Brings the picture up to date; returns whether a broker answered."""
+        try:
+            await self._client.wait_update(self._client.now_ms + REQUEST_TIMEOUT_MS)
+        except trio.TooSlowError:
+            return False
+        return True
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    async def broker_leaders(self) -> list[int]:
+        """Ids of the brokers that lead a partition now; empty when no broker answers."""
+        if not await self._refreshed():
+            return []
+        return sorted({partition.leader for partition in self._led()})
+
+    async def active_controller(self) -> list[int]:
+        """Id of the active controller, empty when nobody knows."""
+        request = DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopicData(
+                    topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+                )
+            ]
+        )
+        try:
+            response = await self._client.request_any(DescribeQuorumResponse, request, timeout_ms=REQUEST_TIMEOUT_MS)
+        except (*TRANSPORT_ERRORS, KafkaError):
+            return []
+        if response.error_code or not response.topics or not response.topics[0].partitions:
+            return []
+        leader = response.topics[0].partitions[0].leader_id
+        return [leader] if leader >= 0 else []
+
+    async def sample(self) -> PartitionsSample | None:
+        """In-sync sets and high watermarks now; None when no broker answers."""
+        if not await self._refreshed():
+            return None
+        partitions = self._partitions()
+        if not partitions:
+            return None
+        wanted = {TopicPartition(self._topic, partition.partition): LATEST_TIMESTAMP for partition in self._led()}
+        total: int | None = None
+        if len(wanted) == len(partitions):
+            try:
+                ends = await list_offsets(self._client, wanted, 500)
+                total = sum(offset for offset, _ in ends.values())
+            except (trio.TooSlowError, KafkaError):
+                total = None  # a leader does not answer at this moment: no figure is better than a wrong one
+        return PartitionsSample(
+            in_sync_min=min(len(partition.isr) for partition in partitions),
+            leaderless=sum(partition.leader == NO_LEADER for partition in partitions),
+            high_watermark_sum=total,
+        )
+
+    # -- moves -------------------------------------------------------------------------------------------------------
+
+    async def reassign(self, draw: random.Random) -> str:
+        """Moves a drawn partition to drawn brokers; returns what was asked and what was answered."""
+        await self._refreshed()
+        partitions, brokers = self._partitions(), sorted(self._client.picture.brokers)
+        if not partitions or not brokers:
+            return "not asked: no broker answered"
+        partition = draw.choice(partitions)
+        replicas = draw.sample(brokers, min(len(brokers), max(1, len(partition.replicas))))
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topics=[
+                ReassignableTopic(
+                    name=self._topic,
+                    partitions=[ReassignablePartition(partition_index=partition.partition, replicas=replicas)],
+                )
+            ],
+        )
+        asked = f"partition {partition.partition} to {replicas}"
+        try:
+            response = await self._client.request_any(
+                AlterPartitionReassignmentsResponse, request, timeout_ms=REQUEST_TIMEOUT_MS
+            )
+        except (*TRANSPORT_ERRORS, KafkaError) as error:
+            return f"{asked}: {error}"
+        codes = [response.error_code, *(p.error_code for topic in response.responses for p in topic.partitions)]
+        return f"{asked}: {ErrorCode.of(max(codes, key=abs)).name}"
+
+    async def elect_preferred(self) -> str:
+        """Elects the preferred leader of every partition; returns what was answered."""
+        await self._refreshed()
+        numbers = [partition.partition for partition in self._partitions()]
+        request = ElectLeadersRequest(
+            election_type=0,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topic_partitions=[TopicPartitions(topic=self._topic, partitions=numbers)],
+        )
+        try:
+            response = await self._client.request_any(ElectLeadersResponse, request, timeout_ms=REQUEST_TIMEOUT_MS)
+        except (*TRANSPORT_ERRORS, KafkaError) as error:
+            return str(error)
+        results = [result for topic in response.replica_election_results for result in topic.partition_result]
+        moved = sum(result.error_code == 0 for result in results)
+        return f"{moved} of {len(numbers)} moved, {ErrorCode.of(response.error_code).name}"
