@@ -280,8 +280,7 @@ class Driver:
                 self.open[producer] = row.current_transaction_start_offset
         for producer, first in self._open_by_history().items():
             assert self.open.get(producer) == first, f"transaction of {producer}: {self.open.get(producer)}, not {first}"
-        for producer in list(self.sequences):
-            self.sequences[producer] = described[producer].last_sequence + 1 if producer in described else 0
+        self.sequences = {producer: row.last_sequence + 1 for producer, row in described.items()}
         self.last_batch = {}
 
     def _open_by_history(self) -> dict[int, int]:

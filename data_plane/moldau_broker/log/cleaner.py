@@ -119,7 +119,8 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
             if segment.base_offset >= dirty and segment.max_entry().timestamp_ms > now_ms - lag:
                 end = min(end, segment.base_offset)
                 break
-    end = max(dirty, end)
+    # Whole segments only: what a segment holds above the end would have to be told apart from what it holds below.
+    end = log.segments[max(0, log.segment_index(end))].base_offset
     clean_bytes = dirty_bytes = 0
     must_clean = False
     for index, segment in enumerate(log.segments):
@@ -131,7 +132,7 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
             dirty_bytes += segment.size
             first = segment.first_timestamp()
             must_clean = must_clean or (0 <= first < now_ms - config.max_compaction_lag_ms)
-    return CleaningPlan(dirty, end, clean_bytes, dirty_bytes, must_clean)
+    return CleaningPlan(dirty, max(dirty, end), clean_bytes, dirty_bytes, must_clean)
 
 
 class _Transactions:
@@ -194,7 +195,7 @@ class LogCleaning:
         self._segments = [
             (segment, log.next_base_offset(index))
             for index, segment in enumerate(log.segments)
-            if segment.base_offset < plan.first_uncleanable_offset
+            if log.next_base_offset(index) <= plan.first_uncleanable_offset
         ]
         self._aborted = {segment.base_offset: list(segment.aborted_entries()) for segment in log.segments}
         self._last_of_producer: Mapping[int, tuple[int, int, int]] = log.producer_state.last_entries()
@@ -272,9 +273,7 @@ class LogCleaning:
         self.statistics.map_entries = self._map.size
         end = self.statistics.end_offset
         covered = [(segment, segment_end) for segment, segment_end in self._segments if segment.base_offset < end]
-        transactions = _Transactions(
-            entry for entries in self._aborted.values() for entry in entries if entry.first_offset < end
-        )
+        transactions = _Transactions(entry for entries in self._aborted.values() for entry in entries)
         for group in self._groups(covered):
             yield from self._clean_group(group, transactions)
 
@@ -300,8 +299,6 @@ class LogCleaning:
                 continue
             for batch in self._batches(segment, "map_bytes_read"):
                 header = batch.header
-                if header.base_offset >= plan.first_uncleanable_offset:
-                    break
                 if not self._map_batch(batch, transactions):
                     # The batch's records that found room do no harm: they are kept wherever they are newer.
                     statistics.map_full = True
@@ -309,9 +306,8 @@ class LogCleaning:
                 offset_map.latest_offset = header.last_offset
                 statistics.end_offset = max(statistics.end_offset, header.next_offset)
                 yield None
-            else:
-                statistics.end_offset = max(statistics.end_offset, min(segment_end, plan.first_uncleanable_offset))
-                offset_map.latest_offset = statistics.end_offset - 1
+            statistics.end_offset = max(statistics.end_offset, segment_end)
+            offset_map.latest_offset = statistics.end_offset - 1
 
     def _map_batch(self, batch: Batch, transactions: _Transactions) -> bool:
         header = batch.header

@@ -280,6 +280,7 @@ class _Loader:
                 next_offset = self._end_of(segment) if position == len(self._segments) - 1 else segment.base_offset
             position += 1
         if self._report.recovered_segments or not epochs_known:
+            self._changed = True  # index files may be new
             for segment in self._segments[max(0, suspect_from) :]:
                 segment.sync()
             self._complete_epochs(epochs_before)

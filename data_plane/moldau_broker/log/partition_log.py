@@ -325,6 +325,7 @@ class PartitionLog(SegmentedLog):
         if completed is not None:
             aborted = self.producer_state.complete(completed)
             if aborted is not None:
+                self._names_durable = False  # the index file may be new
                 try:
                     self._active.transaction_index.append(aborted)
                 except OSError as error:
@@ -401,12 +402,12 @@ class PartitionLog(SegmentedLog):
                 if header.base_offset < next_offset:
                     raise LogError(
                         ErrorCode.CORRUPT_MESSAGE,
-                        f"batch {header.base_offset}-{header.last_offset} overlaps the log, which ends at {next_offset}",
+                        f"batch {header.base_offset}-{header.last_offset} overlaps the log, it ends at {next_offset}",
                     )
                 if header.partition_leader_epoch < epoch:
                     raise LogError(
                         ErrorCode.CORRUPT_MESSAGE,
-                        f"batch {header.base_offset} of epoch {header.partition_leader_epoch} after {epoch}",
+                        f"batch {header.base_offset}: epoch {header.partition_leader_epoch} after {epoch}",
                     )
                 found.append((position, header))
                 next_offset, epoch = header.next_offset, header.partition_leader_epoch

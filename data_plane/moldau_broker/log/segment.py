@@ -18,6 +18,7 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files import SharedFile
 from moldau_broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampEntry
 from moldau_broker.log.names import (
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -429,8 +430,10 @@ class LogSegment:
         return [f"{directory}/{segment_file(base_offset, kind)}{suffix}" for kind in SEGMENT_SUFFIXES]
 
     def change_suffix(self, suffix: str) -> None:
-        """Renames the files, indexes first and the log last; the log's name says whether the step is done."""
-        for kind in reversed(SEGMENT_SUFFIXES):
+        """Renames the files. What is made to count gets its log file's name last, what ceases to count loses it first:
+        so a log file never stands there without the indexes that belong to it.
+        """
+        for kind in SEGMENT_SUFFIXES if suffix == DELETED_SUFFIX else reversed(SEGMENT_SUFFIXES):
             source = self.path(kind)
             if self._disk.exists(source):
                 self._disk.rename(source, source.removesuffix(self.suffix) + suffix)

@@ -309,8 +309,6 @@ class SegmentedLog:
             self.recovery_point = offset
         self._generation += 1
         first = max(0, self.segment_index(offset))
-        if self._bases[first] == offset and first > 0:
-            first -= 1  # the segment that begins at the offset goes as a whole
         doomed = self._segments[first + 1 :]
         # From the end, so that a crash in between leaves a prefix of the log.
         self._remove_segments(list(reversed(doomed)))
