@@ -269,6 +269,7 @@ class ActiveController:
         self._log.info("deposed", epoch=self._epoch)
         self._epoch = None
         self._wanted = None
+        self._machine.expect_nothing()
         self._sessions.clear()
         self._next_rebalance_ms = float("inf")
         self._drop_queue()
@@ -304,6 +305,7 @@ class ActiveController:
             position = proposal.position
             delta = self._projection.apply_command(command, offset=position.index, epoch=position.epoch)
             assert delta.accepted, "the projection refuses the reigning controller's own command"
+            self._machine.expect(delta)
             self._projection = delta.image
             self._sequence += 1
             self._last_proposal = proposal

@@ -6,6 +6,7 @@ listeners; it never waits, and decides nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from moldau.runtime.log import EventLogger
@@ -26,6 +27,7 @@ class MetadataStateMachine:
         """Empty, as before the first entry."""
         self.image = MetadataImage(offset=0)
         self._restoring: SnapshotReader | None = None
+        self._expected: deque[MetadataDelta] = deque()
         self._on_delta: list[Callable[[MetadataDelta], None]] = []
         self._on_leadership: list[Callable[[Leadership], None]] = []
         self._log = EventLogger("moldau.metadata", node=node_id)
@@ -38,10 +40,32 @@ class MetadataStateMachine:
         """``listener`` hears of changes of the leadership. It must not wait."""
         self._on_leadership.append(listener)
 
+    def expect(self, delta: MetadataDelta) -> None:
+        """The active controller has replayed a command of its own already: when the entry at the offset and epoch of
+        ``delta.image`` is committed on top of ``delta.previous``, the outcome is taken over instead of computed again.
+        An entry is unique by index and epoch (Raft, log matching), so it is the same command.
+        """
+        self._expected.append(delta)
+
+    def expect_nothing(self) -> None:
+        """The reign is over."""
+        self._expected.clear()
+
+    def _expected_delta(self, entry: CommittedEntry) -> MetadataDelta | None:
+        expected = self._expected
+        while expected and expected[0].image.offset < entry.index:
+            expected.popleft()
+        if not expected or expected[0].image.offset != entry.index:
+            return None
+        delta = expected.popleft()
+        return delta if delta.image.epoch == entry.epoch and delta.previous is self.image else None
+
     def apply(self, entry: CommittedEntry) -> None:
         """Replays a committed entry. Raises ``MetadataCorruptError``: this node must stop rather than guess."""
         assert entry.index > self.image.offset, "entries are applied in order, once"
-        delta = self.image.apply_command(decode_command(entry.data), offset=entry.index, epoch=entry.epoch)
+        delta = self._expected_delta(entry)
+        if delta is None:
+            delta = self.image.apply_command(decode_command(entry.data), offset=entry.index, epoch=entry.epoch)
         if not delta.accepted:
             self._log.warning("command-of-deposed-controller-ignored", offset=entry.index, epoch=entry.epoch)
         self._advance(delta)
