@@ -1,1 +1,8 @@
-"""Deterministic simulation: production code on virtual time, a virtual network and virtual disks, from one seed."""
+"""Deterministic simulation: production code on virtual time, a virtual network and virtual disks, from one seed.
+
+``run_seed`` runs one whole cluster with its clients and faults; ``run_seeds`` spreads many over the cores.
+"""
+
+from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed, run_seeds, write_failure
+
+__all__ = ["Result", "RunOptions", "run_seed", "run_seeds", "write_failure"]

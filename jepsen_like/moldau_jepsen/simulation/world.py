@@ -158,10 +158,10 @@ class SimulatedNode:
         if scope is not None:
             scope.cancel()
 
-    def crash_after_writes(self, count: int, *, power: bool) -> None:
-        """Kills the process, or takes its power, just after its ``count``-th disk write from now."""
+    def crash_after_writes(self, count: int, crash: Callable[[], None]) -> None:
+        """Calls ``crash`` (``kill``, ``lose_power``) just after the process's ``count``-th disk write from now."""
         assert self._disk_port is not None, f"{self.name} does not run"
-        self._disk_port.crash_after_writes(count, self.lose_power if power else self.kill)
+        self._disk_port.crash_after_writes(count, crash)
 
     async def wait_ended(self) -> None:
         """Waits until the tasks of the last process have ended."""

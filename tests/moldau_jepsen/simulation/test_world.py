@@ -208,7 +208,7 @@ def test_crash_between_two_writes_of_one_step():
             raise AssertionError("never gets here")
 
         node.start(process)
-        node.crash_after_writes(5, power=False)
+        node.crash_after_writes(5, node.kill)
         await node.wait_ended()
         assert node.environment.disk.list_directory("/") == ["0", "1", "2"]
         assert node.environment.disk.file_size("/2") == 0

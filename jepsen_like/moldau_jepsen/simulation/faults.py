@@ -1,0 +1,334 @@
+"""Which faults strike a simulated cluster: a pure plan in swarm style, and the hands that carry it out.
+
+Each run turns a random subset of the kinds on, with random numbers of strikes: runs with everything on hide what a few
+faults in the right order find (Groce et al., "Swarm Testing"). A fault has a beginning and an end; whom it strikes is
+drawn when it begins, because nobody knows the leaders beforehand. Faults on the same node overlap freely.
+
+Whether a loss of power may strike brokers depends on what the run promises: without a sync before each
+acknowledgement a record that only lives in page caches can be lost with them, by design; so then only controllers,
+which always sync, lose power.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.simulation.world import derive_random
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+
+KIND_PROBABILITY = 0.35
+STRIKES_PER_KIND_MAX = 4
+LENGTH_SECONDS = (0.2, 6.0)
+
+
+class FaultKind(enum.Enum):
+    """What is done."""
+
+    KILL = "kill"  # a process dies, and starts again at the end
+    KILL_LEADER = "kill-leader"  # the active controller, or a broker that leads something
+    KILL_MANY = "kill-many"  # several nodes at once
+    CRASH_POINT = "crash-point"  # a process dies between two writes to its disk
+    POWER = "power"  # a machine loses power
+    POWER_ALL = "power-all"  # every machine does
+    RESTART = "restart"  # a process ends in order, and starts again
+    CUT = "cut"  # a node is cut off from the other nodes; clients reach it or not
+    CUT_ONE_WAY = "cut-one-way"  # nothing that a node sends arrives
+    HALVES = "halves"  # the nodes fall into two groups
+    BRIDGE = "bridge"  # two groups that only one node can reach both of
+    LINK = "link"  # two nodes lose sight of each other
+    RESET = "reset"  # connections of a node end, again and again
+    SLOW = "slow"  # what a node sends comes late
+    DISK_SLOW = "disk-slow"  # a disk takes long for everything
+    DISK_FULL = "disk-full"  # nothing more fits on a disk
+    DISK_ERROR = "disk-error"  # some writes and syncs of a disk fail
+    CLOCK_RATE = "clock-rate"  # a clock runs too fast or too slow
+    CLOCK_JUMP = "clock-jump"  # a wall clock is set
+
+
+NEEDS_SYNC = (FaultKind.POWER, FaultKind.POWER_ALL)
+"""Kinds that strike brokers only when records are synced before they are acknowledged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFault:
+    """One fault of a plan; times in seconds since the start of the fault phase."""
+
+    kind: FaultKind
+    begin: float
+    end: float
+    number: int
+    """Gives the fault a random stream of its own, whatever else is left out of the plan."""
+
+
+def plan_faults(
+    draw: random.Random, duration: float, kinds: Sequence[FaultKind] = tuple(FaultKind)
+) -> list[PlannedFault]:
+    """Draws the faults of a run of ``duration`` seconds, in the order of their beginnings; at least one."""
+    chosen = [kind for kind in kinds if draw.random() < KIND_PROBABILITY] or [draw.choice(list(kinds))]
+    faults: list[PlannedFault] = []
+    for kind in chosen:
+        for _ in range(draw.randint(1, STRIKES_PER_KIND_MAX)):
+            begin = draw.uniform(0.0, duration * 0.9)
+            length = min(draw.uniform(*LENGTH_SECONDS), duration - begin)
+            faults.append(PlannedFault(kind=kind, begin=begin, end=begin + length, number=len(faults)))
+    return sorted(faults, key=lambda fault: (fault.begin, fault.number))
+
+
+class FaultInjector:
+    """Carries faults out. Every method returns what ends the fault."""
+
+    def __init__(self, cluster: SimulatedCluster, client_hosts: Sequence[str], *, synced: bool) -> None:
+        """``synced``: records are synced before they are acknowledged, so brokers may lose power."""
+        self._cluster = cluster
+        self._world = cluster.world
+        self._clients = list(client_hosts)
+        self._synced = synced
+        self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
+        self.struck = 0
+        self.disk_errors: dict[int, None] = {}
+        """Nodes whose disk failed at some time: their processes may end for it."""
+        self._deeds: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
+            FaultKind.KILL: lambda draw: self._kill([draw.choice(self._nodes)]),
+            FaultKind.KILL_LEADER: lambda draw: self._kill([self._leader(draw)]),
+            FaultKind.KILL_MANY: lambda draw: self._kill(self._several(draw)),
+            FaultKind.CRASH_POINT: self._crash_point,
+            FaultKind.POWER: lambda draw: self._power([draw.choice(self._may_lose_power)]),
+            FaultKind.POWER_ALL: lambda draw: self._power(self._may_lose_power),
+            FaultKind.RESTART: self._restart,
+            FaultKind.CUT: self._cut_node,
+            FaultKind.CUT_ONE_WAY: self._cut_one_way,
+            FaultKind.HALVES: self._halves,
+            FaultKind.BRIDGE: self._bridge,
+            FaultKind.LINK: self._cut_link,
+            FaultKind.RESET: self._reset,
+            FaultKind.SLOW: self._slow,
+            FaultKind.DISK_SLOW: self._disk_slow,
+            FaultKind.DISK_FULL: self._disk_full,
+            FaultKind.DISK_ERROR: self._disk_error,
+            FaultKind.CLOCK_RATE: self._clock_rate,
+            FaultKind.CLOCK_JUMP: self._clock_jump,
+        }
+        assert len(self._deeds) == len(FaultKind), "every kind has its deed"
+
+    @property
+    def _nodes(self) -> list[int]:
+        return [*self._cluster.controller_ids, *self._cluster.broker_ids]
+
+    @property
+    def _may_lose_power(self) -> list[int]:
+        return self._nodes if self._synced else self._cluster.controller_ids
+
+    def schedule(self, faults: Sequence[PlannedFault], start: float) -> None:
+        """Books the faults on the world's agenda, for virtual times from ``start`` on."""
+        for fault in faults:
+            self._world.agenda.call_at(start + fault.begin, partial(self._strike, fault, start))
+
+    def _strike(self, fault: PlannedFault, start: float) -> None:
+        draw = derive_random(self._world.seed, "fault", fault.number)
+        self.struck += 1
+        self._world.trace.note("fault", fault.kind.value, f"until {start + fault.end:.3f}")
+        end = self._deeds[fault.kind](draw)
+
+        def heal() -> None:
+            self._world.trace.note("heal", fault.kind.value)
+            end()
+
+        self._world.agenda.call_at(start + fault.end, heal)
+
+    def end_all(self) -> None:
+        """Puts everything right at once: links, disks, clocks' rates; starts what does not run."""
+        self._cuts.clear()
+        self._world.network.heal_all()
+        for node_id, machine in self._cluster.machines.items():
+            self._calm_disk(node_id)
+            machine.clock.set_rate(1.0)
+        self._cluster.start_all()
+
+    # --- whom
+
+    def _leader(self, draw: random.Random) -> int:
+        candidates = self._cluster.leaders()
+        active = self._cluster.active_controller()
+        if active is not None and (not candidates or draw.random() < 0.4):
+            return active
+        return draw.choice(candidates or self._nodes)
+
+    def _several(self, draw: random.Random) -> list[int]:
+        return draw.sample(self._nodes, draw.randint(2, len(self._nodes)))
+
+    # --- processes and machines
+
+    def _kill(self, nodes: Sequence[int]) -> Callable[[], None]:
+        for node_id in nodes:
+            self._cluster.kill(node_id)
+        return lambda: self._start(nodes)
+
+    def _power(self, nodes: Sequence[int]) -> Callable[[], None]:
+        for node_id in nodes:
+            self._cluster.lose_power(node_id)
+        return lambda: self._start(nodes)
+
+    def _start(self, nodes: Sequence[int]) -> None:
+        for node_id in nodes:
+            self._cluster.start(node_id)
+
+    def _crash_point(self, draw: random.Random) -> Callable[[], None]:
+        node_id = draw.choice(self._cluster.running or self._nodes)
+        machine = self._cluster.machines[node_id]
+        if machine.is_running:
+            power = node_id in self._may_lose_power and draw.random() < 0.5
+            crash = self._cluster.lose_power if power else self._cluster.kill
+            machine.crash_after_writes(draw.randint(1, 60), lambda: crash(node_id))
+        return lambda: self._start([node_id])
+
+    def _restart(self, draw: random.Random) -> Callable[[], None]:
+        node_id = draw.choice(self._nodes)
+        self._cluster.stop(node_id)
+        return lambda: self._start([node_id])
+
+    # --- links
+
+    def _cut(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
+        for pair in pairs:
+            self._cuts[pair] = self._cuts.get(pair, 0) + 1
+            self._world.network.cut(*pair)
+
+        def end() -> None:
+            for pair in pairs:
+                left = self._cuts.get(pair, 0) - 1
+                if left > 0:
+                    self._cuts[pair] = left
+                else:
+                    self._cuts.pop(pair, None)
+                    self._world.network.heal(*pair)
+
+        return end
+
+    def _hosts(self, nodes: Sequence[int]) -> list[str]:
+        return [self._cluster.host(node_id) for node_id in nodes]
+
+    def _others(self, host: str, draw: random.Random) -> list[str]:
+        others = [other for other in self._hosts(self._nodes) if other != host]
+        return others + (self._clients if draw.random() < 0.5 else [])
+
+    def _cut_node(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(self._leader(draw) if draw.random() < 0.5 else draw.choice(self._nodes))
+        others = self._others(host, draw)
+        return self._cut([*((host, other) for other in others), *((other, host) for other in others)])
+
+    def _cut_one_way(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._nodes))
+        others = self._others(host, draw)
+        if draw.random() < 0.5:
+            return self._cut([(host, other) for other in others])
+        return self._cut([(other, host) for other in others])
+
+    def _halves(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._hosts(self._nodes)
+        draw.shuffle(hosts)
+        middle = draw.randint(1, len(hosts) - 1)
+        return self._cut(_between(hosts[:middle], hosts[middle:]))
+
+    def _bridge(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._hosts(self._nodes)
+        draw.shuffle(hosts)
+        middle = len(hosts) // 2
+        return self._cut(_between(hosts[1 : middle + 1], hosts[middle + 1 :]))
+
+    def _cut_link(self, draw: random.Random) -> Callable[[], None]:
+        one, other = draw.sample([*self._hosts(self._nodes), *self._clients], 2)
+        return self._cut(_between([one], [other]))
+
+    def _reset(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._nodes))
+        others = [other for other in self._world.network.host_names if other != host]
+        active = True
+
+        def strike() -> None:
+            if active:
+                for other in others:
+                    self._world.network.reset_connections(host, other)
+                self._world.agenda.call_after(draw.uniform(0.05, 1.5), strike)
+
+        def end() -> None:
+            nonlocal active
+            active = False
+
+        strike()
+        return end
+
+    def _slow(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._nodes))
+        others = [other for other in self._world.network.host_names if other != host]
+        delay = draw.choice((0.005, 0.05, 0.3))
+        rate = draw.choice((0.0, 20_000.0, 500_000.0))
+        for other in others:
+            self._world.network.slow_link(host, other, extra_delay=delay, bytes_per_second=rate)
+
+        def end() -> None:
+            for other in others:
+                self._world.network.slow_link(host, other, extra_delay=0.0)
+
+        return end
+
+    # --- disks and clocks
+
+    def _calm_disk(self, node_id: int) -> None:
+        profile = self._cluster.machines[node_id].disk.profile
+        profile.offload_delay_jitter, profile.stall_probability, profile.stall_max = 0.000_5, 0.001, 0.05
+        profile.capacity_bytes = 1 << 32
+        profile.write_error_probability = profile.sync_error_probability = profile.read_error_probability = 0.0
+
+    def _disk_slow(self, draw: random.Random) -> Callable[[], None]:
+        node_id = draw.choice(self._nodes)
+        profile = self._cluster.machines[node_id].disk.profile
+        profile.offload_delay_jitter = draw.choice((0.01, 0.1))
+        profile.stall_probability, profile.stall_max = 0.05, draw.choice((0.5, 3.0))
+        return lambda: self._calm_disk(node_id)
+
+    def _disk_full(self, draw: random.Random) -> Callable[[], None]:
+        node_id = draw.choice(self._nodes)
+        disk = self._cluster.machines[node_id].disk
+        disk.profile.capacity_bytes = disk.used_bytes() + draw.randint(0, 5_000)
+        self.disk_errors[node_id] = None
+
+        def end() -> None:
+            self._calm_disk(node_id)
+            self._start([node_id])
+
+        return end
+
+    def _disk_error(self, draw: random.Random) -> Callable[[], None]:
+        node_id = draw.choice(self._nodes)
+        profile = self._cluster.machines[node_id].disk.profile
+        profile.write_error_probability = draw.choice((0.0, 0.01, 0.1))
+        profile.sync_error_probability = draw.choice((0.0, 0.01, 0.1))
+        self.disk_errors[node_id] = None
+
+        def end() -> None:
+            self._calm_disk(node_id)
+            self._start([node_id])
+
+        return end
+
+    def _clock_rate(self, draw: random.Random) -> Callable[[], None]:
+        clock = self._cluster.machines[draw.choice(self._nodes)].clock
+        clock.set_rate(draw.choice((0.5, 0.95, 1.05, 2.0)))
+        return lambda: clock.set_rate(1.0)
+
+    def _clock_jump(self, draw: random.Random) -> Callable[[], None]:
+        clock = self._cluster.machines[draw.choice(self._nodes)].clock
+        clock.jump_wall(draw.choice((-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0)))
+        return lambda: None
+
+
+def _between(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:
+    return [pair for one in left for other in right for pair in ((one, other), (other, one))]
