@@ -164,6 +164,8 @@ class ReplicaManager:
         """The log of a leader has grown."""
         effects = partition.replica.log_end_moved(partition.log.log_end_offset, now_ms, self.eligible)
         self.perform(partition, effects)
+        if not effects.high_watermark_advanced:
+            self._complete_produces(partition)  # a duplicate waits for what may be committed already
         self._wake_fetches(partition.end)
 
     # --- following -------------------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Goal: brokers replicate, fail over and come back without losing what they acknowledged. Method: whole brokers and controllers on virtual time."""
+"""Goal:
+
+brokers replicate, fail over and come back without losing what they acknowledged. Method: whole brokers and controllers
+on virtual time.
+"""
 
 from __future__ import annotations
 
