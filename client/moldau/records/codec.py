@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moldau.records._codec import IMPLEMENTATION, ColumnBuilder, Record, RecordWriter, decode_records, murmur2, walk_records
+    from moldau.records._codec import (
+        IMPLEMENTATION,
+        ColumnBuilder,
+        Record,
+        RecordWriter,
+        decode_records,
+        murmur2,
+        walk_records,
+    )
 else:
     try:
         from moldau.records._codec import (

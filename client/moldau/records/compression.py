@@ -164,12 +164,15 @@ def _decompress_lz4(data: Buffer, size_limit: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _decompress_snappy_block(block: memoryview, size_limit: int) -> bytearray:
+def _decompress_snappy_block(block: memoryview, size_limit: int, before: int = 0) -> bytearray:
+    """Decompresses one raw block; ``before`` bytes of the limit are used up."""
+    if not block:
+        raise _damaged(Compression.SNAPPY, "it is empty")
     try:
         size = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
         raise _damaged(Compression.SNAPPY, error) from None
-    if size > size_limit:
+    if size > size_limit - before:
         raise _too_large(Compression.SNAPPY, size_limit)
     if size > len(block) * _SNAPPY_EXPANSION_MAX:
         raise _damaged(Compression.SNAPPY, f"{len(block)} bytes claim to hold {size}")
@@ -199,7 +202,7 @@ def _decompress_snappy(data: memoryview, size_limit: int) -> bytes | bytearray:
         at += 4
         if size <= 0 or size > len(data) - at:
             raise _damaged(Compression.SNAPPY, f"a block of {size} bytes exceeds the {len(data) - at} left")
-        output += _decompress_snappy_block(data[at : at + size], size_limit - len(output))
+        output += _decompress_snappy_block(data[at : at + size], size_limit, len(output))
         at += size
     return output
 
