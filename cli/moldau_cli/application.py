@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from moldau_cli.commands import cluster
+from moldau_cli.commands import cluster, demo
 
 application = typer.Typer(
     name="moldau",
@@ -16,6 +16,7 @@ application = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 application.add_typer(cluster.commands, name="cluster")
+application.command("demo")(demo.demo)
 
 
 @application.command("server")

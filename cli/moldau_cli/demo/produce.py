@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau import Producer
+from moldau.cluster.metadata import NO_LEADER
 from moldau.protocol.errors import KafkaError
 from moldau_cli.demo.records import SEQUENCE_HEADER
 from moldau_cli.errors import CommandError
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 KILL_AT_SHARE = 0.4
 WATCH_S = 0.01
 SAMPLE_S = 0.1
-DRAIN_S = 0.03
-"""Acknowledgements that a killed leader had already sent may still lie in a socket for this long."""
-
 PRODUCER_SETTINGS = {"acks": "all", "enable.idempotence": "true", "linger.ms": "10", "batch.size": "131072"}
 
 
@@ -69,7 +67,8 @@ class ProducePhase:
         self._samples: list[tuple[float, int]] = [(0.0, 0)]
         self._victim = -1
         self._killed_s = math.inf
-        self._led: dict[int, float] = {}  # partitions of the victim, with the time of the first acknowledgement since
+        self._led: dict[int, float] = {}  # partitions of the victim, with the first acknowledgement by another leader
+        self._moved: set[int] = set()  # those of them that another broker leads by now
         self._restarted_s: float | None = None
 
     async def run(self) -> Produced:
@@ -80,7 +79,7 @@ class ProducePhase:
             leaders = {one.partition: one.leader for one in partitions}
             self._began_s = trio.current_time()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, nursery, leaders)
+                nursery.start_soon(self._watch, nursery, producer, leaders)
                 await self._send(producer)
                 self._all_sent = True
                 await producer.flush()
@@ -111,7 +110,7 @@ class ProducePhase:
                 queue = waiting[delivery.partition] = deque()
             queue.append((number, delivery))
 
-    async def _watch(self, nursery: trio.Nursery, leaders: dict[int, int]) -> None:
+    async def _watch(self, nursery: trio.Nursery, producer: Producer, leaders: dict[int, int]) -> None:
         """Collects outcomes until all are known; kills at the chosen share and starts the broker again."""
         next_sample_s = SAMPLE_S
         restarting = False
@@ -125,6 +124,8 @@ class ProducePhase:
                 next_sample_s = now_s + SAMPLE_S
             if self._victim < 0 and self._count >= self._records.count * KILL_AT_SHARE:
                 await self._kill(leaders)
+            if self._led and not restarting:
+                await self._notice_leaders(producer)
             if self._led and not restarting and self._is_healed():
                 restarting = True
                 nursery.start_soon(self._restart)
@@ -147,7 +148,7 @@ class ProducePhase:
                 self._acknowledged[number] = 1
                 self._count += 1
                 self._last_ack_s = now_s
-                if partition in self._led and now_s > self._killed_s + DRAIN_S:
+                if partition in self._moved:
                     self._led[partition] = min(self._led[partition], now_s)
 
     async def _kill(self, leaders: dict[int, int]) -> None:
@@ -157,6 +158,14 @@ class ProducePhase:
         self._led = {partition: math.inf for partition, leader in leaders.items() if leader == self._victim}
         self._killed_s = self._now_s()
         await trio.to_thread.run_sync(self._cluster.kill, self._victim)
+
+    async def _notice_leaders(self, producer: Producer) -> None:
+        """Marks the partitions that moved. An answer that the victim had sent before it died does not count as one of
+        its successor, so only acknowledgements collected after this count.
+        """
+        for one in await producer.partitions_for(self._topic):
+            if one.partition in self._led and one.leader not in (self._victim, NO_LEADER):
+                self._moved.add(one.partition)
 
     def _is_healed(self) -> bool:
         """All partitions of the victim acknowledge again, or have nothing left to acknowledge."""

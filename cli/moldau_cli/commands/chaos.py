@@ -1,0 +1,178 @@
+"""``moldau chaos``: faults on real processes, and the verdict on what clients saw."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.commands.cluster import launcher_errors, parse_settings
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from moldau_jepsen.chaos.folder import ChaosResult
+    from moldau_jepsen.chaos.run import Progress
+    from moldau_jepsen.chaos.schedule import FaultKind
+
+commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
+
+WORKLOADS = ("queue",)
+Pairs = list[str] | None
+
+
+@commands.command()
+def run(
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
+    ] = None,
+    workload: Annotated[str, typer.Option(help="What the clients do: queue.")] = "queue",
+    faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
+    duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
+    window: Annotated[float, typer.Option(min=1, help="Seconds until other faults are drawn.")] = 30.0,
+    brokers: Annotated[int, typer.Option(min=1, help="Brokers of the fresh cluster.")] = 3,
+    controllers: Annotated[int, typer.Option(min=1, help="Controllers of the fresh cluster.")] = 3,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic.")] = 4,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", metavar="HOST:PORT,...", help="A running cluster instead of a fresh one."),
+    ] = None,
+    config: Annotated[Pairs, typer.Option("--config", metavar="KEY=VALUE", help="Configuration of the topic.")] = None,
+    settings: Annotated[
+        Pairs, typer.Option("--set", metavar="KEY=VALUE", help="Configuration key for every node of the fresh cluster.")
+    ] = None,
+    producer: Annotated[
+        Pairs, typer.Option("--producer", metavar="KEY=VALUE", help="Configuration of the producers.")
+    ] = None,
+    consumer: Annotated[
+        Pairs, typer.Option("--consumer", metavar="KEY=VALUE", help="Configuration of the consumers.")
+    ] = None,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the nodes' data and logs.")] = False,
+) -> None:
+    """Run clients against a cluster while faults strike it; exit code 1 when an anomaly was found."""
+    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, run_chaos
+    from moldau_jepsen.workloads.queue import QueueOptions
+
+    if workload not in WORKLOADS:
+        raise UsageError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}")
+    chosen = int(time.time()) if seed is None else seed
+    target = directory if directory is not None else Path(f"moldau-chaos-{chosen}")
+    everything = FOREIGN_KINDS if bootstrap is not None else None
+    with run_errors():
+        options = ChaosOptions(
+            directory=target,
+            duration_s=duration,
+            seed=chosen,
+            kinds=parse_kinds(faults, everything),
+            window_s=window,
+            brokers=brokers,
+            controllers=controllers,
+            bootstrap=bootstrap,
+            topic_configs=parse_settings(config or []),
+            settings=parse_settings(settings or []),
+            workload=QueueOptions(
+                partitions=partitions,
+                producer=cast("dict[str, object]", parse_settings(producer or [])),
+                consumer=cast("dict[str, object]", parse_settings(consumer or [])),
+            ),
+            keep_data=keep_data,
+        )
+        with progress_bar(duration) as tell:
+            result = run_chaos(options, tell)
+    _answer(result)
+
+
+@commands.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+) -> None:
+    """Judge a recorded run again, and write its verdict and its page anew."""
+    from moldau_jepsen.chaos.folder import judge
+
+    with run_errors():
+        result = judge(directory)
+    _answer(result)
+
+
+def _answer(result: ChaosResult) -> None:
+    verdict = result.verdict
+    figures = verdict.figures
+    wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
+    said = "no anomaly" if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
+    text = (
+        f"{said}; {figures.sends_acknowledged:,} writes acknowledged, {figures.sends_unknown:,} of unknown outcome, "
+        f"{figures.records_polled:,} records read, {len(result.faults)} faults, "
+        f"{result.unavailable_s:.1f} s without an acknowledged write\nreport: {result.report}"
+    )
+    document = cast("dict[str, output.Json]", dict(result.document))
+    output.answer({**document, "report": str(result.report)}, text)
+    if not verdict.valid:
+        raise typer.Exit(1)
+
+
+def parse_kinds(text: str, everything: tuple[FaultKind, ...] | None) -> tuple[FaultKind, ...]:
+    """Reads ``--faults``; ``everything`` is what ``all`` stands for (None: every kind). Raises ``UsageError``."""
+    from moldau_jepsen.chaos.schedule import FaultKind
+
+    if text == "all":
+        return tuple(FaultKind) if everything is None else everything
+    if text == "none":
+        return ()
+    known = {kind.value: kind for kind in FaultKind}
+    kinds = []
+    for word in text.split(","):
+        kind = known.get(word.strip())
+        if kind is None:
+            raise UsageError(f"unknown fault {word.strip()!r}; known: {', '.join(known)}, or all, or none")
+        kinds.append(kind)
+    return tuple(dict.fromkeys(kinds))
+
+
+@contextmanager
+def run_errors() -> Iterator[None]:
+    """Turns the kit's errors into the command line's."""
+    from moldau.runtime.config import ConfigError
+    from moldau_jepsen.chaos.folder import RunFolderError
+    from moldau_jepsen.history import HistoryError
+    from moldau_jepsen.workloads.operations import OperationFailedError
+
+    try:
+        with launcher_errors():
+            yield
+    except (RunFolderError, HistoryError, ConfigError) as error:
+        raise UsageError(str(error)) from error
+    except OperationFailedError as error:
+        raise CommandError(str(error)) from error
+
+
+@contextmanager
+def progress_bar(duration_s: float) -> Iterator[Callable[[Progress], None]]:
+    """Shows the run on stderr while it lasts."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:14}"),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, disable=output.wants_json()) as bar:
+        task = bar.add_task("start", total=duration_s, figures="")
+
+        def tell(progress: Progress) -> None:
+            figures = f"{progress.acknowledged:,} acknowledged, {progress.polled:,} read"
+            done = min(progress.elapsed_s, duration_s)
+            bar.update(task, description=progress.phase, completed=done, figures=figures)
+            if progress.fault:
+                bar.console.print(f"{progress.elapsed_s:8.1f} s  {progress.fault}", highlight=False)
+
+        yield tell

@@ -1,0 +1,200 @@
+"""The demo from start to end: cluster, topic, produce with a fault, direct consume, Spark, proof, report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau import Admin, Consumer
+from moldau.admin import NewTopic
+from moldau_cli import output
+from moldau_cli.commands.cluster import launcher_errors
+from moldau_cli.demo.produce import ProducePhase
+from moldau_cli.demo.proof import tally
+from moldau_cli.demo.records import SEQUENCE_HEADER, load_file, load_flights
+from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.progress import progress
+from moldau_jepsen.launcher import ClusterSpec, start_cluster
+from moldau_jepsen.reports.demo import DemoResult, Tally, render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from moldau_cli.demo.pipeline import Aggregate
+    from moldau_cli.demo.produce import Produced
+    from moldau_cli.demo.records import DemoInput
+    from moldau_cli.progress import Progress
+    from moldau_jepsen.launcher import LocalCluster
+
+TOPIC = "demo"
+PARTITIONS = 6
+REPLICAS = 3
+MARKER = "moldau-demo.txt"
+CONSUME_IDLE_S = 30.0
+CONSUMER_SETTINGS = {"auto.offset.reset": "earliest", "max.poll.records": "20000", "enable.auto.commit": "false"}
+
+
+@dataclass(slots=True)
+class _Phases:
+    """Names and seconds of what has been done."""
+
+    done: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, name: str, total: int | None = None) -> Iterator[Progress]:
+        began = time.monotonic()
+        with progress(name, total) as shown:
+            yield shown
+        self.done.append((name, time.monotonic() - began))
+
+
+def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoResult:
+    """Runs the demo; cluster and results go below ``directory``, which must be new or an earlier demo's.
+
+    Raises ``CommandError`` (``UsageError`` for bad input) when a step fails; the cluster is stopped in any case.
+    """
+    phases = _Phases()
+    with phases.timed("read the input"):
+        records = load_flights() if source is None else load_file(source)
+    _prepare(directory)
+    notes: list[str] = []
+    with launcher_errors():
+        with phases.timed("start 3 controllers and 3 brokers"):
+            cluster = start_cluster(directory / "cluster", ClusterSpec())
+        ready_s = phases.done[-1][1]
+        try:
+            with phases.timed(
+                f"produce {records.count:,} records, kill -9 a leader on the way", records.count
+            ) as shown:
+                produced = trio.run(_produce, cluster, records, shown.update)
+            with phases.timed("consume directly", records.count) as shown:
+                direct = trio.run(_consume, cluster.bootstrap, records, produced.acknowledged, shown.update)
+            tallies = [direct]
+            aggregate = None
+            if with_spark:
+                aggregate = _spark(phases, directory, cluster, records, produced, tallies, notes)
+            else:
+                notes.append("Spark was left out (--no-spark).")
+            with phases.timed("stop the cluster"):
+                cluster.stop_all()
+        finally:
+            cluster.shut_down()
+    if aggregate is not None and aggregate.total != sum(produced.acknowledged):
+        raise CommandError(
+            f"the windowed aggregate counted {aggregate.total:,} records, {sum(produced.acknowledged):,} were acknowledged"
+        )
+    return DemoResult(
+        source=records.source,
+        records=records.count,
+        acknowledged=sum(produced.acknowledged),
+        produce_s=produced.seconds,
+        cluster_ready_s=ready_s,
+        bootstrap="3 controllers and 3 brokers, one process each",
+        throughput=produced.throughput,
+        failover=produced.failover,
+        tallies=tallies,
+        aggregate_title=aggregate.title if aggregate else "",
+        aggregate_columns=aggregate.columns if aggregate else (),
+        aggregate_rows=aggregate.rows if aggregate else (),
+        phases=phases.done,
+        notes=notes,
+    )
+
+
+def _prepare(directory: Path) -> None:
+    """Empties the directory of an earlier demo; refuses any other that holds something."""
+    try:
+        if directory.exists():
+            if any(directory.iterdir()) and not (directory / MARKER).exists():
+                raise UsageError(f"{directory} holds something else than a demo; give another --dir")
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        (directory / MARKER).write_text("Made by `moldau demo`, and emptied by the next one.\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot use {directory}: {error.strerror}") from error
+
+
+async def _produce(cluster: LocalCluster, records: DemoInput, tell: Callable[[int], None]) -> Produced:
+    async with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        # The flights carry the time of 2013: with the default retention their segments would be deleted at once.
+        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, configs={"retention.ms": "-1"})
+        await admin.create_topics([topic])
+    return await ProducePhase(cluster, TOPIC, records, progress=tell).run()
+
+
+async def _consume(bootstrap: str, records: DemoInput, acknowledged: bytearray, tell: Callable[[int], None]) -> Tally:
+    """Reads the topic from its beginning to its present end with the client, and compares."""
+    seen: list[tuple[bytes | None, int]] = []
+    async with Consumer({"bootstrap.servers": bootstrap, **CONSUMER_SETTINGS}) as consumer:
+        partitions = [(TOPIC, one.partition) for one in await consumer.partitions_for(TOPIC)]
+        consumer.assign(partitions)
+        left = dict(await consumer.end_offsets(partitions))
+        left = {partition: end for partition, end in left.items() if end > 0}
+        deadline = trio.current_time() + CONSUME_IDLE_S
+        while left:
+            for batch in await consumer.poll(500):
+                seen.extend((record.key, _number(record.headers)) for record in batch.records)
+                if batch.next_offset >= left.get(batch.topic_partition, 0):
+                    left.pop(batch.topic_partition, None)
+                deadline = trio.current_time() + CONSUME_IDLE_S
+            tell(len(seen))
+            if trio.current_time() > deadline:
+                raise CommandError(
+                    f"nothing was consumed for {CONSUME_IDLE_S:g} s, {len(left)} partitions are not read"
+                )
+    return tally("direct consumer", records.keys, acknowledged, seen)
+
+
+def _number(headers: tuple[tuple[str, bytes | None], ...]) -> int:
+    """The record's number from its header; -1 when there is none."""
+    for name, value in headers:
+        if name == SEQUENCE_HEADER and value is not None and value.isdigit():
+            return int(value)
+    return -1
+
+
+def _spark(
+    phases: _Phases,
+    directory: Path,
+    cluster: LocalCluster,
+    records: DemoInput,
+    produced: Produced,
+    tallies: list[Tally],
+    notes: list[str],
+) -> Aggregate | None:
+    """Runs the Spark part and adds its tally; without a Java it leaves a note instead."""
+    from pyspark_moldau.java import NoJavaError, find_java
+
+    if find_java() is None:
+        note = "Spark was left out: no Java 17, 21 or 25 was found (pip install 'moldau[spark-java]' brings one)."
+        output.note(note)
+        notes.append(note)
+        return None
+    from moldau_cli.demo.pipeline import Pipeline
+
+    pipeline = Pipeline(directory, cluster.bootstrap, TOPIC, is_flights=records.is_flights)
+    try:
+        with phases.timed("start Spark"):
+            pipeline.start_session()
+        with phases.timed("stream to Parquet and aggregate by window", 2 * records.count) as shown:
+            pipeline.run(shown.update)
+        with phases.timed("read Parquet back"):
+            tallies.append(tally("Parquet written by Spark", records.keys, produced.acknowledged, pipeline.records()))
+            return pipeline.aggregate()
+    except NoJavaError as error:
+        raise CommandError(str(error)) from error
+    finally:
+        pipeline.stop()
+
+
+def write_report(result: DemoResult, directory: Path) -> Path:
+    """Writes the report page and returns its path."""
+    path = directory / "report.html"
+    path.write_text(render(result), encoding="utf-8")
+    return path.absolute()
