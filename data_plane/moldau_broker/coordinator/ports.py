@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
+    from moldau.protocol.errors import ErrorCode
     from moldau.protocol.field import Buffer
+    from moldau_broker.coordinator.effects import Marker
 
 
 class InternalLog(Protocol):
@@ -73,4 +76,28 @@ class TopicNames(Protocol):
 
     def has_partition(self, name: str, partition: int) -> bool:
         """Whether the partition exists."""
+        ...
+
+
+class MarkerWriter(Protocol):
+    """Writes the ends of transactions into partitions, wherever they are led."""
+
+    async def write_markers(
+        self, marker: Marker, partitions: tuple[tuple[str, int], ...]
+    ) -> Mapping[tuple[str, int], ErrorCode]:
+        """Makes one attempt for each partition, at its present leader: WriteTxnMarkers over the network, or directly
+        if it is led here.
+
+        Partitions of ``__consumer_offsets`` led here go through ``GroupCoordinator.complete_transaction``. Ends by a
+        deadline of its own and does not raise for a broker that cannot be reached: its partitions get
+        NETWORK_EXCEPTION or LEADER_NOT_AVAILABLE. A partition that is missing in the result counts as not attempted.
+        """
+        ...
+
+
+class ProducerIdSource(Protocol):
+    """Producer ids that nobody has had (KIP-730)."""
+
+    async def take(self) -> int:
+        """The next id. Raises ``KafkaError`` (retriable) when the controller gives none."""
         ...

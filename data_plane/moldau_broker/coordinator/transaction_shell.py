@@ -1,0 +1,318 @@
+"""The transaction coordinator of a broker: finds the partition of each transactional id, runs a core for every
+partition of ``__transaction_state`` led here, and has the markers of decided transactions written until they are.
+
+The broker calls `become_leader` and `resign` as leadership changes, and `submit` for each request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+)
+from moldau.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from moldau.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
+from moldau.protocol.messages.end_txn import EndTxnRequest
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from moldau.runtime.log import EventLogger
+from moldau_broker.coordinator.completion import Combined, Completion
+from moldau_broker.coordinator.effects import SendMarkers
+from moldau_broker.coordinator.partitioning import partition_for
+from moldau_broker.coordinator.replicated import ReplicatedShard
+from moldau_broker.coordinator.transaction_answers import (
+    partition_codes,
+    reshaped,
+    transaction_refusal,
+    transactions_of,
+)
+from moldau_broker.coordinator.transaction_core import TransactionCore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.environment import Environment
+    from moldau_broker.coordinator.effects import Effect
+    from moldau_broker.coordinator.ports import InternalLog, MarkerWriter, ProducerIdSource, TopicNames
+    from moldau_broker.coordinator.transaction_config import TransactionConfig
+    from moldau_broker.coordinator.transaction_state import TopicPartition
+
+OFFSETS_TOPIC = "__consumer_offsets"
+MARKER_ATTEMPTS_MAX = 64
+"""Attempts to write markers that may run at a time in one partition's coordinator."""
+_BACKOFF_FIRST_SECONDS = 0.05
+_BACKOFF_MAX_SECONDS = 1.0
+_PRODUCER_ID_SECONDS = 10.0
+
+
+class TransactionShard(ReplicatedShard[TransactionCore]):
+    """The transactions of one partition. Its methods may be called only while `refusal` is NONE."""
+
+    markers: MarkerWriter
+    topics: TopicNames
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Markers are sent by tasks that end with the leadership."""
+        self._nursery = nursery
+        self._attempts = trio.CapacityLimiter(MARKER_ATTEMPTS_MAX)
+
+    def submit(self, request: Request, version: int, fresh_producer_id: int | None) -> Completion:
+        """Takes in a request."""
+        assert self.core is not None
+        request_id, completion = self.open_request()
+        self.perform(self.core.handle(request_id, request, version, fresh_producer_id, self.moment()))
+        return completion
+
+    def needs_producer_id(self, request: Request, version: int) -> bool:
+        """Whether the request has to come with a fresh producer id."""
+        assert self.core is not None
+        return self.core.needs_producer_id(request, version)
+
+    def perform_other(self, effect: Effect) -> None:
+        """Sends markers."""
+        assert isinstance(effect, SendMarkers)
+        self._nursery.start_soon(self._send_markers, effect)
+
+    async def _send_markers(self, effect: SendMarkers) -> None:
+        """Repeats until every partition has the marker, or is gone, or this coordinator is not in charge any more."""
+        left = effect.partitions
+        backoff = _BACKOFF_FIRST_SECONDS
+        while True:
+            async with self._attempts:
+                codes = await self.markers.write_markers(effect.marker, left)
+            done = tuple(partition for partition in left if self._is_done(partition, codes.get(partition)))
+            if ErrorCode.TRANSACTION_COORDINATOR_FENCED in codes.values():
+                self._logger.warning("transaction_coordinator_fenced", transactional_id=effect.transactional_id)
+                self.resign(ErrorCode.NOT_COORDINATOR)
+                return
+            left = tuple(partition for partition in left if partition not in done)
+            if self.core is None:
+                return
+            self.perform(self.core.markers_written(effect, done, self.moment()))
+            if not left:
+                return
+            self._logger.info(
+                "transaction_markers_outstanding", transactional_id=effect.transactional_id, partitions=len(left)
+            )
+            await trio.sleep(backoff)
+            backoff = min(2 * backoff, _BACKOFF_MAX_SECONDS)
+
+    def _is_done(self, partition: TopicPartition, code: ErrorCode | None) -> bool:
+        """Written; or nothing is left to write to; or the partition has seen a higher epoch, which ended the
+        transaction there."""
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return not self.topics.has_partition(*partition)
+        return code is ErrorCode.NONE or code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class TransactionCoordinator:
+    """Serves the transaction requests of one broker.
+
+    ``partition_count`` gives the partitions of ``__transaction_state``, ``offsets_partition_count`` those of
+    ``__consumer_offsets``; 0 while the topic does not exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: Environment,
+        log: InternalLog,
+        topics: TopicNames,
+        markers: MarkerWriter,
+        producer_ids: ProducerIdSource,
+        config: TransactionConfig,
+        partition_count: Callable[[], int],
+        offsets_partition_count: Callable[[], int],
+        logger: EventLogger | None = None,
+    ) -> None:
+        """Nothing runs before `run`."""
+        self._environment = environment
+        self._log = log
+        self._topics = topics
+        self._markers = markers
+        self._producer_ids = producer_ids
+        self._config = config
+        self._partition_count = partition_count
+        self._offsets_partition_count = offsets_partition_count
+        self._logger = logger if logger is not None else EventLogger("moldau.broker.transactions")
+        self._shards: dict[int, TransactionShard] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs the shards until cancelled; then everything that waits is answered with NOT_COORDINATOR."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for shard in self._shards.values():
+                    nursery.start_soon(shard.run)
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            for shard in list(self._shards.values()):
+                shard.resign(ErrorCode.NOT_COORDINATOR)
+            self._shards.clear()
+
+    # Leadership
+
+    def become_leader(self, partition: int, leader_epoch: int) -> None:
+        """This broker leads a partition of ``__transaction_state`` from this epoch on; older epochs are ignored."""
+        current = self._shards.get(partition)
+        if current is not None:
+            if current.leader_epoch >= leader_epoch:
+                return
+            current.resign(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards[partition] = TransactionShard(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            clock=self._environment.clock,
+            log=self._log,
+            new_core=lambda: TransactionCore(self._config, leader_epoch, self._offsets_partition),
+            load_bytes_max=self._config.load_bytes_max,
+            logger=self._logger,
+        )
+        shard.markers = self._markers
+        shard.topics = self._topics
+        if self._nursery is not None:
+            self._nursery.start_soon(shard.run)
+
+    def resign(self, partition: int, leader_epoch: int) -> None:
+        """This broker does not lead the partition in ``leader_epoch`` (or before) any more."""
+        current = self._shards.get(partition)
+        if current is not None and current.leader_epoch <= leader_epoch:
+            del self._shards[partition]
+            current.resign(ErrorCode.NOT_COORDINATOR)
+
+    def _offsets_partition(self, group_id: str) -> TopicPartition | None:
+        count = self._offsets_partition_count()
+        return (OFFSETS_TOPIC, partition_for(group_id, count)) if count else None
+
+    def _shard_of(self, transactional_id: str) -> tuple[ErrorCode, TransactionShard | None]:
+        count = self._partition_count()
+        if not count:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        shard = self._shards.get(partition_for(transactional_id, count))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR, None
+        code = shard.refusal
+        return code, shard if code is ErrorCode.NONE else None
+
+    # Requests
+
+    def submit(self, request: Request, *, version: int) -> Completion:
+        """Takes in InitProducerId (with a transactional id), AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
+        DescribeTransactions or ListTransactions (versions 0 and 1).
+
+        The caller has authorized it. Every answer comes by its own deadline, or when leadership ends.
+
+        Raises:
+            TypeError: another kind of request.
+        """
+        if isinstance(request, InitProducerIdRequest):
+            return self._submit_to(request.transactional_id or "", request, version)
+        if isinstance(request, EndTxnRequest | AddOffsetsToTxnRequest):
+            return self._submit_to(request.transactional_id, request, version)
+        if isinstance(request, AddPartitionsToTxnRequest):
+            return self._add_partitions(request, version)
+        if isinstance(request, DescribeTransactionsRequest):
+            return self._describe(request, version)
+        if isinstance(request, ListTransactionsRequest):
+            return self._list(request, version)
+        raise TypeError(f"{type(request).__name__} is not a request to a transaction coordinator")
+
+    async def handle(self, request: Request, *, version: int) -> Response:
+        """`submit` and wait."""
+        return await self.submit(request, version=version).wait()
+
+    def _submit_to(self, transactional_id: str, request: Request, version: int) -> Completion:
+        code, shard = self._shard_of(transactional_id)
+        if shard is None:
+            return Completion(transaction_refusal(request, code))
+        if not shard.needs_producer_id(request, version):
+            return shard.submit(request, version, None)
+        if self._nursery is None:
+            return Completion(transaction_refusal(request, ErrorCode.NOT_COORDINATOR))
+        completion = Completion()
+        self._nursery.start_soon(self._submit_with_producer_id, transactional_id, request, version, completion)
+        return completion
+
+    async def _submit_with_producer_id(
+        self, transactional_id: str, request: Request, version: int, completion: Completion
+    ) -> None:
+        """Takes a producer id first; the coordinator may have changed by then."""
+        response: Response = transaction_refusal(request, ErrorCode.NOT_COORDINATOR)
+        try:
+            with trio.fail_after(_PRODUCER_ID_SECONDS):
+                producer_id = await self._producer_ids.take()
+            code, shard = self._shard_of(transactional_id)
+            if shard is None:
+                response = transaction_refusal(request, code)
+            else:
+                response = await shard.submit(request, version, producer_id).wait()
+        except (KafkaError, trio.TooSlowError) as error:
+            self._logger.warning("no_producer_id", transactional_id=transactional_id, error=error)
+            response = transaction_refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        finally:
+            completion.complete(response)
+
+    def _add_partitions(self, request: AddPartitionsToTxnRequest, version: int) -> Completion:
+        parts = [self._add_one(transaction, version) for transaction in transactions_of(request, version)]
+
+        def combine(responses: list[Response]) -> Response:
+            results: list[AddPartitionsToTxnResult] = []
+            for response in responses:
+                assert isinstance(response, AddPartitionsToTxnResponse)
+                results += response.results_by_transaction
+            return reshaped(AddPartitionsToTxnResponse(results_by_transaction=results), version)
+
+        return Combined(parts, combine)
+
+    def _add_one(self, transaction: AddPartitionsToTxnTransaction, version: int) -> Completion:
+        """All partitions of a transaction are added, or none."""
+        has = self._topics.has_partition
+        if not all(has(topic.name, partition) for topic in transaction.topics for partition in topic.partitions):
+
+            def code_of(topic: str, partition: int) -> ErrorCode:
+                known = has(topic, partition)
+                return ErrorCode.OPERATION_NOT_ATTEMPTED if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+            return Completion(partition_codes(transaction, code_of))
+        request = AddPartitionsToTxnRequest(transactions=[transaction])
+        return self._submit_to(transaction.transactional_id, request, version)
+
+    def _describe(self, request: DescribeTransactionsRequest, version: int) -> Completion:
+        states: list[DescribedTransaction] = []
+        for name in request.transactional_ids:
+            part = self._submit_to(name, DescribeTransactionsRequest(transactional_ids=[name]), version)
+            response = part.response()
+            assert isinstance(response, DescribeTransactionsResponse)
+            states += response.transaction_states
+        return Completion(DescribeTransactionsResponse(transaction_states=states))
+
+    def _list(self, request: ListTransactionsRequest, version: int) -> Completion:
+        """Transactions of every partition led here; an error if one of them cannot say yet."""
+        states: list[ListedTransaction] = []
+        unknown = TransactionCore.unknown_states(request)
+        for _, shard in sorted(self._shards.items()):
+            code = shard.refusal
+            if code is ErrorCode.NOT_COORDINATOR:
+                continue
+            if code is not ErrorCode.NONE:
+                return Completion(ListTransactionsResponse(error_code=code))
+            response = shard.submit(request, version, None).response()
+            assert isinstance(response, ListTransactionsResponse)
+            states += response.transaction_states
+        return Completion(ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states))
