@@ -59,6 +59,8 @@ RECORDS_PER_COMMAND_MAX: Final = 50_000
 """Larger decisions (a broker with many leaders dies) become several commands; their records stand each for itself."""
 REBALANCE_LIMIT: Final = 1_000
 """Leaders that an automatic rebalance moves at a time."""
+STALL_MS: Final = 100.0
+"""When this task comes so much too late, it was the process that stood still, and sessions are extended."""
 ANSWER_TIMEOUT_MS: Final = 30_000.0
 DECISIONS_PER_TURN: Final = 64
 """Decisions between two checkpoints."""
@@ -214,17 +216,24 @@ class ActiveController:
                 await self._decide_queued()
             else:
                 self._drop_queue()
-            if not self._woken:
-                with trio.move_on_after(self._wait_seconds()):
-                    await self._work.wait_until(lambda: self._woken)
-            else:
+            if self._woken:
                 await trio.lowlevel.checkpoint()
+            else:
+                await self._wait_for_work()
 
-    def _wait_seconds(self) -> float:
-        if self._epoch is None:
-            return float("inf")
-        deadline_ms = min(self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms)
-        return max(0.0, deadline_ms - self._environment.clock.monotonic_ms()) / 1000
+    async def _wait_for_work(self) -> None:
+        """Waits until something is queued or due."""
+        due_ms = float("inf")
+        if self._epoch is not None:
+            due_ms = min(self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms)
+        clock = self._environment.clock
+        with trio.move_on_after(max(0.0, due_ms - clock.monotonic_ms()) / 1000):
+            await self._work.wait_until(lambda: self._woken)
+        late_ms = clock.monotonic_ms() - due_ms
+        if late_ms > STALL_MS:
+            # Stopped or starved, this process could not hear the heartbeats that came meanwhile.
+            self._log.warning("stalled", late_ms=late_ms)
+            self._sessions.extend(late_ms)
 
     async def _begin_reign(self, leadership: Leadership) -> None:
         self._epoch = leadership.epoch
@@ -235,7 +244,7 @@ class ActiveController:
         self._sessions.clear()
         for _, broker in sorted(image.brokers.items()):
             if not broker.fenced:
-                self._sessions.start(broker.broker_id, broker.broker_epoch, now_ms)
+                self._sessions.start(broker.broker_id, broker.broker_epoch, now_ms + self._settings.broker_takeover_ms)
         if self._settings.auto_leader_rebalance_enable:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
         self._log.info("active", epoch=leadership.epoch, offset=image.offset)

@@ -155,7 +155,9 @@ class BrokerSession:
 
     def suggest_controller(self, controller_id: int) -> None:
         """A hint where the active controller is; for ``MetadataFollower(on_leader=...)``."""
-        self._client.suggest(controller_id)
+        if controller_id != self._client.active_controller_id:
+            self._client.suggest(controller_id)
+            self.wake()  # a new controller should hear of this broker soon, or it fences it
 
     def wake(self) -> None:
         """Sends the next heartbeat now."""

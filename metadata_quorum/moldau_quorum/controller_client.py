@@ -101,6 +101,7 @@ class ControllerClient:
         self._connection_lost = connection_lost
         self._open = connect or self._open_plain
         self._target = environment.random.choice(list(self._voters))
+        self._hint = -1
         self._connection: RpcConnection | None = None
         self._connecting = trio.Lock()
         self._established = Signal()
@@ -109,9 +110,14 @@ class ControllerClient:
         """The controller that answered last as the active one; -1 when unknown."""
 
     def suggest(self, controller_id: int) -> None:
-        """A hint where the active controller is; taken when nothing better is known."""
-        if self.active_controller_id == -1 and controller_id in self._voters and controller_id != self._target:
+        """A hint where the active controller is: taken at once when nothing better is known, else at the next
+        refusal."""
+        if controller_id not in self._voters or controller_id == self._target:
+            return
+        if self.active_controller_id == -1:
             self._move_to(controller_id)
+        else:
+            self._hint = controller_id
 
     async def request(
         self, message: Request, response_class: type[R], *, timeout_ms: float, principal: bytes | None = None
@@ -227,6 +233,10 @@ class ControllerClient:
                 self._connection_lost()
 
     def _next_target(self) -> None:
+        hint, self._hint = self._hint, -1
+        if hint not in (-1, self._target):
+            self._move_to(hint)
+            return
         ids = list(self._voters)
         self._move_to(ids[(ids.index(self._target) + 1) % len(ids)])
 

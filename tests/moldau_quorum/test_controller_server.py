@@ -416,3 +416,65 @@ def test_hostile_bytes_end_their_own_connection_only(frame: bytes) -> None:
         assert not cluster.brokers[1].session.fenced
 
     run_world(main, 43)
+
+
+def test_a_broker_that_dies_together_with_the_controller_is_fenced_by_the_next_one_soon() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        await create(cluster.client(), topic("t", partitions=9))
+        active = await cluster.wait_active()
+        active.kill()
+        cluster.brokers[2].node.lose_power()
+        died = trio.current_time()
+        observer = cluster.brokers[1].follower
+        with trio.fail_after(10):
+            await observer.wait_until(lambda image: image.brokers[2].fenced)
+        assert trio.current_time() - died < 4.5, "well before the session timeout of 5 s and an election"
+        assert not observer.image.brokers[1].fenced
+        assert not observer.image.brokers[3].fenced
+        partitions = observer.image.topics_by_name["t"].partitions.values()
+        assert all(partition.leader in (1, 3) for partition in partitions)
+
+    run_world(main, 47)
+
+
+def test_restart_reads_a_snapshot_and_the_tail_and_late_followers_get_the_rest() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, metadata_log_max_record_bytes_between_snapshots="4096")
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        for number in range(40):
+            await create(client, topic(f"t{number}", partitions=20))
+        snapshot_index = (await cluster.wait_active()).running.log.status().snapshot_index
+        assert snapshot_index > 10
+        for controller in cluster.controllers.values():
+            controller.kill()
+        cluster.start_controllers()
+        await create(client, topic("after"))
+        image = (await cluster.wait_active()).running.machine.image
+        assert len(image.topics_by_name) == 41
+        await cluster.start_brokers(4)
+        assert cluster.brokers[4].follower.image.topics_by_name == image.topics_by_name
+        assert not world.failures
+
+    run_world(main, 53)
+
+
+def test_the_quorum_hands_over_on_request_and_brokers_follow_without_being_fenced() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        for _ in range(3):
+            active = await cluster.wait_active()
+            await active.running.log.transfer_leadership()
+            following = await cluster.wait_active(other_than=active.node_id)
+            await trio.sleep(4)
+            assert following.running.active.statistics().brokers_fenced == 0
+            image = following.running.machine.image
+            assert not any(broker.fenced for broker in image.brokers.values())
+
+    run_world(main, 59)

@@ -20,6 +20,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau_quorum.controller.partitions import balance_leaders
 
 
 def three_brokers(**configs: str) -> ModelController:
@@ -341,3 +342,20 @@ class PartitionMachine(RuleBasedStateMachine):
 
 PartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPartitionMachine = PartitionMachine.TestCase
+
+
+def test_leaders_go_back_by_themselves_where_too_many_are_elsewhere() -> None:
+    controller = ModelController()
+    controller.join(1, 2, 3)
+    controller.create("t", partitions=30)
+    assert balance_leaders(controller.image, controller.context(), limit=100) == []
+    controller.fence(1)
+    controller.join(1)
+    assert balance_leaders(controller.image, controller.context(), limit=100) == [], "1 is not in sync yet"
+    for number in range(30):
+        assert controller.alter("t", [1, 2, 3], number).error_code == 0
+    assert len(balance_leaders(controller.image, controller.context(), limit=4)) == 4
+    records = balance_leaders(controller.image, controller.context(), limit=100)
+    assert len(records) == 10
+    controller.apply(records)
+    assert all(p.leader == p.replicas[0] for p in controller.image.topics_by_name["t"].partitions.values())

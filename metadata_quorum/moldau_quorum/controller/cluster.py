@@ -151,6 +151,9 @@ def heartbeat(
     elif broker.in_controlled_shutdown:
         session = sessions.get(request.broker_id)
         should_shut_down = _may_stop(request.broker_id, image, context, sessions, session)
+        if should_shut_down:  # fenced, so that its next incarnation need not wait until this session has run out
+            fenced = True
+            records = fence_records(image, context, {request.broker_id: None})
     return Result(
         records=tuple(records),
         response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),

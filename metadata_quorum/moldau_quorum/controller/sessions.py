@@ -43,9 +43,14 @@ class BrokerSessions:
         """Forgets all sessions."""
         self._sessions.clear()
 
-    def start(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
-        """A session of which nothing is known but the registration: it gets the whole timeout."""
-        self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=now_ms + self._timeout_ms)
+    def start(self, broker_id: int, broker_epoch: int, deadline_ms: float) -> None:
+        """A session of which nothing is known but the registration: a new controller has yet to hear of the broker."""
+        self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=deadline_ms)
+
+    def extend(self, delay_ms: float) -> None:
+        """This process itself has stood still so long: that is no fault of the brokers."""
+        for session in self._sessions.values():
+            session.deadline_ms += delay_ms
 
     def touch(
         self, broker_id: int, broker_epoch: int, now_ms: float, *, connection: object | None, metadata_offset: int = -1
