@@ -72,6 +72,17 @@ def write_atomically(disk: Disk, path: str, content: bytes, *, durable: bool = T
         disk.sync_directory(parent_of(path))
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """Makes a file's content durable if it is still there. Blocks; raises ``OSError``."""
+    if not disk.exists(path):
+        return
+    file = disk.open(path, OpenMode.WRITE)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 def read_file(disk: Disk, path: str) -> bytes:
     """Whole content of a small file; raises ``FileNotFoundError``."""
     file = disk.open(path, OpenMode.READ)

@@ -218,7 +218,7 @@ class LogDirectory:
     def restart_at(self, log: SegmentedLog, offset: int) -> None:
         """See ``Checkpoints``."""
         if not log.is_future:
-            for checkpoint in (self.recovery_points, self.log_starts):
+            for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
                 if checkpoint.offsets.get(log.topic_partition, 0) != offset:
                     checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
 

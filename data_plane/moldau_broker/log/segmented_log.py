@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from moldau.records import ControlRecordType, control_record_type, decode_records
 from moldau.records import parse_end_txn_marker as parse_marker
 from moldau_broker.log.batches import CONTROL_BIT, scan_headers
-from moldau_broker.log.checkpoint import read_file, write_atomically
+from moldau_broker.log.checkpoint import read_file, sync_file, write_atomically
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError, OffsetOutOfRangeError
 from moldau_broker.log.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, parse_segment_file, segment_file
 from moldau_broker.log.producer_state import EndMarker, ProducerStateManager, decode_snapshot
@@ -41,7 +41,7 @@ class Checkpoints(Protocol):
         ...
 
     def restart_at(self, log: SegmentedLog, offset: int) -> None:
-        """Returns when recovery point and log start offset of the log are checkpointed as ``offset``.
+        """Returns when recovery point, log start offset and high watermark of the log are checkpointed as ``offset``.
 
         Raises ``OSError``.
         """
@@ -100,6 +100,7 @@ class SegmentedLog:
         self._active = self._segments[-1]
         self._generation = 0  # counts truncations and replacements, which invalidate work in progress
         self._names_durable = True
+        self._unsynced_snapshots: list[str] = []
 
     # Queries ---------------------------------------------------------------------------------------------------------
 
@@ -259,7 +260,8 @@ class SegmentedLog:
         return f"{self.directory}/{segment_file(offset, SNAPSHOT_SUFFIX)}"
 
     def _take_snapshot(self, offset: int) -> None:
-        # Not synced: a snapshot that a crash tears has a bad checksum, and the state is read from the log instead.
+        # Synced with the next flush: a snapshot that a crash tears has a bad checksum, and is made from the log again.
+        self._unsynced_snapshots.append(self.snapshot_path(offset))
         write_atomically(self.disk, self.snapshot_path(offset), self.producer_state.encode_snapshot(), durable=False)
 
     def take_producer_snapshot(self) -> None:
@@ -412,6 +414,7 @@ class SegmentedLog:
         closed = [segment for segment in self._segments[first:] if segment is not self._active]
         active = None if up_to_closed_only else self._active.file
         sync_names, self._names_durable = not self._names_durable, True
+        snapshots, self._unsynced_snapshots = self._unsynced_snapshots, []
         generation, directory, disk = self._generation, self.directory, self.disk
         self.unflushed_since_ms = None
 
@@ -420,6 +423,8 @@ class SegmentedLog:
                 segment.sync()
             if active is not None:
                 active.sync()
+            for path in snapshots:
+                sync_file(disk, path)
             if sync_names:
                 disk.sync_directory(directory)
 
@@ -449,6 +454,9 @@ class SegmentedLog:
     def seal(self) -> None:
         """Prepares for a clean stop: everything durable, indexes complete, producer state saved. Raises ``OSError``."""
         self.take_producer_snapshot()
+        for path in self._unsynced_snapshots:
+            sync_file(self.disk, path)
+        self._unsynced_snapshots = []
         self._active.seal()
         first = self._first_to_sync()
         for segment in self._segments[first:]:

@@ -1,0 +1,266 @@
+"""The log against a naive model: random histories with crashes, over a virtual disk and a real directory; and planted bugs.
+
+Every step is followed by all checks (content, lookups, epochs, transactions, indexes). Thousands of steps run here; ``make
+log-campaign`` runs as many as wanted (``python tests/moldau_broker/log/campaign.py``).
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from log_model import Driver, RealMachine, VirtualMachine, run_seed
+
+from moldau_broker.log.cleaner import CleaningPlan, LogCleaning, plan_cleaning
+from moldau_broker.log.index import OffsetIndex, TimeIndex
+from moldau_broker.log.offset_map import OffsetMap
+from moldau_broker.log.segment import LogSegment
+from moldau_broker.log.segmented_log import SegmentedLog
+
+SEEDS = strategies.integers(0, 2**32)
+BOUNDED = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+class PlainLog(RuleBasedStateMachine):
+    """A log with retention; Hypothesis chooses what happens and shrinks what fails."""
+
+    compact = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver(VirtualMachine(1), compact=self.compact)
+
+    @rule(action=strategies.sampled_from(sorted(set(Driver.PLAIN_ACTIONS))), seed=SEEDS)
+    def act(self, action: str, seed: int) -> None:
+        self.driver.perform(action, random.Random(seed), crash=False)
+
+    @rule(action=strategies.sampled_from(Driver.CRASHING), seed=SEEDS)
+    def crash(self, action: str, seed: int) -> None:
+        self.driver.perform(action, random.Random(seed), crash=True)
+
+
+class CompactedLog(PlainLog):
+    """A log with compaction."""
+
+    compact = True
+
+    @rule(action=strategies.sampled_from(sorted(set(Driver.COMPACT_ACTIONS))), seed=SEEDS)
+    def act(self, action: str, seed: int) -> None:
+        self.driver.perform(action, random.Random(seed), crash=False)
+
+
+TestPlainLog = PlainLog.TestCase
+TestPlainLog.settings = BOUNDED
+TestCompactedLog = CompactedLog.TestCase
+TestCompactedLog.settings = BOUNDED
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("block", range(4))
+def test_random_histories_on_a_virtual_disk(block: int, compact: bool) -> None:
+    for seed in range(block * 8, block * 8 + 8):
+        run_seed(VirtualMachine(seed), seed=seed, steps=80, compact=compact)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_histories_in_a_real_directory(seed: int, compact: bool, tmp_path) -> None:
+    run_seed(RealMachine(f"{tmp_path}/data"), seed=seed, steps=60, compact=compact)
+
+
+@pytest.mark.parametrize(("seed", "compact"), [(57, False), (225, False), (156, False), (13, False), (26, True)])
+def test_kept_regressions(seed: int, compact: bool) -> None:
+    """Histories that once failed: index of a segment closed at the recovery point, order of renames of a deletion, ..."""
+    run_seed(VirtualMachine(seed), seed=seed, steps=80, compact=compact)
+
+
+# Planted bugs ----------------------------------------------------------------------------------------------------------
+
+
+def index_off_by_one(patch) -> None:
+    """The offset index names the batch after the one it points at."""
+    good = OffsetIndex.append
+    patch.setattr(OffsetIndex, "append", lambda self, offset, position: good(self, offset - 1, position))
+
+
+def lookup_takes_the_entry_above(patch) -> None:
+    """The last batch of an interval is skipped."""
+    good = OffsetIndex.lookup
+
+    def lookup(self, offset):
+        found = self.first_at_or_after_position(good(self, offset).position + 1)
+        return found if found is not None and found.offset - 1 <= offset else good(self, offset)
+
+    patch.setattr(OffsetIndex, "lookup", lookup)
+
+
+def swap_without_rename_order(patch) -> None:
+    """The new segment takes its name before the old ones have lost theirs, and says too early that it is complete."""
+
+    def replace(self, old, new):
+        first = self._segments.index(old[0])
+        new.change_suffix("")
+        self._generation += 1
+        self._segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
+        for segment in old:
+            if segment.base_offset != new.base_offset:
+                self._delete_files(segment)
+        new.name_durable = True
+
+    patch.setattr(SegmentedLog, "replace_segments", replace)
+
+
+def map_overflow_ignored(patch) -> None:
+    """A key that found no room counts as mapped: the end of what was covered moves on."""
+    good = OffsetMap.put
+
+    def put(self, key, offset):
+        good(self, key, offset)
+        return True
+
+    patch.setattr(OffsetMap, "put", put)
+    patch.setattr(OffsetMap, "get", lambda self, key, get=OffsetMap.get: 1 << 60 if get(self, key) < 0 else get(self, key))
+
+
+def tombstone_dropped_early(patch) -> None:
+    """A tombstone goes with the first cleaning."""
+    good = LogCleaning._stays
+    patch.setattr(LogCleaning, "_stays", lambda self, record, horizon: record.value is not None and good(self, record, horizon))
+
+
+def last_value_dropped(patch) -> None:
+    """What is at the key's last offset is taken for older than it."""
+    good = OffsetMap.get
+    patch.setattr(OffsetMap, "get", lambda self, key: good(self, key) + 1)
+
+
+def active_segment_cleaned(patch) -> None:
+    """The segment that is appended to is cleaned like any other."""
+
+    def plan(log, checkpoint, durable_end, now_ms):
+        good = plan_cleaning(log, checkpoint, durable_end, now_ms)
+        return CleaningPlan(good.first_dirty_offset, log.log_end_offset, good.clean_bytes, log.size_bytes, True)
+
+    patch.setattr("moldau_broker.log.cleaner_manager.plan_cleaning", plan)
+    good_replace = SegmentedLog.replace_segments
+
+    def replace(self, old, new):
+        if old[-1] is self._active:
+            self._active = new
+            self._segments[-1:] = [old[-1]]
+            first = self._segments.index(old[0])
+            self._segments[first:] = [new]
+            self._bases[first:] = [new.base_offset]
+            for segment in old:
+                self._delete_files(segment)
+            new.change_suffix("")
+            return
+        good_replace(self, old, new)
+
+    patch.setattr(SegmentedLog, "replace_segments", replace)
+
+
+def recovery_point_ahead_of_data(patch) -> None:
+    """The recovery point moves without a sync."""
+    good = SegmentedLog.flush_work
+
+    def flush_work(self, up_to_closed_only=False):
+        work = good(self, up_to_closed_only)
+        if work is not None:
+            object.__setattr__(work, "run", lambda: None)
+        return work
+
+    patch.setattr(SegmentedLog, "flush_work", flush_work)
+
+
+def recovery_point_not_lowered(patch) -> None:
+    """Truncation leaves the checkpointed recovery point above what is verified."""
+    patch.setattr("moldau_broker.log.directory.LogDirectory.lower_recovery_point", lambda self, log, offset: None)
+    patch.setattr("moldau_broker.log.segment.LogSegment.truncate_to_offset", _truncate_without_sync)
+
+
+def _truncate_without_sync(self, offset, good=LogSegment.truncate_to_offset):
+    file = self.file
+
+    class Unsynced:
+        def __getattr__(self, name):
+            return (lambda: None) if name == "sync" else getattr(file, name)
+
+    self.file = Unsynced()
+    try:
+        return good(self, offset)
+    finally:
+        self.file = file
+
+
+def time_index_not_monotone(patch) -> None:
+    """Each interval writes the timestamp of its own batch, not the largest so far."""
+
+    def maybe_append(self, timestamp_ms, offset):
+        self._entries.append(timestamp_ms - (self.count % 2) * 700, offset - self._base)
+
+    patch.setattr(TimeIndex, "maybe_append", maybe_append)
+
+
+def lost_tail_between_segments(patch) -> None:
+    """Recovery does not see that a segment lost whole batches at its end."""
+    patch.setattr("moldau_broker.log.loader._Loader._is_hole", lambda self, position, end: False)
+
+
+def crc_not_checked(patch) -> None:
+    """Recovery believes any batch that has a plausible header."""
+    patch.setattr("moldau_broker.log.segment.batch_problem", lambda header, data: None)
+
+
+def retention_above_the_watermark(patch) -> None:
+    """Retention forgets what is not replicated yet."""
+    good = SegmentedLog.drop_oldest
+    patch.setattr(
+        "moldau_broker.log.partition_log.PartitionLog._expired_count", lambda self, now_ms: self.segment_count - 1
+    )
+    patch.setattr(SegmentedLog, "drop_oldest", good)
+
+
+def duplicate_not_recognised(patch) -> None:
+    """The producer's batches are not remembered."""
+    patch.setattr("moldau_broker.log.producer_state.ProducerEntry.find_duplicate", lambda *arguments: None)
+
+
+def aborted_not_indexed(patch) -> None:
+    """An abort marker leaves no entry."""
+    patch.setattr("moldau_broker.log.transaction_index.TransactionIndex.append", lambda self, entry: None)
+
+
+BUGS = [
+    (index_off_by_one, False),
+    (lookup_takes_the_entry_above, False),
+    (swap_without_rename_order, True),
+    (map_overflow_ignored, True),
+    (tombstone_dropped_early, True),
+    (last_value_dropped, True),
+    (active_segment_cleaned, True),
+    (recovery_point_ahead_of_data, False),
+    (recovery_point_not_lowered, False),
+    (time_index_not_monotone, False),
+    (lost_tail_between_segments, False),
+    (crc_not_checked, False),
+    (retention_above_the_watermark, False),
+    (duplicate_not_recognised, False),
+    (aborted_not_indexed, False),
+]
+
+
+@pytest.mark.parametrize(("bug", "compact"), BUGS, ids=[bug.__name__ for bug, _ in BUGS])
+def test_planted_bug_is_found(bug, compact: bool, monkeypatch) -> None:
+    bug(monkeypatch)
+    for seed in range(60):
+        try:
+            run_seed(VirtualMachine(seed), seed=seed, steps=80, compact=compact)
+        except Exception:  # noqa: BLE001 - a check that fails and code that breaks both give the bug away
+            return
+    pytest.fail(f"{bug.__doc__} Nothing noticed it.")
