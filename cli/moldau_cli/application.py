@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from moldau_cli.commands import cluster, demo
+from moldau_cli.commands import chaos, cluster, demo
 
 application = typer.Typer(
     name="moldau",
@@ -15,6 +15,7 @@ application = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+application.add_typer(chaos.commands, name="chaos")
 application.add_typer(cluster.commands, name="cluster")
 application.command("demo")(demo.demo)
 

@@ -56,7 +56,7 @@ def run(
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the nodes' data and logs.")] = False,
 ) -> None:
     """Run clients against a cluster while faults strike it; exit code 1 when an anomaly was found."""
-    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, run_chaos
+    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, refuse_impossible, run_chaos
     from moldau_jepsen.workloads.queue import QueueOptions
 
     if workload not in WORKLOADS:
@@ -83,6 +83,7 @@ def run(
             ),
             keep_data=keep_data,
         )
+        refuse_impossible(options)
         with progress_bar(duration) as tell:
             result = run_chaos(options, tell)
     _answer(result)

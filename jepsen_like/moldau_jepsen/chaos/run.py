@@ -1,14 +1,13 @@
 """One chaos run from start to report: a fresh cluster behind proxies, a workload, a plan of faults, the checkers, a
 folder.
 
-The folder holds ``history`` (operations, msgpack and lz4), ``verdict.json`` and ``report.html``. Against a cluster
+What remains is a folder (``moldau_jepsen.chaos.folder``). Against a cluster
 that was started elsewhere (``bootstrap``) the faults that need its processes or its links are refused; reassignments
 and elections remain.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from contextlib import ExitStack
@@ -19,14 +18,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.real import real_environment
+from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
 from moldau_jepsen.chaos.schedule import FaultKind, plan_faults
-from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
-from moldau_jepsen.history import HistoryFile, HistoryWriter, Operation
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.history import HistoryWriter
 from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
-from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, series_of
+from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
@@ -79,14 +79,17 @@ class Progress:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChaosResult:
-    """How it ended."""
-
-    verdict: Verdict
-    report: Path
-    faults: tuple[FaultEvent, ...]
-    unavailable_s: float
+def refuse_impossible(options: ChaosOptions) -> None:
+    """Raises ``LauncherUsageError`` for options that contradict each other and for a directory that is in use."""
+    if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
+        raise LauncherUsageError(f"{options.directory} is not an empty directory")
+    if options.bootstrap is not None:
+        refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
+        if refused:
+            allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
+            raise LauncherUsageError(
+                f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
+            )
 
 
 def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda progress: None) -> ChaosResult:
@@ -97,15 +100,7 @@ def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda p
         LauncherError: a node did not come up, or did not come back.
         OperationFailedError: the topic could not be created.
     """
-    if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
-        raise LauncherUsageError(f"{options.directory} is not an empty directory")
-    if options.bootstrap is not None:
-        refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
-        if refused:
-            allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
-            raise LauncherUsageError(
-                f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
-            )
+    refuse_impossible(options)
     options.directory.mkdir(parents=True, exist_ok=True)
     return trio.run(_Run(options, tell).main)
 
@@ -242,95 +237,37 @@ class _Run:
 
     def _judge(self) -> ChaosResult:
         options = self.options
-        history = HistoryFile(options.directory / "history")
-        verdict = check_history(history, CheckOptions(**check_options(options.workload)))
-        series = series_of(history)
-        named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
-        operations: dict[int, Operation] = {}
-        if named:
-            operations = {operation.index: operation for operation in history if operation.index in named}
-        report = ChaosReport(
-            title="Moldau chaos run",
-            verdict=verdict,
-            series=series,
+        options_text = {
+            "seed": str(options.seed),
+            "faults": ", ".join(kind.value for kind in options.kinds),
+            "brokers": str(options.brokers),
+            "controllers": str(options.controllers),
+            "cluster": options.bootstrap or "started for the run",
+            **{f"topic {key}": value for key, value in options.topic_configs.items()},
+            **{f"node {key}": value for key, value in options.settings.items()},
+            **{f"producer {key}": str(value) for key, value in options.workload.producer.items()},
+            **{f"consumer {key}": str(value) for key, value in options.workload.consumer.items()},
+        }
+        facts = RunFacts(
+            duration_s=options.duration_s,
+            settings=options_text,
+            promised=check_options(options.workload),
             faults=tuple(self.faults),
             samples=tuple(self.samples),
-            duration_s=options.duration_s,
-            settings={
-                "seed": str(options.seed),
-                "faults": ", ".join(kind.value for kind in options.kinds),
-                "brokers": str(options.brokers),
-                "controllers": str(options.controllers),
-                "cluster": options.bootstrap or "started for the run",
-                **{f"topic {key}": value for key, value in options.topic_configs.items()},
-                **{f"node {key}": value for key, value in options.settings.items()},
-                **{f"producer {key}": str(value) for key, value in options.workload.producer.items()},
-                **{f"consumer {key}": str(value) for key, value in options.workload.consumer.items()},
-            },
-            operations=operations,
         )
-        path = options.directory / "report.html"
-        path.write_text(chaos_page(report), encoding="utf-8")
-        unavailable_s = sum(end - begin for begin, end in series.unavailable)
-        (options.directory / "verdict.json").write_text(
-            json.dumps(verdict_json(verdict, self.faults, unavailable_s, series.latency_ms), indent=2) + "\n",
-            encoding="utf-8",
-        )
-        return ChaosResult(verdict=verdict, report=path, faults=tuple(self.faults), unavailable_s=unavailable_s)
+        write_facts(options.directory, facts)
+        return judge(options.directory)
 
 
-def check_options(workload: QueueOptions) -> dict[str, bool]:
+def check_options(workload: QueueOptions) -> CheckOptions:
     """What the workload's configuration promises."""
     acks = str(workload.producer.get("acks", "all"))
-    return {
-        "read_committed": workload.consumer.get("isolation.level", "read_committed") == "read_committed",
-        "idempotent": acks in ("all", "-1")
-        and str(workload.producer.get("enable.idempotence", True)).lower() != "false",
-        "subscribe": False,  # group readers tell when they were rebalanced, so nothing else may move a position
-        "final_phase": True,
-    }
-
-
-def verdict_json(
-    verdict: Verdict, faults: Sequence[FaultEvent], unavailable_s: float, latency_ms: Mapping[str, float]
-) -> dict[str, object]:
-    """The verdict for programs."""
-    figures = verdict.figures
-    return {
-        "valid": verdict.valid,
-        "counts": {kind.value: count for kind, count in verdict.counts.items()},
-        "anomalies": [
-            {
-                "kind": anomaly.kind.value,
-                "allowed": anomaly.allowed,
-                "text": anomaly.text,
-                "partition": str(anomaly.partition) if anomaly.partition is not None else None,
-                "operations": list(anomaly.operations),
-            }
-            for anomaly in verdict.anomalies
-        ],
-        "figures": {
-            "operations": figures.operations,
-            "sends_acknowledged": figures.sends_acknowledged,
-            "sends_failed": figures.sends_failed,
-            "sends_unknown": figures.sends_unknown,
-            "records_polled": figures.records_polled,
-            "values_seen": figures.values_seen,
-            "unavailable_s": round(unavailable_s, 3),
-            "latency_ms": {name: round(value, 3) for name, value in latency_ms.items()},
-        },
-        "faults": [
-            {
-                "kind": fault.kind,
-                "target": fault.target,
-                "nodes": list(fault.nodes),
-                "begin_ms": round(fault.begin_ms),
-                "end_ms": round(fault.end_ms),
-                "detail": fault.detail,
-            }
-            for fault in faults
-        ],
-    }
+    idempotence = str(workload.producer.get("enable.idempotence", True)).lower()
+    return CheckOptions(
+        read_committed=workload.consumer.get("isolation.level", "read_committed") == "read_committed",
+        idempotent=acks in ("all", "-1") and idempotence != "false",
+        subscribe=False,  # group readers tell when they were rebalanced, so nothing else may move a position
+    )
 
 
 class _Nobody:

@@ -1,0 +1,146 @@
+"""The folder of a chaos run: what was recorded, and what follows from it.
+
+``history`` (operations, msgpack and lz4) and ``run.json`` (settings, what was promised, faults, samples) are the
+record; ``verdict.json`` and ``report.html`` are made from them by ``judge``, at the end of the run or at any later
+time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.chaos.nemesis import FaultEvent
+from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
+from moldau_jepsen.history import HistoryFile, Operation
+from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, series_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+HISTORY = "history"
+RUN = "run.json"
+VERDICT = "verdict.json"
+REPORT = "report.html"
+
+
+class RunFolderError(Exception):
+    """The directory is not the folder of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a run recorded besides its history."""
+
+    duration_s: float
+    settings: Mapping[str, str]
+    promised: CheckOptions
+    faults: tuple[FaultEvent, ...]
+    samples: tuple[ClusterSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosResult:
+    """How a run ended."""
+
+    verdict: Verdict
+    report: Path
+    faults: tuple[FaultEvent, ...]
+    unavailable_s: float
+    document: Mapping[str, object]
+    """What ``verdict.json`` holds."""
+
+
+def write_facts(directory: Path, facts: RunFacts) -> None:
+    """Writes ``run.json``."""
+    document = {
+        "duration_s": facts.duration_s,
+        "settings": dict(facts.settings),
+        "promised": asdict(facts.promised),
+        "faults": [asdict(fault) for fault in facts.faults],
+        "samples": [asdict(sample) for sample in facts.samples],
+    }
+    (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def read_facts(directory: Path) -> RunFacts:
+    """Reads ``run.json``. Raises ``RunFolderError``."""
+    path = directory / RUN
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return RunFacts(
+            duration_s=float(document["duration_s"]),
+            settings=dict(document["settings"]),
+            promised=CheckOptions(**document["promised"]),
+            faults=tuple(FaultEvent(**{**fault, "nodes": tuple(fault["nodes"])}) for fault in document["faults"]),
+            samples=tuple(ClusterSample(**sample) for sample in document["samples"]),
+        )
+    except FileNotFoundError:
+        raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{path} is damaged: {type(error).__name__} {error}") from error
+
+
+def judge(directory: Path) -> ChaosResult:
+    """Judges the recorded history, writes ``verdict.json`` and ``report.html``, and returns the verdict.
+
+    Raises:
+        RunFolderError: ``run.json`` is missing or damaged.
+        HistoryError: the history is missing its beginning or is damaged.
+        OSError: a file cannot be read or written.
+    """
+    facts = read_facts(directory)
+    history = HistoryFile(directory / HISTORY)
+    verdict = check_history(history, facts.promised)
+    series = series_of(history)
+    named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
+    operations: dict[int, Operation] = {}
+    if named:
+        operations = {operation.index: operation for operation in history if operation.index in named}
+    report = ChaosReport(
+        title="Moldau chaos run",
+        verdict=verdict,
+        series=series,
+        faults=facts.faults,
+        samples=facts.samples,
+        duration_s=facts.duration_s,
+        settings=facts.settings,
+        operations=operations,
+    )
+    path = directory / REPORT
+    path.write_text(chaos_page(report), encoding="utf-8")
+    unavailable_s = sum(end - begin for begin, end in series.unavailable)
+    document = verdict_document(verdict, facts, unavailable_s, series.latency_ms)
+    (directory / VERDICT).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return ChaosResult(
+        verdict=verdict, report=path, faults=facts.faults, unavailable_s=unavailable_s, document=document
+    )
+
+
+def verdict_document(
+    verdict: Verdict, facts: RunFacts, unavailable_s: float, latency_ms: Mapping[str, float]
+) -> dict[str, object]:
+    """The verdict for programs."""
+    return {
+        "valid": verdict.valid,
+        "counts": {kind.value: count for kind, count in verdict.counts.items()},
+        "anomalies": [
+            {
+                "kind": anomaly.kind.value,
+                "allowed": anomaly.allowed,
+                "text": anomaly.text,
+                "partition": str(anomaly.partition) if anomaly.partition is not None else None,
+                "operations": list(anomaly.operations),
+            }
+            for anomaly in verdict.anomalies
+        ],
+        "figures": {
+            **asdict(verdict.figures),
+            "duration_s": facts.duration_s,
+            "faults": len(facts.faults),
+            "unavailable_s": round(unavailable_s, 3),
+            "latency_ms": {name: round(value, 3) for name, value in latency_ms.items()},
+        },
+    }

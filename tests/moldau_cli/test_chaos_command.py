@@ -1,0 +1,61 @@
+"""Goal: the chaos commands say in one line what is wrong with their words, and judge a recorded run.
+
+Method: the command line in this process, on folders that hold no cluster.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from moldau_cli.commands.chaos import parse_kinds
+from moldau_cli.errors import UsageError
+from moldau_cli.main import run
+from moldau_jepsen.chaos.schedule import FaultKind
+
+
+def test_kinds_are_read_and_unknown_ones_named() -> None:
+    assert parse_kinds("kill, pause,kill", None) == (FaultKind.KILL, FaultKind.PAUSE)
+    assert parse_kinds("all", None) == tuple(FaultKind)
+    assert parse_kinds("all", (FaultKind.ELECT,)) == (FaultKind.ELECT,)
+    assert parse_kinds("none", None) == ()
+    with pytest.raises(UsageError, match="unknown fault 'fire'; known: kill, pause"):
+        parse_kinds("kill,fire", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chaos", "run", "--workload", "bank"], "unknown workload 'bank'"),
+        (["chaos", "run", "--faults", "fire"], "unknown fault 'fire'"),
+        (["chaos", "run", "--bootstrap", "127.0.0.1:1", "--faults", "kill"], "need the cluster's own processes"),
+        (["chaos", "run", "--config", "novalue"], "expected KEY=VALUE"),
+        (["chaos", "report", "."], "no chaos run in"),
+    ],
+)
+def test_wrong_words_end_with_two_and_one_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["moldau", *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_a_directory_that_is_in_use_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("precious")
+    monkeypatch.setattr("sys.argv", ["moldau", "chaos", "run", "--dir", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 2
+    assert "not an empty directory" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

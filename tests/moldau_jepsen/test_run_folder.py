@@ -1,0 +1,71 @@
+"""Goal: the folder of a run can be judged again, and a folder that is none is refused in one sentence.
+
+Method: a folder written by hand, judged twice; damaged and missing files.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moldau_jepsen.chaos.folder import RunFacts, RunFolderError, judge, read_facts, write_facts
+from moldau_jepsen.chaos.nemesis import FaultEvent
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition, write_history
+from moldau_jepsen.reports.chaos import ClusterSample
+
+P = TopicPartition("t", 0)
+FACTS = RunFacts(
+    duration_s=5.0,
+    settings={"seed": "1"},
+    promised=CheckOptions(subscribe=True),
+    faults=(FaultEvent(kind="kill", target="one", nodes=(1,), begin_ms=1, end_ms=2, detail=""),),
+    samples=(ClusterSample(at_ms=1, in_sync_min=3, leaderless=0, high_watermark_sum=0),),
+)
+
+
+def folder(path: Path, *, lost: bool) -> Path:
+    sent = Operation(
+        index=0, process=0, kind=Kind.SEND, status=Status.OK, begun_ms=0, ended_ms=1, operations=(Send(P, 0, 0),)
+    )
+    pairs = () if lost else ((0, 0),)
+    read = Operation(
+        index=1,
+        process=1,
+        kind=Kind.POLL,
+        status=Status.OK,
+        begun_ms=2,
+        ended_ms=3,
+        final=True,
+        operations=(Poll(((P, pairs),)),),
+    )
+    with (path / "history").open("wb") as stream:
+        write_history(stream, [sent, read])
+    write_facts(path, FACTS)
+    return path
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_folder_is_judged_alike_at_any_time(tmp_path: Path, lost: bool) -> None:
+    path = folder(tmp_path, lost=lost)
+    assert read_facts(path) == FACTS
+    first = judge(path)
+    page = (path / "report.html").read_text()
+    assert first.verdict.valid is not lost
+    assert judge(path) == first
+    assert (path / "report.html").read_text() == page
+    document = json.loads((path / "verdict.json").read_text())
+    assert document["valid"] is not lost
+    assert document["figures"]["sends_acknowledged"] == 1
+    assert [anomaly["kind"] for anomaly in document["anomalies"]] == (["unseen"] if lost else [])
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no chaos run in"):
+        judge(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunFolderError, match="is damaged"):
+        judge(tmp_path)
+    write_facts(tmp_path, FACTS)
+    with pytest.raises(FileNotFoundError):
+        judge(tmp_path)
