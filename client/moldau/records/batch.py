@@ -216,7 +216,8 @@ def check_batch_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     computed = batch_crc(buffer, position, header)
     if computed != header.crc:
         raise CorruptRecordError(
-            f"batch at offset {header.base_offset}: its bytes have CRC {computed:#010x}, its header says {header.crc:#010x}"
+            f"batch at offset {header.base_offset}: "
+            f"its bytes have CRC {computed:#010x}, its header says {header.crc:#010x}"
         )
 
 

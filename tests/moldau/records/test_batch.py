@@ -171,10 +171,10 @@ def test_builder_is_bounded_and_keeps_gaps():
     assert not walk_batch(batch, 0, header).is_dense
     with pytest.raises(InvalidRecordError, match="empty"):
         BatchBuilder(100).build()
+    second = BatchBuilder(1000)
+    second.append(1, None, None)
+    second.append(1, None, None)
     with pytest.raises(InvalidRecordError, match="below"):
-        second = BatchBuilder(1000)
-        second.append(1, None, None)
-        second.append(1, None, None)
         second.build(last_offset_delta=0)
 
 

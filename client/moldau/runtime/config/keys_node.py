@@ -121,8 +121,7 @@ QUORUM_KEYS = (
         is_own=True,
         choices=("raft", "pysyncobj"),
         doc=(
-            "What replicates the metadata log: the Raft engine of Moldau, or pysyncobj, which needs no "
-            "quorum of files but is slower."
+            "What replicates the metadata log: raft, Moldau's own engine with a durable write-ahead log, or pysyncobj."
         ),
     ),
     integer(

@@ -128,20 +128,20 @@ def _parse_endpoints(entries: Sequence[str], protocols: dict[str, SecurityProtoc
 
 def _protocols(config: Config) -> dict[str, SecurityProtocol]:
     try:
-        return parse_protocol_map(config.get_list("listener.security.protocol.map"))
+        protocols = parse_protocol_map(config.get_list("listener.security.protocol.map"))
     except ValueError as error:
         raise ConfigError([f"listener.security.protocol.map: {error}"]) from None
+    # A controller listener without a mapping of its own is PLAINTEXT, as in Kafka.
+    if not config.is_set("listener.security.protocol.map"):
+        for name in config.get_list("controller.listener.names"):
+            protocols.setdefault(name.upper(), SecurityProtocol.PLAINTEXT)
+    return protocols
 
 
 def listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
     """Returns the endpoints of ``listeners``. Raises ``ConfigError``."""
-    protocols = _protocols(config)
-    # A controller listener without a mapping of its own is PLAINTEXT, as in Kafka.
-    for name in config.get_list("controller.listener.names"):
-        if not config.is_set("listener.security.protocol.map"):
-            protocols.setdefault(name.upper(), SecurityProtocol.PLAINTEXT)
     try:
-        return _parse_endpoints(config.get_list("listeners"), protocols)
+        return _parse_endpoints(config.get_list("listeners"), _protocols(config))
     except ValueError as error:
         raise ConfigError([f"listeners: {error}"]) from None
 
