@@ -369,7 +369,9 @@ class _Loader:
         state.reset(0)
         for name in reversed(self._disk.list_directory(self._directory)):
             parsed = parse_segment_file(name)
-            if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.state or parsed.base_offset > offset:
+            if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.state:
+                continue
+            if not self._segments[0].base_offset <= parsed.base_offset <= offset:
                 continue
             path = f"{self._directory}/{name}"
             try:

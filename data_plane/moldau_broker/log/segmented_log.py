@@ -271,13 +271,14 @@ class SegmentedLog:
     def reload_producer_state(self, end_offset: int) -> None:
         """Rebuilds the producer state as of ``end_offset`` from the newest good snapshot and the batches after it.
 
-        Snapshots above ``end_offset`` are removed, they describe what is no more. Raises ``OSError``.
+        Snapshots above ``end_offset`` or below the first segment are removed, they describe what is no more. Raises ``OSError``.
         """
         state = self.producer_state
         state.reset(self._bases[0])
         for offset in reversed(self.snapshot_offsets()):
             path = self.snapshot_path(offset)
-            if offset > end_offset:
+            if offset > end_offset or offset < self._bases[0]:
+                # Below the first segment: what followed it is gone, maybe the end of a transaction that it holds open.
                 self.disk.remove(path)
                 continue
             try:
