@@ -99,6 +99,8 @@ class Broker:
         self._logs: LogManager | None = None
         self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
         self._servers: list[Server] = []
+        self._no_directory_left = trio.Event()
+        self._last_failed_directory = ""
         self._applied = MetadataImage()
         self._following = False
         self._context: BrokerContext | None = None
@@ -345,6 +347,7 @@ class Broker:
         nursery.start_soon(replicas.produces.run)
         nursery.start_soon(replicas.fetches.run)
         nursery.start_soon(self._isr.run, replicas)
+        nursery.start_soon(self._end_without_directories)
         nursery.start_soon(self._tick_isr)
         nursery.start_soon(self._tick_logs)
 
@@ -464,7 +467,13 @@ class Broker:
 
     def _directory_failed(self, directory: str) -> None:
         if not self.context.logs.online_directories:
-            raise OSError(f"all log directories have failed, the last one is {directory}")
+            self._last_failed_directory = directory
+            self._no_directory_left.set()
+
+    async def _end_without_directories(self) -> None:
+        """Ends the broker with its last directory. Whoever notices the failure may be the task of one connection."""
+        await self._no_directory_left.wait()
+        raise OSError(f"all log directories have failed, the last one is {self._last_failed_directory}")
 
     # --- end -------------------------------------------------------------------------------------------------------
 

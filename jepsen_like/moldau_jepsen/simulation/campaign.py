@@ -9,6 +9,7 @@ violation ends the run.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import logging
 import multiprocessing
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import trio
 from trio.abc import Instrument
 
-from moldau_jepsen.checkers import CheckOptions, check_history
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultInjector, FaultKind, plan_faults
 from moldau_jepsen.simulation.invariants import ClusterInvariants
@@ -42,6 +43,7 @@ CLIENT_HOST = "client"
 STEPS_AT_ONE_INSTANT_MAX = 100_000
 LOG_LINES_MAX = 5_000
 WATCH_SECONDS = 0.05
+VIOLATIONS_SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +133,8 @@ class _StepGuard(Instrument):
 class _LogLines(logging.Handler):
     """Takes the nodes' log lines into the timeline; a failed request is a violation."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._world = world
         self.lines: list[str] = []
         self.failures: list[str] = []
 
@@ -145,6 +146,21 @@ class _LogLines(logging.Handler):
         if text.startswith("request-failed"):
             error = record.exc_info[1] if record.exc_info else None
             self.failures.append(f"{text} {_where(error)}")
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Takes all lines of Moldau while it lasts, and lets none through to other handlers."""
+        logger = logging.getLogger("moldau")
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagate
 
 
 def _where(error: BaseException | None) -> str:
@@ -164,7 +180,7 @@ def _where(error: BaseException | None) -> str:
 class _Run:
     """One run in its world."""
 
-    def __init__(self, world: World, options: RunOptions) -> None:
+    def __init__(self, world: World, options: RunOptions, logs: _LogLines) -> None:
         self.world = world
         self.options = options
         draw = world.random("run")
@@ -182,7 +198,7 @@ class _Run:
         else:
             self.plan = plan_faults(draw, options.fault_seconds, options.kinds)
         self.guard = _StepGuard()
-        self.logs = _LogLines(world)
+        self.logs = logs
         self.history: list[Operation] = []
         self.environment = world.node(CLIENT_HOST).environment
         self.recorder = Recorder(self.environment.clock, self._record)
@@ -210,11 +226,6 @@ class _Run:
         """Runs all phases, or as many as pass."""
         trio.lowlevel.add_instrument(self.observer)
         trio.lowlevel.add_instrument(self.guard)
-        logger = logging.getLogger("moldau")
-        level = logger.level
-        logger.addHandler(self.logs)
-        logger.setLevel(logging.INFO)
-        propagate, logger.propagate = logger.propagate, False
         try:
             async with trio.open_nursery() as nursery:
                 self.guard.on_found = nursery.cancel_scope.cancel
@@ -225,9 +236,6 @@ class _Run:
         finally:
             trio.lowlevel.remove_instrument(self.observer)
             trio.lowlevel.remove_instrument(self.guard)
-            logger.removeHandler(self.logs)
-            logger.setLevel(level)
-            logger.propagate = propagate
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """Ends the run soon after the first violation."""
@@ -263,8 +271,15 @@ class _Run:
         if self.violations:
             return
         verdict = check_history(self.history, options.check)
+        found = [anomaly for anomaly in verdict.anomalies if not anomaly.allowed]
+        # A final read that did not end has not seen what it has not read: that alone is no loss.
+        stuck = [anomaly for anomaly in found if anomaly.kind is AnomalyKind.STUCK]
+        if stuck:
+            found = stuck + [
+                anomaly for anomaly in found if anomaly.kind not in (AnomalyKind.STUCK, AnomalyKind.UNSEEN)
+            ]
         self.violations = [
-            f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in verdict.anomalies if not anomaly.allowed
+            f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found[:VIOLATIONS_SHOWN_MAX]
         ]
 
 
@@ -293,9 +308,10 @@ def run_seed(seed: int, options: RunOptions | None = None) -> Result:
     """Runs one seed. The result is the same for the same seed, options and code, but for ``wall_seconds``."""
     chosen = options if options is not None else RunOptions()
     started = time.perf_counter()
+    logs = _LogLines()
 
     async def main(world: World) -> Result:
-        run = _Run(world, chosen)
+        run = _Run(world, chosen, logs)
         await run.run()
         trace = world.trace
         lines = sorted([*(str(note) for note in trace.notes()), *run.logs.lines], key=lambda line: float(line[:12]))
@@ -316,7 +332,8 @@ def run_seed(seed: int, options: RunOptions | None = None) -> Result:
             fault_kinds=tuple(sorted({fault.kind.value for fault in run.plan})),
         )
 
-    result = run_world(main, seed, draw_network(seed))
+    with logs.installed():
+        result = run_world(main, seed, draw_network(seed))
     return replace(result, wall_seconds=time.perf_counter() - started)
 
 
