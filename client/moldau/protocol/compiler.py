@@ -125,6 +125,10 @@ def _tag_size(tag: int, expected: int, actual: int) -> DecodeError:
     return DecodeError(f"tagged field {tag} announces {expected} bytes but holds {actual}")
 
 
+def _long_string(what: str, length: int) -> DecodeError:
+    return DecodeError(f"{what}: a string of {length} bytes; at most 32767 are allowed")
+
+
 def _null_value(what: str) -> EncodeError:
     return EncodeError(f"{what} may not be null in this version")
 
@@ -186,6 +190,7 @@ class _Generator:
             "is_null": _is_null,
             "negative": _negative,
             "tag_size": _tag_size,
+            "long_string": _long_string,
             "null_value": _null_value,
             "too_long": _too_long,
         }
@@ -323,6 +328,8 @@ class _Generator:
         length = self.temporary()
         self.decode_length(lines, indent, length, kind == "string")
         self.decode_null(lines, indent, nullable, length, target, what)
+        if kind == "string" and self.flexible:
+            lines.append(f"{indent}    if {length} > 32767: raise long_string({what!r}, {length})")
         data = f"buffer[position:position + {length}]"
         value = f"str({data}, 'utf-8')" if kind == "string" else data
         lines += [

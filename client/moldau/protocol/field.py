@@ -114,7 +114,7 @@ def string(versions: str, *, nullable: str, default: str | None = "", tag: int |
 def string(
     versions: str, *, nullable: str | None = None, default: str | None = "", tag: int | None = None
 ) -> str | None:
-    """A UTF-8 string of at most 32767 bytes in the non-flexible encoding."""
+    """A UTF-8 string of at most 32767 bytes, in every version."""
     value: str | None = _spec("string", versions, default, tag, nullable)
     return value
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group_config import GroupConfig
     from moldau_broker.coordinator.pending import Continuation
 
+MEMBER_NAME_CHARACTERS_MAX = 255
+"""How much of a client's own name goes into its member id; the rest makes it unique, and no string may exceed 32767."""
 _MEMBER = "member"
 _PENDING_MEMBER = "pending member"
 _JOIN = "join phase"
@@ -124,7 +126,8 @@ class Membership:
     ) -> ErrorCode:
         """A sender without a member id: new, or a static member that has restarted."""
         instance_id = request.group_instance_id
-        member_id = f"{instance_id if instance_id is not None else context.client_id}-{context.fresh_id}"
+        name = instance_id if instance_id is not None else context.client_id
+        member_id = f"{name[:MEMBER_NAME_CHARACTERS_MAX]}-{context.fresh_id}"
         if instance_id is not None:
             if instance_id in group.static_members:
                 return self._replace_static(group, member_id, request_id, request, context, moment)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.offsets import OffsetStore
 
 NO_OFFSET = -1
+_INT64_MAX = (1 << 63) - 1
+_STRING_BYTES_MAX = 32767
 
 
 def check_commit(
@@ -77,14 +79,14 @@ def commit_records(
     A topic without a name came by an id that nobody knows.
     """
     retention = request.retention_time_ms if isinstance(request, OffsetCommitRequest) else -1
-    expire_ms = moment.wall_ms + retention if retention >= 0 else -1
+    expire_ms = min(moment.wall_ms + retention, _INT64_MAX) if retention >= 0 else -1
     records: list[StateRecord] = []
     codes: list[list[ErrorCode]] = []
     for topic in request.topics:
         topic_codes: list[ErrorCode] = []
         for part in topic.partitions:
             metadata = part.committed_metadata or ""
-            if len(metadata.encode()) > config.offset_metadata_bytes_max:
+            if len(metadata.encode()) > min(config.offset_metadata_bytes_max, _STRING_BYTES_MAX):
                 topic_codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             elif not topic.name:
                 topic_codes.append(ErrorCode.UNKNOWN_TOPIC_ID)

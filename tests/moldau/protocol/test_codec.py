@@ -28,6 +28,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequestCursor,
 )
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.internal.end_txn_marker import EndTxnMarker
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey
 from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
@@ -115,6 +116,19 @@ def test_records_are_not_copied() -> None:
     assert isinstance(decoded, memoryview)
     frame[frame.index(b"rrrr")] = ord("x")
     assert decoded[0] == ord("x")
+
+
+def test_long_strings_are_refused_in_flexible_versions_too() -> None:
+    """Kafka bounds every string by 32767 bytes, so that what was read can be written in any other version."""
+    for length, fits in ((32767, True), (32768, False)):
+        size = length + 1
+        prefix = bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+        data = prefix + b"x" * length + bytes(4) + b"\1\0\0"
+        if fits:
+            assert decode(HeartbeatRequest, 4, data).group_id == "x" * length
+        else:
+            with pytest.raises(DecodeError, match="a string of 32768 bytes"):
+                decode(HeartbeatRequest, 4, data)
 
 
 def test_values_out_of_range_are_encode_errors() -> None:

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from moldau.protocol.compiler import DecodeError, UnsupportedVersionError, read_uvarint, uvarint
 from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.framing import skip_tagged_section
-from moldau.protocol.hot.produce import NodeEndpointResult, node_endpoints_section
+from moldau.protocol.hot.produce import STRING_BYTES_MAX, NodeEndpointResult, node_endpoints_section
 from moldau.protocol.messages.fetch import FetchRequest
 
 P = TypeVar("P")
@@ -114,6 +114,13 @@ def read_fetch_request(frame: memoryview, position: int, version: int) -> FetchR
         raise DecodeError(f"FetchRequest v{version}: a string is not UTF-8: {error}") from error
 
 
+def _bounded_string(frame: memoryview, position: int, length: int, what: str) -> int:
+    """The end of a string, which may be shorter than the frame would allow."""
+    if length > STRING_BYTES_MAX:
+        raise DecodeError(f"FetchRequest: {what}: a string of {length} bytes; at most {STRING_BYTES_MAX} are allowed")
+    return _bounded(frame, position, length, what)
+
+
 def _bounded(frame: memoryview, position: int, length: int, what: str) -> int:
     """The end of a run of ``length`` bytes."""
     if length < 0:
@@ -130,7 +137,7 @@ def _topic(frame: memoryview, position: int, version: int) -> tuple[bytes, int]:
         end = _bounded(frame, position, 16, "topic id")
         return bytes(frame[position:end]), end
     length, position = read_uvarint(frame, position)
-    end = _bounded(frame, position, length - 1, "topic name")
+    end = _bounded_string(frame, position, length - 1, "topic name")
     topic = bytes(frame[position:end])
     if not topic.isascii():
         topic.decode()
@@ -181,7 +188,7 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> FetchReque
         forgotten.append((topic, struct.unpack_from(f">{count}i", frame, position)))
         position = skip_tagged_section(frame, end) if frame[end] else end + 1
     length, position = read_uvarint(frame, position)
-    end = _bounded(frame, position, length - 1, "rack id")
+    end = _bounded_string(frame, position, length - 1, "rack id")
     rack_id = str(frame[position:end], "utf-8")
     cluster_id: str | None = None
     if frame[end]:
@@ -250,6 +257,7 @@ def _request_tags(frame: memoryview, position: int, version: int) -> tuple[str |
         if tag == 0:
             length, start = read_uvarint(frame, start)
             if length:
+                _bounded_string(frame, start, length - 1, "cluster id")
                 _sized(tag, start, end, length - 1)
                 cluster_id = str(frame[start:end], "utf-8")
             else:

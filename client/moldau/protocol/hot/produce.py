@@ -11,6 +11,7 @@ from moldau.protocol.messages.produce import ProduceRequest
 _VERSIONS = ProduceRequest.__versions__
 _FLEXIBLE = ProduceRequest.__flexible__.first
 _TOPIC_IDS = 13
+STRING_BYTES_MAX = 32767
 _NULL_RECORDS = memoryview(b"")
 
 _INT16 = struct.Struct(">h")
@@ -83,6 +84,13 @@ def read_produce_request(frame: memoryview, position: int, version: int) -> Prod
         raise DecodeError(f"ProduceRequest v{version}: a string is not UTF-8: {error}") from error
 
 
+def _bounded_string(frame: memoryview, position: int, length: int, what: str) -> int:
+    """The end of a string, which may be shorter than the frame would allow."""
+    if length > STRING_BYTES_MAX:
+        raise DecodeError(f"ProduceRequest: {what}: a string of {length} bytes; at most {STRING_BYTES_MAX} are allowed")
+    return _bounded(frame, position, length, what)
+
+
 def _bounded(frame: memoryview, position: int, length: int, what: str) -> int:
     """The end of a run of ``length`` bytes."""
     if length < 0:
@@ -97,7 +105,7 @@ def _read_flexible(frame: memoryview, position: int, topic_ids: bool) -> Produce
     length, position = read_uvarint(frame, position)
     transactional_id: str | None = None
     if length:
-        end = _bounded(frame, position, length - 1, "transactional id")
+        end = _bounded_string(frame, position, length - 1, "transactional id")
         transactional_id = str(frame[position:end], "utf-8")
         position = end
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
@@ -111,7 +119,7 @@ def _read_flexible(frame: memoryview, position: int, topic_ids: bool) -> Produce
             end = _bounded(frame, position, 16, "topic id")
         else:
             length, position = read_uvarint(frame, position)
-            end = _bounded(frame, position, length - 1, "topic name")
+            end = _bounded_string(frame, position, length - 1, "topic name")
         topic = bytes(frame[position:end])
         if not topic_ids and not topic.isascii():
             topic.decode()
