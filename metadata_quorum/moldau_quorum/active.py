@@ -29,7 +29,7 @@ from moldau.runtime.sync import Signal
 from moldau_quorum.controller.cluster import fence_records
 from moldau_quorum.controller.context import Context, Settings
 from moldau_quorum.controller.dispatch import CHANGES, Knowledge, error_response
-from moldau_quorum.controller.features import INITIAL_FEATURES
+from moldau_quorum.controller.features import INITIAL_FEATURES, min_insync_records
 from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
 from moldau_quorum.controller.sessions import BrokerSessions
 from moldau_quorum.log_engine import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
@@ -272,6 +272,7 @@ class ActiveController:
         return [
             ClusterRecord(cluster_id=cluster_id),
             *[FeatureLevelRecord(name=name, level=level) for name, level in sorted(INITIAL_FEATURES.items())],
+            *min_insync_records(image, self._context()),
         ]
 
     def _depose(self) -> None:

@@ -181,3 +181,18 @@ def test_a_feature_level_that_a_broker_lacks_is_refused() -> None:
     refused = features(controller, "group.version", 1)
     assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
     assert "broker 1" in refused.error_message
+
+
+def test_eligible_replicas_cannot_be_turned_off_while_a_partition_needs_them() -> None:
+    controller = ModelController(min_insync_replicas=2)
+    controller.join(1, 2, 3)
+    controller.create("t")
+    name = "eligible.leader.replicas.version"
+    controller.fence(2, 3)
+    assert controller.partition("t").elr
+    assert features(controller, name, 0, kind=2).error_code == ErrorCode.FEATURE_UPDATE_FAILED
+    controller.join(2, 3)
+    assert controller.alter("t", [1, 2, 3]).error_code == 0
+    assert features(controller, name, 0, kind=2).error_code == 0
+    assert features(controller, name, 1).error_code == 0
+    assert controller.image.config(4, "") == {"min.insync.replicas": "2"}

@@ -114,6 +114,17 @@ def test_brokers_take_dynamic_values_only(controller) -> None:
     assert alter(controller, BROKER, "", ("min.insync.replicas", SET, "none")) == ErrorCode.INVALID_CONFIG
 
 
+def test_min_insync_replicas_is_one_value_for_all_brokers_while_eligible_replicas_rest_on_it(controller) -> None:
+    key = "min.insync.replicas"
+    assert alter(controller, BROKER, "1", (key, SET, "2")) == ErrorCode.INVALID_CONFIG
+    assert alter(controller, BROKER, "", (key, SET, "2")) == 0
+    assert alter(controller, BROKER, "", (key, DELETE, None)) == ErrorCode.INVALID_CONFIG
+    everything = full.AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[])
+    (response,) = controller.handle(full.AlterConfigsRequest(resources=[everything])).responses
+    assert response.error_code == ErrorCode.INVALID_CONFIG
+    assert controller.image.config(BROKER, "")[key] == "2"
+
+
 def test_a_full_alteration_replaces_everything(controller) -> None:
     alter(controller, TOPIC, "t", ("retention.ms", SET, "7"), ("retention.bytes", SET, "8"))
     resource = full.AlterConfigsResource(

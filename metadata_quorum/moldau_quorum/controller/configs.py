@@ -33,13 +33,20 @@ from moldau.runtime.config import (
     DynamicScope,
     topic_config,
 )
-from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Context, RefusedError, Result
+from moldau_quorum.controller.context import (
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION,
+    Context,
+    RefusedError,
+    Result,
+    elr_enabled,
+)
 from moldau_quorum.controller.partitions import elect_leaderless, refresh_eligible
 from moldau_quorum.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.records import ConfigRecord, MetadataRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 RESOURCE_GROUP: Final = 32
@@ -134,6 +141,8 @@ def _check_values(
     if resource_type == RESOURCE_TOPIC:
         check_topic_config(values, image, context)
         return
+    if MIN_INSYNC_REPLICAS in changed:
+        _check_min_insync(name, values, image)
     for key_name in changed:
         value = values.get(key_name)
         try:
@@ -149,6 +158,32 @@ def _check_values(
                 BROKER_CONFIG.parse_value(key_name, value)
             except ConfigError as error:
                 raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_min_insync(name: str, values: Mapping[str, str], image: MetadataImage) -> None:
+    """Eligible leader replicas rest on all nodes knowing one ``min.insync.replicas`` for a topic (KIP-966).
+
+    A leader that acknowledged by a lower value than the controller's would leave eligible replicas behind it.
+    """
+    if not elr_enabled(image):
+        return
+    if name:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIN_INSYNC_REPLICAS} cannot differ between brokers: set it for a topic or for all brokers",
+        )
+    if MIN_INSYNC_REPLICAS not in values:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIN_INSYNC_REPLICAS} of all brokers cannot be removed while there are eligible leader replicas",
+        )
+
+
+def _changed_keys(before: Mapping[str, str], after: Mapping[str, str], named: Iterable[str]) -> dict[str, None]:
+    """The keys that a request names or changes."""
+    keys = dict.fromkeys(named)
+    keys.update(dict.fromkeys(key for key in [*before, *after] if before.get(key) != after.get(key)))
+    return keys
 
 
 def _records(
@@ -178,7 +213,7 @@ def incremental_alter_configs(
             _check_resource(kind, name, image)
             before = image.config(kind, name)
             after = _apply_operations(kind, before, resource.configs, context)
-            changed = dict.fromkeys(config.name for config in resource.configs)
+            changed = _changed_keys(before, after, (config.name for config in resource.configs))
             _check_values(kind, name, after, changed, image, context)
             records.extend(_records(kind, name, before, after))
         except RefusedError as refusal:
@@ -253,7 +288,7 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
             _check_resource(kind, name, image)
             before = image.config(kind, name)
             after = {config.name: config.value for config in resource.configs if config.value is not None}
-            _check_values(kind, name, after, dict.fromkeys(after), image, context)
+            _check_values(kind, name, after, _changed_keys(before, after, after), image, context)
             records.extend(_records(kind, name, before, after))
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message

@@ -11,8 +11,9 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau_quorum.controller.context import Context, RefusedError, Result
-from moldau_quorum.records import FeatureLevelRecord, MetadataRecord
+from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, Context, RefusedError, Result
+from moldau_quorum.image import RESOURCE_BROKER
+from moldau_quorum.records import ConfigRecord, FeatureLevelRecord, MetadataRecord
 
 if TYPE_CHECKING:
     from moldau_quorum.image import MetadataImage
@@ -23,7 +24,7 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (1, 1),
     "group.version": (0, 1),
     "transaction.version": (0, 2),
-    "eligible.leader.replicas.version": (0, 1),
+    ELR_FEATURE: (0, 1),
 }
 """Lowest and highest level that this version of Moldau supports."""
 
@@ -31,7 +32,7 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
     METADATA_VERSION: 1,
     "group.version": 1,
     "transaction.version": 2,
-    "eligible.leader.replicas.version": 1,
+    ELR_FEATURE: 1,
 }
 """Levels that a new cluster starts with."""
 
@@ -63,15 +64,14 @@ def update_features(
     failure: RefusedError | None = None
     for update in request.feature_updates:
         try:
-            record = _update(update, image)
+            changes = _update(update, image, context)
         except RefusedError as refusal:
             failure = failure or refusal
             results.append(
                 UpdatableFeatureResult(feature=update.feature, error_code=refusal.code, error_message=refusal.message)
             )
             continue
-        if record is not None:
-            records.append(record)
+        records.extend(changes)
         results.append(UpdatableFeatureResult(feature=update.feature, error_code=ErrorCode.NONE, error_message=None))
     if failure is not None:
         return Result(
@@ -81,7 +81,7 @@ def update_features(
     return Result(records=done, response=UpdateFeaturesResponse(error_message=None, results=results))
 
 
-def _update(update: FeatureUpdateKey, image: MetadataImage) -> FeatureLevelRecord | None:
+def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) -> list[MetadataRecord]:
     name, level = update.feature, update.max_version_level
     if name not in SUPPORTED_FEATURES:
         raise RefusedError(
@@ -105,4 +105,36 @@ def _update(update: FeatureUpdateKey, image: MetadataImage) -> FeatureLevelRecor
                     ErrorCode.FEATURE_UPDATE_FAILED,
                     f"broker {broker.broker_id} supports levels {low}..{high} of {name} only",
                 )
-    return None if level == present else FeatureLevelRecord(name=name, level=level)
+    if level == present:
+        return []
+    change = FeatureLevelRecord(name=name, level=level)
+    return [change, *_eligible_replicas_records(level, image, context)] if name == ELR_FEATURE else [change]
+
+
+def _eligible_replicas_records(level: int, image: MetadataImage, context: Context) -> list[MetadataRecord]:
+    """What goes with turning eligible leader replicas on or off (KIP-966)."""
+    if level > 0:
+        return min_insync_records(image, context)
+    for topic in image.topics_by_id.values():
+        for partition in topic.partitions.values():
+            if partition.elr or not partition.isr:
+                raise RefusedError(
+                    ErrorCode.FEATURE_UPDATE_FAILED,
+                    f"topic {topic.name!r} has partitions that need their eligible leader replicas: "
+                    "bring their brokers back first",
+                )
+    return []
+
+
+def min_insync_records(image: MetadataImage, context: Context) -> list[MetadataRecord]:
+    """Writes ``min.insync.replicas`` of all brokers down where it is not, so that every node goes by the same value."""
+    if MIN_INSYNC_REPLICAS in image.config(RESOURCE_BROKER, ""):
+        return []
+    return [
+        ConfigRecord(
+            resource_type=RESOURCE_BROKER,
+            resource_name="",
+            name=MIN_INSYNC_REPLICAS,
+            value=str(context.settings.min_insync_replicas),
+        )
+    ]
