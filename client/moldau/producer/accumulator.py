@@ -9,9 +9,9 @@ Order and idempotence (KIP-98, KIP-360): a batch gets producer id, epoch and seq
 them over retries, so that the broker can refuse what comes out of order and recognise what comes twice. A batch that
 has to be sent again goes back into the queue in sequence order, and only the oldest outstanding batch of a partition
 is sent again: until the trouble is over, one batch at a time. When the fate of a sequence is lost (a batch expired or
-failed for good after it was sent, or the broker knows nothing of the producer), the partition drains and goes on with
-the next producer epoch and sequence 0, which fences whatever is still on its way. Invariant: ``outstanding`` of a
-partition is sorted by sequence.
+failed for good after it was sent, or the broker knows nothing of the producer), the partition drains, learns the fate
+of what it cannot be sure of by sending it again, and goes on with the next producer epoch and sequence 0, which fences
+whatever is still on its way. Invariant: ``outstanding`` of a partition is sorted by sequence.
 
 Memory: each batch counts with its room (``batch.size`` or the size of its only record) from its creation until it is
 settled; ``append`` refuses to create a batch beyond ``buffer.memory``.
@@ -37,6 +37,16 @@ Buffer = bytes | bytearray | memoryview
 PRODUCER_EPOCH_MAX = 32767
 NO_PRODUCER_ID = -1
 
+_NOT_WRITTEN = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+)
+"""Answers after which a batch may be sent again and is known not to lie in the log. NOT_LEADER_OR_FOLLOWER is none of
+them: a leader that is deposed while it waits for its followers gives it too."""
+
 
 class Wakeable(Protocol):
     """What a shell hangs on a batch to wake those that wait for it (a ``trio.Event``)."""
@@ -59,6 +69,7 @@ class ProducerBatch:
         "error",
         "is_in_flight",
         "is_settled",
+        "is_uncertain",
         "last_attempt_ms",
         "partition",
         "producer_epoch",
@@ -84,6 +95,7 @@ class ProducerBatch:
         self.base_sequence = -1
         self.is_in_flight = False
         self.is_settled = False
+        self.is_uncertain = False  # it may have been written although no answer said so
         self.base_offset = -1
         self.append_timestamp = -1
         self.error: KafkaError | None = None
@@ -365,6 +377,8 @@ class Accumulator:
             batch.append_timestamp = append_timestamp
             self._finish(queue, batch)
             return Verdict.DONE
+        if code not in _NOT_WRITTEN:
+            batch.is_uncertain = True
         if self._can_retry(queue, batch, code, now_ms):
             delay_ms = min(
                 self.limits.retry_backoff_ms * 2 ** min(batch.attempts - 1, 20), self.limits.retry_backoff_max_ms
@@ -380,10 +394,13 @@ class Accumulator:
             return False
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID) and batch.has_sequence:
             if queue.outstanding[0] is batch:
-                # Nothing older is missing: the broker lost this producer's state.
+                # Nothing older is missing on this side: the broker lost this producer's state, or an older batch for
+                # good. Whatever the broker has of this producer ends before this batch.
                 if self.limits.is_transactional:
                     return False
                 queue.needs_new_epoch = True
+                for each in queue.outstanding:
+                    each.is_uncertain = False
             return True
         return code.retriable
 
@@ -403,8 +420,12 @@ class Accumulator:
         self._renumber_if_drained(queue)
 
     def _renumber_if_drained(self, queue: PartitionQueue) -> None:
-        """Gives the outstanding batches of a partition new sequences under the next epoch, once none is in flight."""
-        if not queue.needs_new_epoch or queue.in_flight:
+        """Gives the outstanding batches of a partition new sequences under the next epoch, once that is safe.
+
+        That is when none is in flight, and the oldest is known not to have been written: later ones then cannot have
+        been either. Until then the oldest is sent again as it was, and the broker's answer tells.
+        """
+        if not queue.needs_new_epoch or queue.in_flight or (queue.outstanding and queue.outstanding[0].is_uncertain):
             return
         if queue.stamp == (self.producer_id, self.producer_epoch):
             self._bump_epoch()

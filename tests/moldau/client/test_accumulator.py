@@ -1,0 +1,356 @@
+"""The producer's core on a clock of the test: when batches are ready, order and sequences through failures, memory.
+
+The random walk at the end plays a broker that loses, delays and refuses at will, and checks that what the log holds is
+exactly what was acknowledged or given up, in order, once.
+"""
+
+import itertools
+import random
+
+import pytest
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.producer.accumulator import Accumulator, Limits, Verdict, batch_is_ready
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import decode_records, parse_batch_header
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LEADERS = {P0: 1, P1: 1}
+
+
+def accumulator(**limits):
+    core = Accumulator(Limits(**{"batch_size": 200, "linger_ms": 10, "buffer_memory": 2000} | limits))
+    if core.limits.is_idempotent:
+        core.set_producer_id(7, 0)
+    return core
+
+
+def add(core, value=b"v", partition=P0, now=0):
+    return core.append(core.queue(partition), 1, None, value, (), now)
+
+
+def sent(core, now=0):
+    """Drains all that is ready; returns the batches."""
+    ready = core.ready(now, LEADERS)
+    return [batch for queues in ready.by_node.values() for batch in core.drain(queues, now)]
+
+
+def values(batch):
+    return [record.value for record in decode_records(batch.data, 0, parse_batch_header(batch.data))]
+
+
+def sequence(batch):
+    header = parse_batch_header(batch.data)
+    return header.producer_id, header.producer_epoch, header.base_sequence
+
+
+def test_truth_table_of_readiness():
+    """Every combination of the eight facts: sendable for any reason, unless backing off or muted."""
+    names = (
+        "is_backing_off is_muted is_full has_lingered is_memory_exhausted is_closing is_flushing is_completing".split()
+    )
+    for row in itertools.product([False, True], repeat=8):
+        facts = dict(zip(names, row, strict=True))
+        assert batch_is_ready(**facts) == (any(row[2:]) and not row[0] and not row[1])
+
+
+def test_linger_full_flush_close_and_exhaustion_make_ready():
+    core = accumulator()
+    add(core)
+    ready = core.ready(4, LEADERS)
+    assert (ready.by_node, ready.next_check_ms) == ({}, 10)
+    assert core.ready(10, LEADERS).by_node == {1: [core.queue(P0)]}
+    for attribute in ("is_closing", "is_completing"):
+        setattr(core, attribute, True)
+        assert core.ready(0, LEADERS).by_node
+        setattr(core, attribute, False)
+    for attribute in ("flushes", "memory_waiters"):
+        setattr(core, attribute, 1)
+        assert core.ready(0, LEADERS).by_node
+        setattr(core, attribute, 0)
+    assert not core.ready(0, LEADERS).by_node
+    add(core, b"x" * 150)
+    assert core.ready(0, LEADERS).by_node, "a second batch began: the first is full"
+
+
+def test_the_next_check_is_the_smallest_time_left():
+    core = accumulator()
+    add(core, now=3)
+    add(core, partition=P1, now=1)
+    assert core.ready(5, LEADERS).next_check_ms == 11
+    (first,) = sent(core, 11)
+    assert first.partition == P1
+    core.settle(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, 12, jitter=1.0)
+    (other,) = sent(core, 13)
+    assert other.partition == P0
+    assert core.ready(13, LEADERS).next_check_ms == 112, "backing off for retry.backoff.ms"
+    assert not core.ready(111, LEADERS).by_node
+    assert core.ready(112, LEADERS).by_node
+
+
+def test_a_partition_without_leader_asks_for_metadata():
+    core = accumulator()
+    add(core)
+    ready = core.ready(100, {})
+    assert ready.has_unknown_leader
+    assert not ready.by_node
+
+
+def test_memory_is_bounded_and_given_back():
+    core = accumulator(buffer_memory=500)
+    assert add(core, b"x" * 150) is not None
+    assert add(core, b"x" * 150) is not None
+    assert core.memory_used == 2 * 247
+    assert add(core, b"x" * 150) is None, "a third batch does not fit"
+    (batch,) = sent(core)
+    core.settle(batch, ErrorCode.NONE, 1, base_offset=0)
+    assert core.memory_used == 247
+    assert add(core, b"x" * 150) is not None
+    assert add(accumulator(buffer_memory=10), b"large") is not None, "alone, any size is taken"
+
+
+def test_one_request_takes_one_batch_of_each_partition_up_to_its_size():
+    core = accumulator(request_size_max=300)
+    for partition in (P0, P1):
+        add(core, b"x" * 100, partition)
+        add(core, b"y" * 100, partition)
+    first = sent(core)
+    assert len(first) == 1, "two batches would exceed max.request.size"
+    second = sent(core)
+    assert {first[0].partition, second[0].partition} == {P0, P1}, "partitions take turns"
+
+
+def test_sequences_follow_each_other_and_survive_retries():
+    core = accumulator(linger_ms=0)
+    batches = []
+    for value in (b"a", b"b", b"c"):
+        add(core, value)
+        add(core, value)
+        batches += sent(core)
+    assert [sequence(batch) for batch in batches] == [(7, 0, 0), (7, 0, 2), (7, 0, 4)]
+    assert core.settle(batches[0], ErrorCode.NETWORK_EXCEPTION, 0) is Verdict.RETRY
+    add(core, b"d")
+    assert sent(core, 500) == [], "while two are in flight the retry waits"
+    assert core.settle(batches[2], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.RETRY
+    assert core.settle(batches[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.RETRY
+    order = []
+    for _ in range(4):
+        (batch,) = sent(core, 5000)
+        order.append(values(batch)[0])
+        core.settle(batch, ErrorCode.NONE, 5000, base_offset=0)
+    assert order == [b"a", b"b", b"c", b"d"]
+    assert [sequence(batch) for batch in batches] == [(7, 0, 0), (7, 0, 2), (7, 0, 4)]
+
+
+def test_at_most_five_batches_of_a_partition_are_outstanding():
+    core = accumulator(linger_ms=0, buffer_memory=10_000)
+    for _ in range(7):
+        add(core, b"x" * 150)
+    drained = []
+    while batch := sent(core):
+        drained += batch
+    assert len(drained) == 5
+    core.settle(drained[0], ErrorCode.NONE, 0, base_offset=0)
+    assert len(sent(core)) == 1
+
+
+def test_a_duplicate_is_a_success():
+    core = accumulator(linger_ms=0)
+    add(core)
+    (batch,) = sent(core)
+    assert core.settle(batch, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0, base_offset=40) is Verdict.DONE
+    assert (batch.error, batch.base_offset) == (None, 40)
+
+
+def test_a_lost_fate_moves_the_partition_to_the_next_epoch():
+    """One batch is refused for good while a later one is in flight: the later one is sent again under a new epoch."""
+    core = accumulator(linger_ms=0)
+    add(core, b"bad")
+    first = sent(core)[0]
+    add(core, b"good")
+    second = sent(core)[0]
+    assert core.settle(first, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.FAILED
+    add(core, b"later")
+    assert sent(core) == [], "nothing new before the partition has drained"
+    assert core.settle(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0) is Verdict.RETRY
+    assert core.producer_epoch == 1
+    (again,) = sent(core, 5000)
+    assert again is second
+    assert sequence(second) == (7, 1, 0)
+    (later,) = sent(core, 5000)
+    assert sequence(later) == (7, 1, 1)
+
+
+def test_a_broker_without_memory_of_the_producer_gets_a_new_epoch():
+    core = accumulator(linger_ms=0)
+    add(core)
+    (batch,) = sent(core)
+    assert core.settle(batch, ErrorCode.UNKNOWN_PRODUCER_ID, 0) is Verdict.RETRY
+    (again,) = sent(core, 5000)
+    assert sequence(again) == (7, 1, 0)
+    # Another partition takes the new epoch when it has nothing outstanding.
+    add(core, b"x", P1)
+    assert sequence(sent(core, 5000)[0]) == (7, 1, 0)
+
+
+def test_the_last_epoch_asks_for_a_new_producer_id():
+    core = accumulator(linger_ms=0)
+    core.set_producer_id(7, 32767)
+    add(core)
+    (batch,) = sent(core)
+    core.settle(batch, ErrorCode.UNKNOWN_PRODUCER_ID, 0)
+    assert core.needs_producer_id
+    core.set_producer_id(8, 0)
+    (again,) = sent(core, 5000)
+    assert sequence(again) == (8, 0, 0)
+
+
+def test_nothing_is_sent_before_there_is_a_producer_id():
+    core = Accumulator(Limits(linger_ms=0))
+    add(core)
+    assert core.needs_producer_id
+    assert sent(core) == []
+    core.set_producer_id(1, 0)
+    assert len(sent(core)) == 1
+
+
+def test_delivery_timeout_fails_queued_and_flying_batches():
+    core = accumulator(linger_ms=0, delivery_timeout_ms=100)
+    add(core, b"flying")
+    (flying,) = sent(core)
+    add(core, b"queued", now=50)
+    assert core.next_expiry_ms() == 100
+    assert core.expire(99) == []
+    assert core.expire(100) == [flying]
+    assert flying.error is not None
+    assert "its answer did not come" in str(flying.error)
+    assert core.settle(flying, ErrorCode.NONE, 101) is Verdict.FAILED, "a late answer changes nothing"
+    assert core.next_expiry_ms() == 150
+    (queued,) = sent(core, 120)
+    assert sequence(queued) == (7, 1, 0), "the lost batch may still arrive: the new epoch fences it"
+
+
+def test_retries_end():
+    core = accumulator(linger_ms=0, retries=1)
+    add(core)
+    (batch,) = sent(core)
+    assert core.settle(batch, ErrorCode.NETWORK_EXCEPTION, 0) is Verdict.RETRY
+    sent(core, 5000)
+    assert core.settle(batch, ErrorCode.NETWORK_EXCEPTION, 5000) is Verdict.FAILED
+    assert batch.error is not None
+    assert batch.error.code is ErrorCode.NETWORK_EXCEPTION
+
+
+def test_without_idempotence_one_in_flight_keeps_the_order():
+    core = accumulator(linger_ms=0, is_idempotent=False, in_flight_max=1, batch_size=100)
+    for value in (b"a" * 60, b"b" * 60, b"c" * 60):
+        add(core, value)
+    order = []
+    (first,) = sent(core)
+    assert sent(core) == [], "muted while one is in flight"
+    core.settle(first, ErrorCode.NETWORK_EXCEPTION, 0)
+    for _ in range(3):
+        (batch,) = sent(core, 5000)
+        order.append(values(batch)[0][:1])
+        core.settle(batch, ErrorCode.NONE, 0, base_offset=0)
+    assert order == [b"a", b"b", b"c"]
+
+
+def test_abort_fails_all_or_only_what_waits():
+    core = accumulator(linger_ms=0)
+    add(core, b"flying")
+    (flying,) = sent(core)
+    add(core, b"queued")
+    error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    (queued,) = core.abort(error, only_queued=True)
+    assert (queued.error, flying.is_settled) == (error, False)
+    assert core.abort(error) == [flying]
+    assert (core.memory_used, core.incomplete) == (0, {})
+
+
+class Broker:
+    """One partition's leader as far as idempotence goes: dedups the last five batches, refuses gaps and old epochs."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.state: tuple[int, int, int] = (-1, -1, -1)  # producer id, epoch, last sequence
+        self.recent: list[tuple[int, int, int, int]] = []
+
+    def append(self, data: bytes) -> tuple[ErrorCode, int]:
+        header = parse_batch_header(data)
+        producer, epoch, last = self.state
+        identity = (header.producer_id, header.producer_epoch, header.base_sequence)
+        for *known, offset in self.recent:
+            if tuple(known) == identity:
+                return ErrorCode.NONE, offset
+        if header.producer_id == producer and header.producer_epoch < epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+        expected = last + 1 if (header.producer_id, header.producer_epoch) == (producer, epoch) else 0
+        if header.base_sequence != expected:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        offset = len(self.log)
+        self.log += [record.value for record in decode_records(data, 0, header)]
+        self.state = (header.producer_id, header.producer_epoch, header.last_sequence)
+        self.recent = [*self.recent[-4:], (*identity, offset)]
+        return ErrorCode.NONE, offset
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_faults_never_lose_double_or_reorder(seed):
+    """Requests and answers get lost, answers come late and in any order; the log must hold each acknowledged record
+    once and in order, and of the others at most one copy each."""
+    drawn = random.Random(seed)
+    core = accumulator(linger_ms=0, buffer_memory=100_000, delivery_timeout_ms=drawn.choice([400, 10**9]))
+    broker = Broker()
+    wire: list[tuple[object, bytes]] = []
+    answers: list[tuple[object, ErrorCode, int]] = []
+    acknowledged: dict[bytes, int] = {}
+    handed: list[tuple[bytes, object, int]] = []
+    now = 0
+    for step in range(400):
+        now += drawn.randrange(20)
+        core.expire(now)
+        if step < 250 and drawn.random() < 0.6:
+            value = b"%d" % len(handed)
+            added = add(core, value, now=now)
+            handed.append((value, added[0], added[1]))
+        for batch in sent(core, now):
+            wire.append((batch, bytes(batch.data)))
+        if wire and drawn.random() < 0.7:
+            batch, data = wire.pop(0)
+            fate = drawn.random()
+            if step > 330 or fate < 0.6:
+                answers.append((batch, *broker.append(data)))
+            elif fate < 0.75:
+                broker.append(data)
+                answers.append((batch, ErrorCode.NETWORK_EXCEPTION, -1))
+            elif fate < 0.9:
+                answers.append((batch, ErrorCode.NETWORK_EXCEPTION, -1))
+            else:
+                answers.append((batch, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
+        while answers and drawn.random() < 0.6:
+            batch, code, offset = answers.pop(drawn.randrange(len(answers)))
+            if not batch.is_settled:
+                core.settle(batch, code, now, base_offset=offset, jitter=drawn.random())
+    while core.incomplete:
+        now += 2000
+        core.expire(now)
+        for batch, code, offset in answers:
+            if not batch.is_settled:
+                core.settle(batch, code, now, base_offset=offset)
+        answers.clear()
+        wire += [(batch, bytes(batch.data)) for batch in sent(core, now)]
+        for batch, data in wire:
+            answers.append((batch, *broker.append(data)))
+        wire.clear()
+    for value, batch, index in handed:
+        if batch.error is None:
+            acknowledged[value] = batch.base_offset + index
+    assert len(set(broker.log)) == len(broker.log), "a record was written twice"
+    for value, offset in acknowledged.items():
+        assert broker.log[offset] == value, "an acknowledged record is not where it was acknowledged"
+    kept = [value for value in broker.log if value in acknowledged]
+    assert kept == sorted(kept, key=int), "acknowledged records are out of order"
+    assert core.memory_used == 0
+    if core.limits.delivery_timeout_ms > 10**8:
+        assert broker.log == [value for value, _, _ in handed]
