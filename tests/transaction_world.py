@@ -34,6 +34,7 @@ class TransactionDriver:
     def __init__(self, config: TransactionConfig | None = None, *, automatic: bool = True) -> None:
         self.config = config or TransactionConfig()
         self.automatic = automatic
+        self.commits_at_once = False
         self.now_ms = 1_000
         self.epoch = 0
         self.answers: dict[int, Response] = {}
@@ -68,6 +69,8 @@ class TransactionDriver:
                 self.answers[effect.request_id] = effect.response
         if self.automatic:
             self.settle()
+        elif self.commits_at_once:
+            self.commit()
 
     def settle(self) -> None:
         """Everything is committed, and every marker is written."""

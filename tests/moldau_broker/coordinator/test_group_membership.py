@@ -17,6 +17,7 @@ from coordinator_world import (
     stable_group,
     sync_request,
 )
+from moldau.protocol.codec import decode, encode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -185,6 +186,21 @@ def test_an_assignment_that_is_not_written_starts_over(refusal: ErrorCode | None
     driver.auto_commit = True
     rebalance([leader, follower])
     assert leader.generation == 2
+
+
+def test_the_longest_names_still_fit_into_records_and_answers() -> None:
+    """A client may use up every string it sends; what is made of it must still be a string of the protocol."""
+    driver = CoreDriver()
+    longest = "ä" * 16383
+    request_id = driver.send(join_request(instance=longest, protocols=(longest,)), 9, client=longest)
+    driver.pass_time(6_000)
+    answer = driver.answers[request_id]
+    assert isinstance(answer, JoinGroupResponse)
+    assert answer.error_code == ErrorCode.NONE
+    assert decode(JoinGroupResponse, 9, encode(answer, 9)) == answer
+    driver.ask(sync_request(answer.member_id, 1, {answer.member_id: b"x"}, instance=longest), 5)
+    driver.fail_over()
+    assert list(driver.core.membership.groups["g"].members) == [answer.member_id]
 
 
 def test_every_change_of_members_makes_one_new_generation() -> None:
