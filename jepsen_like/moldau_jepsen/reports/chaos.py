@@ -124,7 +124,7 @@ def _cards(report: ChaosReport) -> str:
         ("writes of unknown outcome", f"{figures.sends_unknown:,}", "time-outs and lost connections"),
         ("records read", f"{figures.records_polled:,}", f"{figures.values_seen:,} distinct"),
         ("faults", f"{len(report.faults)}", f"in {report.duration_s:,.0f} s"),
-        ("no write acknowledged for", f"{dark:.1f} s", f"{len(series.unavailable)} stretches over 1 s"),
+        ("no write acknowledged for", f"{dark:.1f} s", f"stretches over 1 s: {len(series.unavailable)}"),
         (
             "acknowledgement",
             f"{series.latency_ms['p50']:.1f} ms",

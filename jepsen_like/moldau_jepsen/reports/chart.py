@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 WIDTH = 960
 HEIGHT = 320
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 54, 44
+LEFT, RIGHT, BOTTOM = 70, 20, 44
+TOP_WITH_LABELS, TOP_BARE = 54, 12
 LABEL_CHARACTER = 6.6
 
 
@@ -72,13 +73,14 @@ def timeline(
     top = max(max(value for _, value in points), 1.0)
     step = nice_step(top, 5)
     top = step * math.ceil(top / step)
-    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    upper = TOP_WITH_LABELS if marks else TOP_BARE
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - upper - BOTTOM
 
     def x_of(at_s: float) -> float:
         return LEFT + wide * min(max(at_s / last_s, 0.0), 1.0)
 
     def y_of(value: float) -> float:
-        return TOP + high * (1 - value / top)
+        return upper + high * (1 - value / top)
 
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
@@ -87,7 +89,7 @@ def timeline(
     for span in spans:
         left, right = x_of(span.start_s), x_of(span.end_s)
         parts.append(
-            f'<rect class="span" x="{left:.1f}" y="{TOP}" width="{max(right - left, 1):.1f}" height="{high}">'
+            f'<rect class="span" x="{left:.1f}" y="{upper}" width="{max(right - left, 1):.1f}" height="{high}">'
             f"<title>{escape(span.label)}</title></rect>"
         )
     for index in range(round(top / step) + 1):
@@ -100,12 +102,12 @@ def timeline(
     for index in range(int(last_s / time_step + 1e-9) + 1):
         x = x_of(index * time_step)
         label = f"{index * time_step:g} s"
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{TOP + high + 20}" text-anchor="middle">{label}</text>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{upper + high + 20}" text-anchor="middle">{label}</text>')
     line = " ".join(f"{x_of(at_s):.1f},{y_of(value):.1f}" for at_s, value in points)
-    floor = f"{x_of(points[-1][0]):.1f},{TOP + high} {x_of(points[0][0]):.1f},{TOP + high}"
+    floor = f"{x_of(points[-1][0]):.1f},{upper + high} {x_of(points[0][0]):.1f},{upper + high}"
     parts.append(f'<polygon class="area" points="{line} {floor}"/>')
     parts.append(f'<polyline class="line" points="{line}"/>')
-    parts.extend(_mark_elements(marks, x_of, TOP, TOP + high))
+    parts.extend(_mark_elements(marks, x_of, upper, upper + high))
     parts.append(f'<text class="unit" x="{LEFT}" y="{HEIGHT - 6}">{escape(unit)}</text></svg>')
     return "\n".join(parts)
 
