@@ -13,7 +13,6 @@ import random
 import sys
 import time
 import traceback
-from dataclasses import replace
 
 from moldau_quorum.log_engine import LogLimits
 from raft_world import World
@@ -43,7 +42,7 @@ FAULTS = (
 class Campaign:
     """One run: what may happen is drawn first (swarm), then when it happens."""
 
-    def __init__(self, seed, *, engine=None, verbose=False, faults=FAULTS, duration_ms=6_000):
+    def __init__(self, seed, *, engine=None, verbose=False, faults=FAULTS, duration_ms=3_000):
         self.seed = seed
         self.random = random.Random(f"campaign-{seed}")
         draw = self.random
@@ -79,8 +78,8 @@ class Campaign:
                 member.rate = draw.uniform(0.7, 1.4)
             if "slow-disk" in self.faults and draw.random() < 0.5:
                 member.sync_delay = (1.0, draw.choice((20.0, 120.0)))
-        self.pace_ms = draw.choice((5.0, 20.0, 60.0))
-        self.client_ms = draw.choice((1.0, 4.0, 15.0))
+        self.pace_ms = draw.choice((4.0, 10.0, 30.0))
+        self.client_ms = draw.choice((2.0, 8.0, 30.0))
 
     def run(self):
         world = self.world
@@ -225,9 +224,7 @@ class Campaign:
         member = self.pick()
         if member is not None and member.node.core.leader_id is not None:
             core = member.node.core
-            self.world.guard(
-                member, lambda: core.peer_refused(core.leader_id, self.world.local_ms(member))
-            )
+            self.world.guard(member, lambda: core.peer_refused(core.leader_id, self.world.local_ms(member)))
 
 
 def run_seed(seed, **options):

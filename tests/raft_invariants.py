@@ -1,13 +1,13 @@
 """What must hold after every single step, whatever happened (Raft figure 3, and what Moldau adds).
 
-    election safety        at most one leader in an epoch
-    log matching           an entry with the same index and epoch is the same entry, with the same entry before it
-    leader completeness    a new leader holds all that was committed in earlier epochs
-    state machine safety   all nodes commit and apply the same entry at an index, in order, each once
-    durable votes          in an epoch a node votes for one candidate, across all its lives
-    pre-vote               nobody enters an epoch of its own accord before others agreed
-    reads                  a linearizable read sees all that was committed when it began
-    acknowledgements       an acknowledged value stands in the committed log where it was acknowledged, for good
+election safety        at most one leader in an epoch
+log matching           an entry with the same index and epoch is the same entry, with the same entry before it
+leader completeness    a new leader holds all that was committed in earlier epochs
+state machine safety   all nodes commit and apply the same entry at an index, in order, each once
+durable votes          in an epoch a node votes for one candidate, across all its lives
+pre-vote               nobody enters an epoch of its own accord before others agreed
+reads                  a linearizable read sees all that was committed when it began
+acknowledgements       an acknowledged value stands in the committed log where it was acknowledged, for good
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class RaftInvariants:
         for (node, at), candidate in self.votes.items():
             if node == number and at > epoch:
                 self.fail(f"node {number} has voted for {candidate} in epoch {at}, but came back in epoch {epoch}")
+            if node == number and at == epoch and member.node.core.hard_state.voted_for != candidate:
+                self.fail(f"node {number} has voted for {candidate} in epoch {at}, and does not know it any more")
 
     def stopped(self, member):
         self.leading.pop(member.node_id, None)

@@ -150,7 +150,7 @@ class World:
         self.sequence += 1
         heapq.heappush(self.events, (self.now + delay, self.sequence, action, arguments))
 
-    def run_until(self, end, steps_max=1_000_000):
+    def run_until(self, end, steps_max=150_000):
         while self.events and self.events[0][0] <= end:
             self.now, _, action, arguments = heapq.heappop(self.events)
             self.steps += 1
@@ -189,9 +189,7 @@ class World:
         self.log("start", number, member.life)
 
         def begin():
-            member.node = self.engine(
-                member.node_disk, config, member.machine, seed=seed, now_ms=self.local_ms(member)
-            )
+            member.node = self.engine(member.node_disk, config, member.machine, seed=seed, now_ms=self.local_ms(member))
             job = member.node.restore_job()
             if job is not None:
                 while job.step():
@@ -350,9 +348,7 @@ class World:
 
         def propose():
             try:
-                holder.append(
-                    member.node.propose(value, epoch=member.machine.leadership.epoch, notify=notify)
-                )
+                holder.append(member.node.propose(value, epoch=member.machine.leadership.epoch, notify=notify))
             except MetadataLogError:
                 self.log("refused", member.node_id)
 

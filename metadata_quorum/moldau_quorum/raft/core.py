@@ -228,7 +228,7 @@ class RaftCore:
     def _campaign(self, *, pre_vote: bool) -> None:
         """Starts an election, if this node may vote in it."""
         self._reset_election_timer()
-        if self.node_id not in self.configuration.voters:
+        if not self._may_lead():
             return
         self.leader_id = None
         self._votes = {}
@@ -249,6 +249,16 @@ class RaftCore:
                 self.send(voter, request)
         if pre_vote:
             self._count_vote(self.node_id, granted=True)
+
+    def _may_lead(self) -> bool:
+        """Voters may; so may one whose removal is in its log but perhaps not committed.
+
+        It may be the only one that holds that entry, and nobody could be elected without it (Raft thesis section 4.2.2).
+        Its own vote does not count.
+        """
+        if self.node_id in self.configuration.voters:
+            return True
+        return self.commit_index < self.configuration_index and self.node_id in self._configurations.previous.voters
 
     def _count_vote(self, voter: int, *, granted: bool) -> None:
         configuration = self.configuration

@@ -25,6 +25,11 @@ class ConfigurationHistory:
         return self._items[-1][1]
 
     @property
+    def previous(self) -> Configuration:
+        """The one before the newest, as far as it is known; else the newest."""
+        return self._items[-2][1] if len(self._items) > 1 else self._items[-1][1]
+
+    @property
     def current_index(self) -> int:
         """Index of the newest."""
         return self._items[-1][0]

@@ -239,7 +239,7 @@ class RaftNode:
         self._maybe_take_snapshot()
 
     def _carry_out(self, ready: Ready) -> None:
-        self._wal.write(ready.hard_state, ready.entries)
+        self._wal.write(ready.hard_state, ready.entries, self._epoch_before(ready.entries))
         self._written_number = ready.number
         for outgoing in ready.messages:
             self._send(outgoing)
@@ -254,6 +254,11 @@ class RaftNode:
         for read in ready.reads:
             self._confirm_read(read)
         self._finish_reads()
+
+    def _epoch_before(self, entries: Sequence[Entry]) -> int:
+        epoch = self.core.log.epoch_at(entries[0].index - 1) if entries else 0
+        assert epoch is not None, "entries follow others, or a snapshot"
+        return epoch
 
     def _send(self, outgoing: Outgoing) -> None:
         message = outgoing.message

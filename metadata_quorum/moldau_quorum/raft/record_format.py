@@ -26,13 +26,14 @@ PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class RecordType(enum.IntEnum):
-    """What a payload holds. 1 to 5 stand in log segments, 16 to 18 in snapshots."""
+    """What a payload holds. 1 to 6 stand in log segments, 16 to 18 in snapshots."""
 
     SEGMENT = 1
     ENTRY = 2
     HARD_STATE = 3
     RESET = 4
     SYNC_MARK = 5
+    TRUNCATE = 6
     SNAPSHOT_HEADER = 16
     SNAPSHOT_PIECE = 17
     SNAPSHOT_FOOTER = 18

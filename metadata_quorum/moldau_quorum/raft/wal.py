@@ -2,7 +2,7 @@
 
 A segment ``log-<sequence>.wal`` is a sequence of records (``record_format``). Its first record repeats the hard state
 and says behind which position of the log the segment begins, so that older segments can go as soon as a snapshot covers
-their entries. An entry replaces what stood at its index and after; nothing is ever overwritten in place.
+their entries. Entries that take the place of others follow a record that says so; nothing is ever overwritten in place.
 
     write (page cache)  ->  begin_sync ... sync (any thread) ... sync_done  ->  durable
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 _ENTRY: Final = struct.Struct("<QQB")
 _HARD_STATE: Final = struct.Struct("<Qq")
-_RESET: Final = struct.Struct("<QQ")
+_POSITION: Final = struct.Struct("<QQ")
 _KINDS: Final = frozenset(int(kind) for kind in EntryKind)
 
 
@@ -156,7 +156,7 @@ class WriteAheadLog:
             self._sealed.append(segment)
 
     def _settle(self, segment: _Segment) -> None:
-        """The segment after this one was torn away: what was read of this one, a mark at its end, may be cached only."""
+        """The segment after this one was torn away: the mark that was read at its end may be cached only."""
         file = self._disk.open(segment.path, OpenMode.WRITE)
         file.truncate(segment.size)
         file.sync()
@@ -193,16 +193,18 @@ class WriteAheadLog:
             self._hard_state = HardState(epoch=epoch, voted_for=voted_for)
         elif record.type == RecordType.ENTRY:
             index, epoch, kind = _ENTRY.unpack_from(payload)
-            if not log.base_index < index <= log.last_index + 1 or kind not in _KINDS:
-                raise LogDamagedError(
-                    f"{where} holds index {index} (kind {kind}), but the log ends at {log.last_index}"
-                )
-            if index <= log.last_index:
-                log.truncate(index - 1)
+            if index != log.last_index + 1 or kind not in _KINDS:
+                raise LogDamagedError(f"{where} holds index {index} (kind {kind}); the log ends at {log.last_index}")
             log.append((Entry(index, epoch, kind, payload[_ENTRY.size :]),))
             segment.index_max = max(segment.index_max, index)
+        elif record.type == RecordType.TRUNCATE:
+            index, epoch = _POSITION.unpack(payload)
+            if index >= log.base_index:
+                log.truncate(index)
+            else:
+                log.reset(index, epoch)  # the segments with what comes before are on their way out
         elif record.type == RecordType.RESET:
-            index, epoch = _RESET.unpack(payload)
+            index, epoch = _POSITION.unpack(payload)
             log.reset(index, epoch)
             segment.index_max = max(segment.index_max, index)
         elif record.type != RecordType.SYNC_MARK:
@@ -210,8 +212,10 @@ class WriteAheadLog:
 
     # --- writing
 
-    def write(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
+    def write(self, hard_state: HardState | None, entries: Sequence[Entry], prev_epoch: int = 0) -> None:
         """Writes to the page cache; ``entries`` replace what stands at the index of the first and after.
+
+        ``prev_epoch`` is the epoch of the entry before the first of ``entries``.
 
         Raises:
             OSError: the disk failed; the log must not be used any more.
@@ -223,19 +227,25 @@ class WriteAheadLog:
             payload = _HARD_STATE.pack(hard_state.epoch, hard_state.voted_for)
             buffers.append(encode_record(sequence, synced, RecordType.HARD_STATE, payload))
             self._hard_state = hard_state
+        if entries:
+            index = entries[0].index
+            assert index <= self._last_index + 1, "the log has no gaps"
+            if index <= self._last_index:
+                payload = _POSITION.pack(index - 1, prev_epoch)
+                buffers.append(encode_record(sequence, synced, RecordType.TRUNCATE, payload))
+            self._last_index, self._last_epoch = entries[-1].index, entries[-1].epoch
+            self._active.index_max = max(self._active.index_max, self._last_index)
         for entry in entries:
             payload = _ENTRY.pack(entry.index, entry.epoch, entry.kind) + entry.data
             buffers.append(encode_record(sequence, synced, RecordType.ENTRY, payload))
-        if entries:
-            assert entries[0].index <= self._last_index + 1, "the log has no gaps"
-            self._last_index, self._last_epoch = entries[-1].index, entries[-1].epoch
-            self._active.index_max = max(self._active.index_max, self._last_index)
         if buffers:
             self._append(buffers)
 
     def reset(self, index: int, epoch: int) -> None:
         """The log goes on behind a durable snapshot of ``index``; all entries are void."""
-        self._append([encode_record(self._active.sequence, self._synced, RecordType.RESET, _RESET.pack(index, epoch))])
+        self._append(
+            [encode_record(self._active.sequence, self._synced, RecordType.RESET, _POSITION.pack(index, epoch))]
+        )
         self._last_index, self._last_epoch = index, epoch
         self._active.index_max = max(self._active.index_max, index)
 
