@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from moldau_cli.commands import chaos, cluster, demo
+from moldau_cli.commands import chaos, cluster, configs, consume, demo, groups, produce, quorum, topics
 
 application = typer.Typer(
     name="moldau",
@@ -17,6 +17,12 @@ application = typer.Typer(
 )
 application.add_typer(chaos.commands, name="chaos")
 application.add_typer(cluster.commands, name="cluster")
+application.add_typer(topics.commands, name="topics")
+application.add_typer(configs.commands, name="configs")
+application.add_typer(groups.commands, name="groups")
+application.add_typer(quorum.commands, name="quorum")
+application.command("produce")(produce.produce)
+application.command("consume")(consume.consume)
 application.command("demo")(demo.demo)
 
 

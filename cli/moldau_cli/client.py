@@ -1,0 +1,184 @@
+"""How commands reach a cluster: where it is, a short check that somebody answers, and its errors as one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from moldau import Admin
+
+R = TypeVar("R")
+
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT,...",
+        help="Brokers to ask. Default: the cluster in ./moldau-cluster, otherwise 127.0.0.1:9092.",
+    ),
+]
+ClientSettings = Annotated[
+    list[str] | None, typer.Option("--set", "-X", metavar="KEY=VALUE", help="Client configuration key (Kafka's names).")
+]
+
+CLUSTER_FILE = Path("moldau-cluster/cluster.json")
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+PROBE_TIMEOUT_S = 3.0
+API_TIMEOUT_MS = 20_000
+
+
+def bootstrap_of(given: str | None) -> str:
+    """The bootstrap addresses: those given, those of the cluster in ./moldau-cluster, or Kafka's usual one."""
+    if given is not None:
+        return given
+    try:
+        document = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return DEFAULT_BOOTSTRAP
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {CLUSTER_FILE}: {error}; give --bootstrap-server") from error
+    found = document.get("bootstrap") if isinstance(document, dict) else None
+    if not isinstance(found, str):
+        raise UsageError(f"{CLUSTER_FILE} names no bootstrap addresses; give --bootstrap-server")
+    return found
+
+
+def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
+    """Runs a coroutine function under trio, after a check that a broker answers.
+
+    Raises ``CommandError`` with one line: ``UsageError`` where the user asked for what cannot be.
+    """
+    import trio
+
+    from moldau.protocol.errors import KafkaError
+    from moldau.runtime.config import ConfigError
+
+    async def main() -> R:
+        await _check_reachable(bootstrap)
+        return await work()
+
+    try:
+        return trio.run(main, strict_exception_groups=True)
+    except BaseException as error:
+        causes = list(leaves(error))
+        first = next((cause for cause in causes if not isinstance(cause, trio.Cancelled)), error)
+        if isinstance(first, CommandError | KeyboardInterrupt | BrokenPipeError | typer.Exit):
+            raise first from error
+        if isinstance(first, ConfigError):
+            raise UsageError("; ".join(first.problems)) from error
+        if isinstance(first, KafkaError):
+            raise _from_kafka(first) from error
+        if isinstance(first, OSError):
+            raise CommandError(str(first)) from error
+        raise
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _from_kafka(error: Exception) -> CommandError:
+    from moldau.protocol.errors import ErrorCode, KafkaError
+
+    assert isinstance(error, KafkaError), "called for Kafka's errors only"
+    failures = getattr(error, "failures", None)  # an AdminError lists what failed, by name
+    told = str(error)
+    if isinstance(failures, dict):
+        told = "; ".join(f"{name}: {one.message} ({one.code.name})" for name, one in failures.items())
+    cannot_be = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.MESSAGE_TOO_LARGE,
+    )
+    return UsageError(told) if error.code in cannot_be else CommandError(told)
+
+
+async def _check_reachable(bootstrap: str) -> None:
+    """Fails in seconds, instead of after a client's long retries, when nobody listens at the bootstrap addresses."""
+    import trio
+
+    from moldau.runtime.config import ConfigError, parse_address
+
+    reasons = []
+    for address in (part.strip() for part in bootstrap.split(",") if part.strip()):
+        try:
+            host, port = parse_address(address)
+        except (ConfigError, ValueError) as error:
+            raise UsageError(f"--bootstrap-server: expected HOST:PORT, not {address!r}") from error
+        try:
+            with trio.fail_after(PROBE_TIMEOUT_S):
+                stream = await trio.open_tcp_stream(host, port)
+            await stream.aclose()
+        except trio.TooSlowError:
+            reasons.append(f"{address} is silent")
+        except OSError as error:
+            reasons.append(f"{address}: {_plain(error)}")
+        else:
+            return
+    if not reasons:
+        raise UsageError("--bootstrap-server: no address given")
+    raise CommandError(f"no broker answers ({'; '.join(reasons)}); is the cluster running?")
+
+
+def _plain(error: OSError) -> str:
+    """``Connection refused`` out of the layers that trio wraps around it."""
+    for cause in (error.__cause__, error.__context__, error):
+        for one in leaves(cause) if cause is not None else ():
+            if isinstance(one, OSError) and one.errno:
+                return os.strerror(one.errno)
+    return str(error)
+
+
+async def check_topic(topic: str, address: str) -> None:
+    """Raises ``UsageError`` for a topic that does not exist: a client might otherwise create it by asking."""
+    from moldau import Admin
+    from moldau.protocol.errors import ErrorCode, KafkaError
+
+    async with Admin({"bootstrap.servers": address}) as admin:
+        try:
+            await admin.describe_topics([topic])
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}") from error
+
+
+def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:
+    """Runs ``work`` with an open admin client."""
+    address = bootstrap_of(bootstrap)
+
+    async def main() -> R:
+        from moldau import Admin
+
+        settings = {
+            "bootstrap.servers": address,
+            "default.api.timeout.ms": str(API_TIMEOUT_MS),
+            "request.timeout.ms": str(API_TIMEOUT_MS),
+        }
+        async with Admin(settings) as admin:
+            return await work(admin)
+
+    return run(main, address)
