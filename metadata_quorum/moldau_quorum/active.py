@@ -313,10 +313,12 @@ class ActiveController:
             if proposal is None:
                 return
             position = proposal.position
-            delta = self._projection.apply_command(command, offset=position.index, epoch=position.epoch)
-            assert delta.accepted, "the projection refuses the reigning controller's own command"
-            self._machine.expect(delta)
-            self._projection = delta.image
+            editor = self._projection.edit()
+            accepted = editor.replay_command(command)
+            assert accepted, "the projection refuses the reigning controller's own command"
+            image = editor.finish_image(offset=position.index, epoch=position.epoch)
+            self._machine.expect(self._projection, image)
+            self._projection = image
             self._sequence += 1
             self._last_proposal = proposal
             self._commands += 1

@@ -348,6 +348,10 @@ class ImageEditor:
 
     def finish(self, *, offset: int, epoch: int) -> MetadataDelta:
         """The new image at ``offset``, and what changed."""
+        return delta_between(self._image, self.finish_image(offset=offset, epoch=epoch), accepted=self._accepted)
+
+    def finish_image(self, *, offset: int, epoch: int) -> MetadataImage:
+        """The new image at ``offset``, for those who do not ask what changed."""
         for topic_id, partitions in self._open_topics.items():
             topic = self._by_id.get(topic_id)
             assert topic is not None
@@ -355,9 +359,8 @@ class ImageEditor:
             self._by_id.set(topic_id, topic)
             self._by_name.set(topic.name, topic)
         self._open_topics = {}
-        previous = self._image
         controller_id, controller_epoch, controller_sequence = self._controller
-        image = MetadataImage(
+        return MetadataImage(
             offset=offset,
             epoch=epoch,
             controller_id=controller_id,
@@ -375,7 +378,6 @@ class ImageEditor:
             scram_credentials=self._scram.finish(),
             acls=self._acls.finish(),
         )
-        return delta_between(previous, image, accepted=self._accepted)
 
     def restore_position(self, header: r.SnapshotHeaderRecord) -> None:
         """Takes the controller's reign from a snapshot."""

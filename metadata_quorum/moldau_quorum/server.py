@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.environment import Connection, Environment, Listener
-    from moldau_quorum.image import MetadataDelta
+    from moldau_quorum.image import MetadataImage
     from moldau_quorum.log_engine import MetadataLog
 
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -151,12 +151,12 @@ async def _run(
         cluster_id=directory.identity.cluster_id,
     )
 
-    def learn_cluster_id(delta: MetadataDelta) -> None:
-        if delta.image.cluster_id and delta.image.cluster_id != directory.identity.cluster_id:
-            directory.learn_cluster_id(delta.image.cluster_id)
-            logger.info("cluster-id", cluster=delta.image.cluster_id)
+    def learn_cluster_id(image: MetadataImage) -> None:
+        if image.cluster_id and image.cluster_id != directory.identity.cluster_id:
+            directory.learn_cluster_id(image.cluster_id)
+            logger.info("cluster-id", cluster=image.cluster_id)
 
-    machine.on_delta(learn_cluster_id)
+    machine.on_image(learn_cluster_id)
 
     no_sessions = BrokerSessions(timeout_ms=settings.broker_session_timeout_ms, grace_ms=0)
 

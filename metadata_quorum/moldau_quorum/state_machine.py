@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from moldau.runtime.log import EventLogger
-from moldau_quorum.image import MetadataDelta, MetadataImage, delta_between
+from moldau_quorum.image import MetadataImage
 from moldau_quorum.records import MetadataCorruptError, decode_command
 from moldau_quorum.snapshot import SnapshotReader, snapshot_pieces
 
@@ -27,48 +27,49 @@ class MetadataStateMachine:
         """Empty, as before the first entry."""
         self.image = MetadataImage(offset=0)
         self._restoring: SnapshotReader | None = None
-        self._expected: deque[MetadataDelta] = deque()
-        self._on_delta: list[Callable[[MetadataDelta], None]] = []
+        self._expected: deque[tuple[MetadataImage, MetadataImage]] = deque()
+        self._on_image: list[Callable[[MetadataImage], None]] = []
         self._on_leadership: list[Callable[[Leadership], None]] = []
         self._log = EventLogger("moldau.metadata", node=node_id)
 
-    def on_delta(self, listener: Callable[[MetadataDelta], None]) -> None:
-        """``listener`` gets every applied entry's delta, empty ones too. It must not wait."""
-        self._on_delta.append(listener)
+    def on_image(self, listener: Callable[[MetadataImage], None]) -> None:
+        """``listener`` gets the image after every applied entry or restored snapshot. It must not wait."""
+        self._on_image.append(listener)
 
     def on_leadership(self, listener: Callable[[Leadership], None]) -> None:
         """``listener`` hears of changes of the leadership. It must not wait."""
         self._on_leadership.append(listener)
 
-    def expect(self, delta: MetadataDelta) -> None:
+    def expect(self, previous: MetadataImage, image: MetadataImage) -> None:
         """The active controller has replayed a command of its own already: when the entry at the offset and epoch of
-        ``delta.image`` is committed on top of ``delta.previous``, the outcome is taken over instead of computed again.
+        ``image`` is committed on top of ``previous``, the outcome is taken over instead of computed again.
         An entry is unique by index and epoch (Raft, log matching), so it is the same command.
         """
-        self._expected.append(delta)
+        self._expected.append((previous, image))
 
     def expect_nothing(self) -> None:
         """The reign is over."""
         self._expected.clear()
 
-    def _expected_delta(self, entry: CommittedEntry) -> MetadataDelta | None:
+    def _expected_image(self, entry: CommittedEntry) -> MetadataImage | None:
         expected = self._expected
-        while expected and expected[0].image.offset < entry.index:
+        while expected and expected[0][1].offset < entry.index:
             expected.popleft()
-        if not expected or expected[0].image.offset != entry.index:
+        if not expected or expected[0][1].offset != entry.index:
             return None
-        delta = expected.popleft()
-        return delta if delta.image.epoch == entry.epoch and delta.previous is self.image else None
+        previous, image = expected.popleft()
+        return image if image.epoch == entry.epoch and previous is self.image else None
 
     def apply(self, entry: CommittedEntry) -> None:
         """Replays a committed entry. Raises ``MetadataCorruptError``: this node must stop rather than guess."""
         assert entry.index > self.image.offset, "entries are applied in order, once"
-        delta = self._expected_delta(entry)
-        if delta is None:
-            delta = self.image.apply_command(decode_command(entry.data), offset=entry.index, epoch=entry.epoch)
-        if not delta.accepted:
-            self._log.warning("command-of-deposed-controller-ignored", offset=entry.index, epoch=entry.epoch)
-        self._advance(delta)
+        image = self._expected_image(entry)
+        if image is None:
+            editor = self.image.edit()
+            if not editor.replay_command(decode_command(entry.data)):
+                self._log.warning("command-of-deposed-controller-ignored", offset=entry.index, epoch=entry.epoch)
+            image = editor.finish_image(offset=entry.index, epoch=entry.epoch)
+        self._advance(image)
 
     def leadership_changed(self, leadership: Leadership) -> None:
         """Passes it on."""
@@ -95,9 +96,9 @@ class MetadataStateMachine:
         self._restoring = None
         if image.offset > position.index:
             raise MetadataCorruptError(f"a snapshot of offset {image.offset} claims to end at {position.index}")
-        self._advance(delta_between(self.image, image))
+        self._advance(image)
 
-    def _advance(self, delta: MetadataDelta) -> None:
-        self.image = delta.image
-        for listener in self._on_delta:
-            listener(delta)
+    def _advance(self, image: MetadataImage) -> None:
+        self.image = image
+        for listener in self._on_image:
+            listener(image)
