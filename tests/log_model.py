@@ -245,11 +245,11 @@ class Driver:
                 floor = min(floor, self.cut_to)
             self.machine.boot(power_lost=power_lost)
             self.start()
-            self._reconcile(floor)
+            self._reconcile(floor, restarted=action == "restart_at")
         else:
             self.machine.disk.crash_after_writes(1 << 60, lambda: None)
 
-    def _reconcile(self, floor: int) -> None:
+    def _reconcile(self, floor: int, *, restarted: bool = False) -> None:
         """After a crash: whatever is there is what was written, nothing durable is missing; the model follows."""
         log = self.log
         end = log.log_end_offset
@@ -261,8 +261,8 @@ class Driver:
             expected = [self.history[offset] for offset in sorted(self.history) if log.log_start_offset <= offset < end]
             assert found == expected, "recovery left a hole"
         self.history = {offset: row for offset, row in self.history.items() if offset < end}
-        if all(offset < log.log_start_offset for offset in self.history) and not log.active_producers():
-            self.history = {}  # the log was restarted further up
+        if restarted and all(offset < log.segments[0].base_offset for offset in self.history):
+            self.history = {}
         self._forget_from(end)
         self.floor_offset = log.log_start_offset
         self.durable_end = end

@@ -320,6 +320,8 @@ class SegmentedLog:
         self._active = self._segments[-1]
         offset = self._active.truncate_to_offset(offset)
         self.log_end_offset = offset
+        # The batch that held the log start offset may have gone as a whole.
+        self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
         self.epochs.truncate_from_end(offset)
