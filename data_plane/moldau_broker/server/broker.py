@@ -99,8 +99,8 @@ class Broker:
         self._logs: LogManager | None = None
         self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
         self._servers: list[Server] = []
-        self._no_directory_left = trio.Event()
-        self._last_failed_directory = ""
+        self._disk_failed = trio.Event()
+        self._failed_directory: list[str] = []
         self._applied = MetadataImage()
         self._following = False
         self._context: BrokerContext | None = None
@@ -347,7 +347,7 @@ class Broker:
         nursery.start_soon(replicas.produces.run)
         nursery.start_soon(replicas.fetches.run)
         nursery.start_soon(self._isr.run, replicas)
-        nursery.start_soon(self._end_without_directories)
+        nursery.start_soon(self._watch_disks)
         nursery.start_soon(self._tick_isr)
         nursery.start_soon(self._tick_logs)
 
@@ -466,14 +466,18 @@ class Broker:
                     nursery.start_soon(self._offload, work, limiter)
 
     def _directory_failed(self, directory: str) -> None:
-        if not self.context.logs.online_directories:
-            self._last_failed_directory = directory
-            self._no_directory_left.set()
+        """Notes a failed log directory; ``_watch_disks`` ends the broker."""
+        self._failed_directory.append(directory)
+        self._disk_failed.set()
 
-    async def _end_without_directories(self) -> None:
-        """Ends the broker with its last directory. Whoever notices the failure may be the task of one connection."""
-        await self._no_directory_left.wait()
-        raise OSError(f"all log directories have failed, the last one is {self._last_failed_directory}")
+    async def _watch_disks(self) -> None:
+        """Ends the broker when a log directory fails. Whoever notices the failure may be the task of one connection.
+
+        The replicas in it are gone, and the controllers know of no smaller unit than the broker: only if it goes as a
+        whole do others take over what it led.
+        """
+        await self._disk_failed.wait()
+        raise OSError(f"log directory {self._failed_directory[0]} has failed; the broker ends so that others lead")
 
     # --- end -------------------------------------------------------------------------------------------------------
 

@@ -116,8 +116,11 @@ class FetchService:
         for wanted in context.partitions:
             partition = self.lookup(query, wanted)
             if partition is not None:
-                operation.offsets[partition] = wanted.fetch_offset
-                keys.append(partition.end if query.from_follower else partition.committed)
+                operation.wanted[partition] = wanted
+                if query.from_follower:
+                    keys.append(partition.end)
+                if not query.from_follower or self.early_watermarks:
+                    keys.append(partition.committed)
         try:
             operation.delayed = replicas.fetches.watch(operation, keys, now_ms + query.max_wait_ms)
         except PurgatoryFullError:
@@ -377,26 +380,29 @@ class FetchService:
 class FetchOperation(Operation):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
-    __slots__ = ("_context", "_query", "_service", "delayed", "offsets")
+    __slots__ = ("_context", "_query", "_service", "delayed", "wanted")
 
     def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext) -> None:
         super().__init__()
         self._service = service
         self._query = query
         self._context = context
-        self.offsets: dict[Partition, int] = {}
+        self.wanted: dict[Partition, FetchPartition] = {}
         self.delayed: Delayed[WatchKey, FetchOperation] | None = None
 
     def ready(self, partition: Partition) -> bool:
         """Whether what happened to ``partition`` ends the wait."""
         query = self._query
+        wanted = self.wanted[partition]
         if query.from_follower:
             upper = partition.log.log_end_offset
+            if self._service.early_watermarks and wanted.sent_high_watermark < partition.replica.high_watermark:
+                return True
         elif query.isolation_level == READ_COMMITTED:
             upper = partition.log.last_stable_offset
         else:
             upper = partition.replica.high_watermark
-        if upper <= self.offsets[partition]:
+        if upper <= wanted.fetch_offset:
             return False
         if query.min_bytes <= 1:
             return True

@@ -324,11 +324,12 @@ class ReplicaManager:
         if present is not None and present.topic_id != change.topic_id:
             if change.after is None:
                 return  # a former topic of that name; its replica is gone already
-            self._drop(present)
+            self._drop(present, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             present = None
         if change.after is None or self._settings.broker_id not in change.after.replicas:
             if present is not None:
-                self._drop(present)
+                gone = change.after is None
+                self._drop(present, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         partition = present or self._create(key, change.topic_id)
         if partition is not None:
@@ -393,9 +394,9 @@ class ReplicaManager:
         for listener in self.leadership_listeners:
             listener(partition, replica.is_leader)
 
-    def _drop(self, partition: Partition) -> None:
-        """The replica is not assigned to this broker any more: its log goes."""
-        self._forget(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    def _drop(self, partition: Partition, error: ErrorCode) -> None:
+        """The replica is not assigned to this broker any more: its log goes, who waits for it gets ``error``."""
+        self._forget(partition, error)
         self._logs.delete(partition.key, self._clock.wall_ms())
         self._logger.info("replica-deleted", partition=partition.key)
 
