@@ -1,77 +1,33 @@
-"""Membership of classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the deadlines behind them. Pure.
+"""Requests of members of classic groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Pure.
 
-Theory of operation. A generation begins with a join phase: every member sends JoinGroup and its request waits. The
-phase ends when all members have come, or at the rebalance deadline without those who have not (static members stay
-until their session ends, KIP-345). The answers tell the leader who is in, and each member sends SyncGroup; the
-leader's brings the assignments. They become the group's state when the record that holds them is committed, and only
-then are SyncGroups answered.
-
-A member that the coordinator does not hear from for its session timeout is removed. Members that wait in the join
-phase send no heartbeats and are not expired, except new ones, whose client may have gone and come back under another
-id.
-
-The membership of a running rebalance is soft state: it dies with the coordinator, and members rejoin. `write` and
-`answer` of the owner collect effects; nothing here waits.
+Each is checked against the group as it is, in the order in which Kafka checks, and then moves the phases of
+`rebalance`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau_broker.coordinator.group import Group, GroupState, Member
 from moldau_broker.coordinator.group_records import group_record
 from moldau_broker.coordinator.pending import AssignmentWritten, StaticMemberWritten
+from moldau_broker.coordinator.rebalance import MEMBER, PENDING_MEMBER, Rebalancer, sync_answer
 from moldau_broker.coordinator.responses import join_error
-from moldau_broker.coordinator.timers import Deadlines
 
 if TYPE_CHECKING:
-    from moldau.protocol.schema import Response
-    from moldau_broker.coordinator.effects import Moment, RequestContext, StateRecord
-    from moldau_broker.coordinator.group_config import GroupConfig
-    from moldau_broker.coordinator.pending import Continuation
+    from moldau.protocol.messages.join_group import JoinGroupRequest
+    from moldau_broker.coordinator.effects import Moment, RequestContext
 
 MEMBER_NAME_CHARACTERS_MAX = 255
 """How much of a client's own name goes into its member id; the rest makes it unique, and no string may exceed 32767."""
-_MEMBER = "member"
-_PENDING_MEMBER = "pending member"
-_JOIN = "join phase"
-_SYNC = "sync phase"
 
 
-class Output(Protocol):
-    """Where decisions go: the owner turns them into effects."""
-
-    def answer(self, request_id: int, response: Response) -> None:
-        """Completes a request."""
-        ...
-
-    def write(self, records: tuple[StateRecord, ...], then: Continuation | None, moment: Moment) -> int:
-        """Appends records; ``then`` is handed back with the outcome. Returns the id of the write."""
-        ...
-
-
-class Membership:
+class Membership(Rebalancer):
     """All classic groups of one partition of ``__consumer_offsets``."""
-
-    def __init__(self, config: GroupConfig, output: Output) -> None:
-        """No groups yet."""
-        self.groups: dict[str, Group] = {}
-        self.deadlines: Deadlines[tuple[str, ...]] = Deadlines()
-        self._config = config
-        self._output = output
-
-    def load(self, group: Group, moment: Moment) -> None:
-        """Takes over a group from the log; the sessions of its members begin anew."""
-        self.groups[group.group_id] = group
-        for member in group.members.values():
-            self._renew_session(group, member, moment)
-
-    # Joining
 
     def join(self, request_id: int, request: JoinGroupRequest, context: RequestContext, moment: Moment) -> None:
         """Handles JoinGroup; the answer comes at the end of the join phase, or at once if there is nothing to wait
@@ -98,8 +54,8 @@ class Membership:
         if self._is_full(group, request):
             member = group.members.get(request.member_id)
             if member is not None:
-                self._remove(group, member, moment)
-            self._forget_pending(group, request.member_id, moment)
+                self.remove(group, member, moment)
+            self.forget_pending(group, request.member_id, moment)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not group.supports(request.protocol_type, names):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -136,7 +92,7 @@ class Membership:
                 return ErrorCode.GROUP_MAX_SIZE_REACHED
             group.pending_members[member_id] = None
             deadline = moment.now_ms + request.session_timeout_ms
-            self.deadlines.set((_PENDING_MEMBER, group.group_id, member_id), deadline)
+            self.deadlines.set((PENDING_MEMBER, group.group_id, member_id), deadline)
             required = join_error(ErrorCode.MEMBER_ID_REQUIRED, context.version, member_id)
             self._output.answer(request_id, required)
             return ErrorCode.NONE
@@ -147,7 +103,7 @@ class Membership:
         self, group: Group, request_id: int, request: JoinGroupRequest, context: RequestContext, moment: Moment
     ) -> ErrorCode:
         if request.member_id in group.pending_members:
-            self.deadlines.cancel((_PENDING_MEMBER, group.group_id, request.member_id))
+            self.deadlines.cancel((PENDING_MEMBER, group.group_id, request.member_id))
             self._add_member(group, request.member_id, request_id, request, context, moment)
             return ErrorCode.NONE
         code, member = self.find_member(group, request.member_id, request.group_instance_id)
@@ -162,12 +118,12 @@ class Membership:
         )
         if unchanged and settled:
             # The member has missed the answer of this generation, so it is told again.
-            self._output.answer(request_id, self._join_answer(group, member, context.version))
-            self._renew_session(group, member, moment)
+            self._output.answer(request_id, self.join_answer(group, member, context.version))
+            self.renew_session(group, member, moment)
             return ErrorCode.NONE
         self._update_member(group, member, request_id, request, context, moment)
-        self._prepare_rebalance(group, moment)
-        self._complete_join_if_ready(group, moment)
+        self.prepare_rebalance(group, moment)
+        self.complete_join_if_ready(group, moment)
         return ErrorCode.NONE
 
     def _add_member(
@@ -195,9 +151,9 @@ class Membership:
         group.add(member, request.protocol_type)
         if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is not None:
             group.new_member_added = True
-        self._expire_newcomer(group, member, moment)
-        self._prepare_rebalance(group, moment)
-        self._complete_join_if_ready(group, moment)
+        self.expire_newcomer(group, member, moment)
+        self.prepare_rebalance(group, moment)
+        self.complete_join_if_ready(group, moment)
 
     def _update_member(
         self,
@@ -209,7 +165,7 @@ class Membership:
         moment: Moment,
     ) -> None:
         """Takes what a rejoining member says now; a join of it that still waits is told to rejoin."""
-        self._abandon(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.abandon(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.protocols = _protocols(request)
         member.rebalance_timeout_ms = _rebalance_timeout(request)
         member.session_timeout_ms = request.session_timeout_ms
@@ -217,9 +173,9 @@ class Membership:
         member.client_host = context.client_host
         member.join_request = (request_id, context.version)
         if member.is_new:
-            self._expire_newcomer(group, member, moment)
+            self.expire_newcomer(group, member, moment)
         else:
-            self.deadlines.cancel((_MEMBER, group.group_id, member.member_id))
+            self.deadlines.cancel((MEMBER, group.group_id, member.member_id))
 
     def _replace_static(
         self,
@@ -234,16 +190,16 @@ class Membership:
         assert request.group_instance_id is not None
         old = group.members[group.static_members[request.group_instance_id]]
         old_leader_id = group.leader_id
-        self._abandon(old, ErrorCode.FENCED_INSTANCE_ID)
-        self.deadlines.cancel((_MEMBER, group.group_id, old.member_id))
+        self.abandon(old, ErrorCode.FENCED_INSTANCE_ID)
+        self.deadlines.cancel((MEMBER, group.group_id, old.member_id))
         member = group.replace_static(old, member_id)
         self._update_member(group, member, request_id, request, context, moment)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
-            self._prepare_rebalance(group, moment)
-            self._complete_join_if_ready(group, moment)
+            self.prepare_rebalance(group, moment)
+            self.complete_join_if_ready(group, moment)
             return ErrorCode.NONE
         # Nothing changes for the others: the new id is stored, and the member goes on with its old assignment.
-        answer = self._join_answer(group, member, context.version)
+        answer = self.join_answer(group, member, context.version)
         if context.version < 9:
             # Without skip_assignment (KIP-814) the leader must not believe that it leads, or it would assign anew.
             answer.members = ()
@@ -252,114 +208,9 @@ class Membership:
             group_id=group.group_id, member_id=member_id, request_id=request_id, version=context.version, answer=answer
         )
         member.join_request = None
-        self._renew_session(group, member, moment)
+        self.renew_session(group, member, moment)
         self._output.write((group_record(group.group_id, group.snapshot()),), then, moment)
         return ErrorCode.NONE
-
-    def _join_answer(self, group: Group, member: Member, version: int) -> JoinGroupResponse:
-        """What a member learns about the generation; only the leader learns who is in."""
-        is_leader = group.leader_id == member.member_id
-        members: list[JoinGroupResponseMember] = []
-        if is_leader:
-            members = [
-                JoinGroupResponseMember(
-                    member_id=other.member_id,
-                    group_instance_id=other.group_instance_id,
-                    metadata=other.metadata(group.protocol_name),
-                )
-                for other in group.members.values()
-            ]
-        return JoinGroupResponse(
-            generation_id=group.generation,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol_name if group.protocol_name is not None or version >= 7 else "",
-            leader=group.leader_id or "",
-            skip_assignment=is_leader and group.state is GroupState.STABLE,
-            member_id=member.member_id,
-            members=members,
-        )
-
-    # The join phase
-
-    def _prepare_rebalance(self, group: Group, moment: Moment) -> None:
-        """Begins a join phase unless one is under way."""
-        if group.state is GroupState.PREPARING_REBALANCE:
-            return
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            for member in group.members.values():
-                member.assignment = b""
-                self._answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS, moment)
-        self.deadlines.cancel((_SYNC, group.group_id))
-        group.pending_sync.clear()
-        was_empty = group.state is GroupState.EMPTY
-        group.transition(GroupState.PREPARING_REBALANCE, moment.wall_ms)
-        wait = group.rebalance_timeout_ms
-        if was_empty:
-            delay = min(self._config.initial_rebalance_delay_ms, wait)
-            group.initial_delay_left_ms = wait - delay
-            group.new_member_added = False
-            wait = delay
-        self.deadlines.set((_JOIN, group.group_id), moment.now_ms + wait)
-
-    def _complete_join_if_ready(self, group: Group, moment: Moment) -> None:
-        """Ends the join phase as soon as everybody is there; a new group waits out its initial delay."""
-        if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is None and group.all_joined:
-            self._complete_join(group, moment)
-
-    def _join_deadline(self, group: Group, moment: Moment) -> None:
-        left = group.initial_delay_left_ms
-        if left is not None and left > 0 and group.new_member_added:
-            delay = min(self._config.initial_rebalance_delay_ms, left)
-            group.initial_delay_left_ms = left - delay
-            group.new_member_added = False
-            self.deadlines.set((_JOIN, group.group_id), moment.now_ms + delay)
-            return
-        self._complete_join(group, moment)
-
-    def _complete_join(self, group: Group, moment: Moment) -> None:
-        """Ends the join phase: the members that came are the next generation."""
-        assert group.state is GroupState.PREPARING_REBALANCE
-        group.initial_delay_left_ms = None
-        for member in list(group.members.values()):
-            if member.join_request is None and not member.is_static:
-                self.deadlines.cancel((_MEMBER, group.group_id, member.member_id))
-                group.remove(member)
-        if group.members and not self._elect_joined_leader(group):
-            # Only static members, none of which has come: wait for one, or for their sessions to end.
-            self.deadlines.set((_JOIN, group.group_id), moment.now_ms + group.rebalance_timeout_ms)
-            return
-        self.deadlines.cancel((_JOIN, group.group_id))
-        group.generation += 1
-        if not group.members:
-            group.protocol_name = None
-            group.transition(GroupState.EMPTY, moment.wall_ms)
-            self._output.write((group_record(group.group_id, group.snapshot()),), None, moment)
-            return
-        group.protocol_name = group.select_protocol()
-        group.transition(GroupState.COMPLETING_REBALANCE, moment.wall_ms)
-        for member in group.members.values():
-            group.pending_sync[member.member_id] = None
-            waiting = member.join_request
-            if waiting is None:
-                continue
-            request_id, version = waiting
-            member.join_request = None
-            member.is_new = False
-            self._output.answer(request_id, self._join_answer(group, member, version))
-            self._renew_session(group, member, moment)
-        self.deadlines.set((_SYNC, group.group_id), moment.now_ms + group.rebalance_timeout_ms)
-
-    def _elect_joined_leader(self, group: Group) -> bool:
-        """Sees to it that the leader is a member that has come; False if nobody has."""
-        leader = group.members.get(group.leader_id or "")
-        if leader is not None and leader.join_request is not None:
-            return True
-        joined = next((member for member in group.members.values() if member.join_request is not None), None)
-        if joined is not None:
-            group.leader_id = joined.member_id
-        return joined is not None
-
-    # The sync phase
 
     def sync(self, request_id: int, request: SyncGroupRequest, context: RequestContext, moment: Moment) -> None:
         """Handles SyncGroup; in the sync phase the answer comes when the leader's assignments are committed."""
@@ -386,11 +237,11 @@ class Membership:
             return ErrorCode.REBALANCE_IN_PROGRESS
         if group.state is GroupState.STABLE:
             group.pending_sync.pop(member.member_id, None)
-            self._output.answer(request_id, _sync_answer(group, member))
-            self._renew_session(group, member, moment)
+            self._output.answer(request_id, sync_answer(group, member))
+            self.renew_session(group, member, moment)
             return ErrorCode.NONE
         assert group.state is GroupState.COMPLETING_REBALANCE
-        self._abandon(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.abandon(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_request = (request_id, context.version)
         group.pending_sync.pop(member.member_id, None)
         if member.member_id == group.leader_id and group.assignment_append is None:
@@ -401,53 +252,6 @@ class Membership:
             record = group_record(group.group_id, group.snapshot())
             group.assignment_append = self._output.write((record,), then, moment)
         return ErrorCode.NONE
-
-    def assignment_written(self, then: AssignmentWritten, append_id: int, code: ErrorCode, moment: Moment) -> None:
-        """The record of a generation's assignment is committed, or is not and nobody may act on it."""
-        group = self.groups.get(then.group_id)
-        if group is None or group.assignment_append != append_id:
-            return
-        assert group.generation == then.generation
-        if code is not ErrorCode.NONE:
-            if code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
-                code = ErrorCode.UNKNOWN_SERVER_ERROR  # too large for a batch: nothing a member can do about it
-            for member in group.members.values():
-                member.assignment = b""
-                self._answer_sync(group, member, code, moment)
-            self._prepare_rebalance(group, moment)
-            self._complete_join_if_ready(group, moment)
-            return
-        group.transition(GroupState.STABLE, moment.wall_ms)
-        for member in group.members.values():
-            self._answer_sync(group, member, ErrorCode.NONE, moment)
-
-    def static_member_written(self, then: StaticMemberWritten, code: ErrorCode) -> None:
-        """The new id of a static member is committed, or the member has to try again."""
-        answer = then.answer if code is ErrorCode.NONE else join_error(code, then.version)
-        self._output.answer(then.request_id, answer)
-
-    def _answer_sync(self, group: Group, member: Member, code: ErrorCode, moment: Moment) -> None:
-        if member.sync_request is None:
-            return
-        request_id, _ = member.sync_request
-        member.sync_request = None
-        answer = _sync_answer(group, member) if code is ErrorCode.NONE else SyncGroupResponse(error_code=code)
-        self._output.answer(request_id, answer)
-        self._renew_session(group, member, moment)
-
-    def _sync_deadline(self, group: Group, moment: Moment) -> None:
-        """Members that got their join answer and never synced are not coming."""
-        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
-            return
-        for member_id in list(group.pending_sync):
-            member = group.members[member_id]
-            self.deadlines.cancel((_MEMBER, group.group_id, member_id))
-            self._abandon(member, ErrorCode.UNKNOWN_MEMBER_ID)
-            group.remove(member)
-        self._prepare_rebalance(group, moment)
-        self._complete_join_if_ready(group, moment)
-
-    # Staying and leaving
 
     def heartbeat(self, request: HeartbeatRequest, moment: Moment) -> HeartbeatResponse:
         """Handles Heartbeat; always answered at once."""
@@ -466,7 +270,7 @@ class Membership:
             return ErrorCode.ILLEGAL_GENERATION
         if group.state is GroupState.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        self._renew_session(group, member, moment)
+        self.renew_session(group, member, moment)
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -498,12 +302,12 @@ class Membership:
         if not member_id and identity.group_instance_id is not None:
             member_id = group.static_members.get(identity.group_instance_id, "")
         if member_id in group.pending_members:
-            self._forget_pending(group, member_id, moment)
+            self.forget_pending(group, member_id, moment)
             return ErrorCode.NONE
         code, member = self.find_member(group, member_id, identity.group_instance_id)
         if member is None:
             return code
-        self._remove(group, member, moment)
+        self.remove(group, member, moment)
         return ErrorCode.NONE
 
     def find_member(self, group: Group, member_id: str, instance_id: str | None) -> tuple[ErrorCode, Member | None]:
@@ -517,83 +321,6 @@ class Membership:
         member = group.members.get(member_id)
         return (ErrorCode.NONE if member is not None else ErrorCode.UNKNOWN_MEMBER_ID), member
 
-    def renew_session(self, group: Group, member: Member, moment: Moment) -> None:
-        """A request of the member has shown that it lives."""
-        self._renew_session(group, member, moment)
-
-    # Deadlines
-
-    def on_timer(self, moment: Moment) -> None:
-        """Performs everything that is due."""
-        while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
-            group = self.groups.get(key[1])
-            if group is None:
-                continue
-            if key[0] == _JOIN:
-                self._join_deadline(group, moment)
-            elif key[0] == _SYNC:
-                self._sync_deadline(group, moment)
-            elif key[0] == _PENDING_MEMBER:
-                self._forget_pending(group, key[2], moment)
-            else:
-                self._session_ended(group, group.members[key[2]], moment)
-
-    def _session_ended(self, group: Group, member: Member, moment: Moment) -> None:
-        """Removes a member that has not been heard of, unless it waits for an answer of ours."""
-        if not member.is_new and (member.join_request is not None or member.sync_request is not None):
-            self._renew_session(group, member, moment)
-            return
-        self._remove(group, member, moment)
-
-    def _renew_session(self, group: Group, member: Member, moment: Moment) -> None:
-        self.deadlines.set((_MEMBER, group.group_id, member.member_id), moment.now_ms + member.session_timeout_ms)
-
-    def _expire_newcomer(self, group: Group, member: Member, moment: Moment) -> None:
-        """A member that waits for its first answer and sends no heartbeats; its client may be gone."""
-        deadline = moment.now_ms + self._config.new_member_join_timeout_ms
-        self.deadlines.set((_MEMBER, group.group_id, member.member_id), deadline)
-
-    # Removal
-
-    def _remove(self, group: Group, member: Member, moment: Moment) -> None:
-        """Takes a member out and rebalances the rest. A request of it that waits learns that it is not a member."""
-        self.deadlines.cancel((_MEMBER, group.group_id, member.member_id))
-        self._abandon(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        group.remove(member)
-        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self._prepare_rebalance(group, moment)
-        self._complete_join_if_ready(group, moment)
-
-    def _forget_pending(self, group: Group, member_id: str, moment: Moment) -> None:
-        self.deadlines.cancel((_PENDING_MEMBER, group.group_id, member_id))
-        group.pending_members.pop(member_id, None)
-        self._complete_join_if_ready(group, moment)
-
-    def _abandon(self, member: Member, code: ErrorCode) -> None:
-        """Answers what a member waits for, so that no request is left without an answer."""
-        if member.join_request is not None:
-            request_id, version = member.join_request
-            member.join_request = None
-            self._output.answer(request_id, join_error(code, version, member.member_id))
-        if member.sync_request is not None:
-            request_id, _ = member.sync_request
-            member.sync_request = None
-            self._output.answer(request_id, SyncGroupResponse(error_code=code))
-
-    def forget(self, group: Group) -> None:
-        """Drops an empty group that was deleted or has expired."""
-        assert not group.members
-        for member_id in group.pending_members:
-            self.deadlines.cancel((_PENDING_MEMBER, group.group_id, member_id))
-        self.deadlines.cancel((_JOIN, group.group_id))
-        del self.groups[group.group_id]
-
-    def resign(self, code: ErrorCode) -> None:
-        """Answers everything that waits; the coordinator is not this broker any more."""
-        for group in self.groups.values():
-            for member in group.members.values():
-                self._abandon(member, code)
-
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
     return tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
@@ -602,9 +329,3 @@ def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
 def _rebalance_timeout(request: JoinGroupRequest) -> int:
     """Version 0 has no rebalance timeout; the session timeout served for both."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
-
-
-def _sync_answer(group: Group, member: Member) -> SyncGroupResponse:
-    return SyncGroupResponse(
-        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
-    )

@@ -39,6 +39,7 @@ from moldau_broker.coordinator.transaction_answers import (
     transactions_of,
 )
 from moldau_broker.coordinator.transaction_core import TransactionCore
+from moldau_broker.coordinator.transaction_rules import unknown_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,7 +306,7 @@ class TransactionCoordinator:
     def _list(self, request: ListTransactionsRequest, version: int) -> Completion:
         """Transactions of every partition led here; an error if one of them cannot say yet."""
         states: list[ListedTransaction] = []
-        unknown = TransactionCore.unknown_states(request)
+        unknown = unknown_states(request)
         for _, shard in sorted(self._shards.items()):
             code = shard.refusal
             if code is ErrorCode.NOT_COORDINATOR:

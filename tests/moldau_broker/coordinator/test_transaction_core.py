@@ -292,7 +292,7 @@ def exhausted(driver: TransactionDriver, *, bumps: bool = False) -> Producer:
     """A producer whose id has one epoch left."""
     producer = Producer(driver, bumps=bumps)
     producer.init()
-    transaction = driver.core._transactions["x"]
+    transaction = driver.core.transactions["x"]
     state = Transaction(
         transactional_id="x",
         producer_id=transaction.producer_id,
