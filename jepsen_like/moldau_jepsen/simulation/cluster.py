@@ -203,9 +203,13 @@ class SimulatedCluster:
         )
 
     async def wait_healthy(self, seconds: float) -> None:
-        """Waits until ``is_healthy``; raises ``ClusterNotReadyError`` after ``seconds``."""
+        """Waits until ``is_healthy``, and starts what has ended meanwhile, as a service manager does.
+
+        Raises ``ClusterNotReadyError`` after ``seconds``.
+        """
         with trio.move_on_after(seconds):
-            while not self.is_healthy():  # noqa: ASYNC110 - polls many objects that know nothing of each other
+            while not self.is_healthy():
+                self.start_all()
                 await trio.sleep(POLL_SECONDS)
             return
         raise ClusterNotReadyError(f"the cluster is not healthy after {seconds} s: {self.describe()}")
