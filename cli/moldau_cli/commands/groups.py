@@ -58,13 +58,14 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
         rows: list[dict[str, output.Json]] = []
         for partition in partitions:
             offset = committed[partition].offset if partition in committed else None
+            end = ends[partition]
             rows.append(
                 {
                     "topic": partition.topic,
                     "partition": partition.partition,
                     "offset": offset,
-                    "log_end_offset": ends[partition],
-                    "lag": None if offset is None else max(0, ends[partition] - offset),
+                    "log_end_offset": end,
+                    "lag": None if offset is None or end is None else max(0, end - offset),
                     "member": owners.get(partition),
                 }
             )
@@ -139,10 +140,11 @@ async def _existing(admin: Admin, group: str) -> GroupDescription:
     return description
 
 
-async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    if not partitions:
-        return {}
+async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+    """Log end offsets; None for partitions of topics that were deleted."""
     from moldau.admin import LATEST
 
-    found = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    return {partition: offset for partition, (offset, _) in found.items()}
+    counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}
+    living = [one for one in partitions if one.partition < counts.get(one.topic, 0)]
+    found = await admin.list_offsets(dict.fromkeys(living, LATEST)) if living else {}
+    return {one: found[one][0] if one in found else None for one in partitions}
