@@ -443,3 +443,50 @@ def test_cancelled_waiters_harm_nobody() -> None:
         assert answer.topics[0].partitions[0].committed_offset == 1
 
     run(scenario)
+
+
+def test_a_corrupt_log_stops_its_partition_and_no_other() -> None:
+    """Groups whose state cannot be read in full are not served from a part of it."""
+    log = MemoryLog()
+
+    async def before(broker: Broker) -> None:
+        await loaded(broker)
+        for group in ("g", "h"):
+            assert code_of(await broker.ask(commit_request(5, group=group), 9)) is ErrorCode.NONE
+
+    async def after(broker: Broker) -> None:
+        state = log.partitions[partition_for("g", PARTITIONS)]
+        damaged = bytearray(state.batches[0])
+        damaged[-1] ^= 1
+        state.batches[0] = bytes(damaged)
+        await loaded(broker, 2)
+        assert code_of(await broker.ask(commit_request(6), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert code_of(await broker.ask(commit_request(6, group="h"), 9)) is ErrorCode.NONE
+        state.batches[0] = bytes(damaged[:-1]) + bytes((damaged[-1] ^ 1,))
+        await loaded(broker, 3)
+        assert code_of(await broker.ask(commit_request(6), 9)) is ErrorCode.NONE
+
+    assert partition_for("g", PARTITIONS) != partition_for("h", PARTITIONS)
+    run(before, log)
+    run(after, log)
+
+
+def test_loading_reads_in_bounded_pieces() -> None:
+    """A log larger than the load buffer is read piece by piece, and a start that moves meanwhile is followed."""
+    log = MemoryLog()
+
+    async def before(broker: Broker) -> None:
+        await loaded(broker)
+        for offset in range(300):
+            assert code_of(await broker.ask(commit_request(offset, partition=offset % 10), 9)) is ErrorCode.NONE
+
+    async def after(broker: Broker) -> None:
+        broker.coordinator._config = GroupConfig(load_bytes_max=1)
+        await loaded(broker, 2)
+        await trio.sleep(1)
+        answer = await broker.ask(OffsetFetchRequest(group_id="g", topics=None), 7)
+        assert isinstance(answer, OffsetFetchResponse)
+        assert [part.committed_offset for part in answer.topics[0].partitions] == list(range(290, 300))
+
+    run(before, log)
+    run(after, log)
