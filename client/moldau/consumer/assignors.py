@@ -9,6 +9,7 @@ goals with a simpler search.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -316,16 +317,22 @@ def encode_subscription(
     return _VERSION.pack(_SUBSCRIPTION_VERSION) + encode(message, _SUBSCRIPTION_VERSION)
 
 
-def decode_subscription(member_id: str, instance_id: str | None, metadata: Buffer) -> MemberSubscription:
-    """Decodes the metadata of a member. Raises ``DecodeError``."""
+def decode_subscription(
+    member_id: str, instance_id: str | None, metadata: Buffer, assignor: str = ""
+) -> MemberSubscription:
+    """Decodes the metadata of a member; user data is looked at for the eager sticky ``assignor`` only.
+
+    Raises ``DecodeError``. Sticky user data that cannot be read counts as owning nothing, as in the Java client.
+    """
     version = _read_version(metadata, _SUBSCRIPTION_VERSION)
     message = decode(ConsumerProtocolSubscription, version, metadata, _VERSION.size)
     owned = tuple(
         TopicPartition(topic.topic, number) for topic in message.owned_partitions for number in topic.partitions
     )
     generation = message.generation_id
-    if not owned and message.user_data is not None:
-        owned, generation = decode_sticky_user_data(message.user_data)
+    if assignor == StickyAssignor.name and not owned and message.user_data:
+        with contextlib.suppress(DecodeError):
+            owned, generation = decode_sticky_user_data(message.user_data)
     return MemberSubscription(
         member_id=member_id,
         topics=tuple(message.topics),

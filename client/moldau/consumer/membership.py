@@ -164,7 +164,9 @@ class Membership:
     def members_of(response: JoinGroupResponse) -> list[MemberSubscription]:
         """Decodes the members that the leader gets. Raises ``DecodeError``."""
         return [
-            decode_subscription(member.member_id, member.group_instance_id, member.metadata)
+            decode_subscription(
+                member.member_id, member.group_instance_id, member.metadata, response.protocol_name or ""
+            )
             for member in response.members
         ]
 

@@ -36,6 +36,8 @@ Buffer = bytes | bytearray | memoryview
 
 PRODUCER_EPOCH_MAX = 32767
 NO_PRODUCER_ID = -1
+BATCHES_RECOGNISED = 5
+"""Batches of a producer that a broker remembers for each partition."""
 
 _NOT_WRITTEN = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -71,6 +73,7 @@ class ProducerBatch:
         "is_settled",
         "is_uncertain",
         "last_attempt_ms",
+        "ordinal",
         "partition",
         "producer_epoch",
         "producer_id",
@@ -93,6 +96,7 @@ class ProducerBatch:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = -1
         self.base_sequence = -1
+        self.ordinal = -1  # in the order in which the partition's batches got their sequences
         self.is_in_flight = False
         self.is_settled = False
         self.is_uncertain = False  # it may have been written although no answer said so
@@ -127,13 +131,23 @@ class ProducerBatch:
 class PartitionQueue:
     """The batches of one partition."""
 
-    __slots__ = ("batches", "last_size", "needs_new_epoch", "next_sequence", "outstanding", "partition", "stamp")
+    __slots__ = (
+        "batches",
+        "last_size",
+        "needs_new_epoch",
+        "next_ordinal",
+        "next_sequence",
+        "outstanding",
+        "partition",
+        "stamp",
+    )
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.batches: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []  # sent at least once, not settled
         self.next_sequence = 0
+        self.next_ordinal = 0
         self.stamp = (NO_PRODUCER_ID, -1)  # producer id and epoch that next_sequence belongs to
         self.needs_new_epoch = False
         self.last_size = 1024
@@ -278,7 +292,12 @@ class Accumulator:
         is_stale = queue.needs_new_epoch or queue.stamp != (self.producer_id, self.producer_epoch)
         if is_stale and queue.outstanding:
             return True
-        return len(queue.outstanding) >= min(self.limits.in_flight_max, 5)
+        if not queue.outstanding:
+            return False
+        # The broker recognises the last five batches: newer ones must not push an unsettled one out of its memory, not
+        # even if they were all acknowledged (by a new leader, while the answer of the old one is awaited).
+        span = queue.next_ordinal - queue.outstanding[0].ordinal
+        return span >= min(self.limits.in_flight_max, BATCHES_RECOGNISED)
 
     def ready(self, now_ms: float, leaders: Mapping[TopicPartition, int]) -> Ready:
         """Returns the partitions whose front batch can be sent, by the node that leads them (``leaders``)."""
@@ -350,6 +369,8 @@ class Accumulator:
             queue.needs_new_epoch = False
         batch.set_sequence(*stamp, queue.next_sequence, is_transactional=self.limits.is_transactional)
         queue.next_sequence = add_sequence(queue.next_sequence, batch.record_count)
+        batch.ordinal = queue.next_ordinal
+        queue.next_ordinal += 1
 
     # --- answers
 
@@ -442,6 +463,8 @@ class Accumulator:
                 is_transactional=self.limits.is_transactional,
             )
             queue.next_sequence = add_sequence(queue.next_sequence, batch.record_count)
+            batch.ordinal = queue.next_ordinal
+            queue.next_ordinal += 1
 
     def _bump_epoch(self) -> None:
         # Without a transactional id nobody else uses this producer id: its owner may raise the epoch itself.

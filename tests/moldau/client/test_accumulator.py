@@ -46,9 +46,8 @@ def sequence(batch):
 
 def test_truth_table_of_readiness():
     """Every combination of the eight facts: sendable for any reason, unless backing off or muted."""
-    names = (
-        "is_backing_off is_muted is_full has_lingered is_memory_exhausted is_closing is_flushing is_completing".split()
-    )
+    names = ["is_backing_off", "is_muted", "is_full", "has_lingered", "is_memory_exhausted"]
+    names += ["is_closing", "is_flushing", "is_completing"]
     for row in itertools.product([False, True], repeat=8):
         facts = dict(zip(names, row, strict=True))
         assert batch_is_ready(**facts) == (any(row[2:]) and not row[0] and not row[1])
@@ -295,7 +294,7 @@ class Broker:
         return ErrorCode.NONE, offset
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(150))
 def test_random_faults_never_lose_double_or_reorder(seed):
     """Requests and answers get lost, answers come late and in any order; the log must hold each acknowledged record
     once and in order, and of the others at most one copy each."""
@@ -314,8 +313,7 @@ def test_random_faults_never_lose_double_or_reorder(seed):
             value = b"%d" % len(handed)
             added = add(core, value, now=now)
             handed.append((value, added[0], added[1]))
-        for batch in sent(core, now):
-            wire.append((batch, bytes(batch.data)))
+        wire += [(batch, bytes(batch.data)) for batch in sent(core, now)]
         if wire and drawn.random() < 0.7:
             batch, data = wire.pop(0)
             fate = drawn.random()
