@@ -1,10 +1,21 @@
-"""Real Moldau clusters for tests: a context manager for any test framework and a fixture for pytest.
+"""Clusters for tests: real processes with faults, or the same code as a deterministic simulation.
 
     from moldau_jepsen.testing import cluster
 
     with cluster(brokers=3) as local:
         print(local.bootstrap)
         local.kill(1)
+        local.cut(2)
+        local.heal()
+
+    from moldau_jepsen.testing import simulate
+
+    async def scenario(sim):
+        await sim.wait_healthy(60)
+        await sim.create_topic(sim.world.node("app").environment, "orders", 3, {})
+        sim.lose_power(1)
+
+    simulate(scenario, seed=7)
 
 The package is imported by every pytest run of a project that has Moldau installed (``plugin`` is an entry point), so it
 imports nothing but the standard library until a cluster is asked for.
@@ -13,16 +24,20 @@ imports nothing but the standard library until a cluster is asked for.
 from __future__ import annotations
 
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from moldau_jepsen.launcher import LocalCluster
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+    from moldau_jepsen.testing.local import TestCluster
+    from moldau_jepsen.testing.pipeline import PipelineHistory
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "new_history", "simulate"]
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -33,7 +48,8 @@ def cluster(
     settings: Mapping[str, str] | None = None,
     directory: Path | None = None,
     ready_timeout_ms: int = 30_000,
-) -> Iterator[LocalCluster]:
+    links: bool = True,
+) -> Iterator[TestCluster]:
     """Runs a cluster of separate processes on free ports of 127.0.0.1 for the length of the block.
 
     Args:
@@ -43,19 +59,56 @@ def cluster(
         directory: Where data, logs and ``cluster.json`` go, and stay. A temporary directory, removed afterwards, if
             not given.
         ready_timeout_ms: How long the cluster may take until every broker is unfenced.
+        links: Puts a proxy in front of every node, so that links can be cut, slowed and reset. It costs throughput;
+            without it nodes are reached directly and the faults on links are refused.
 
     Yields:
-        The running cluster with its faults: ``kill`` (SIGKILL), ``pause``, ``resume``, ``restart``, ``stop_node``.
+        The running cluster with its faults: ``kill`` (SIGKILL), ``pause``, ``resume``, ``restart``, ``stop_node``, and
+        ``cut``, ``slow``, ``reset``, ``heal``.
 
     Raises:
         LauncherError: when a node does not come up; the text holds the end of its log.
     """
-    from moldau_jepsen.launcher import ClusterSpec, start_cluster
+    from moldau_jepsen.testing.local import start_test_cluster
 
-    spec = ClusterSpec(brokers=brokers, controllers=controllers, settings=dict(settings or {}))
-    with tempfile.TemporaryDirectory(prefix="moldau-", ignore_cleanup_errors=True) as temporary:
-        running = start_cluster(directory or Path(temporary), spec, ready_timeout_ms=ready_timeout_ms)
-        try:
-            yield running
-        finally:
-            running.shut_down()
+    with ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="moldau-", ignore_cleanup_errors=True))
+        yield start_test_cluster(
+            stack,
+            directory or Path(temporary),
+            brokers=brokers,
+            controllers=controllers,
+            settings=dict(settings or {}),
+            ready_timeout_ms=ready_timeout_ms,
+            links=links,
+        )
+
+
+def simulate(
+    scenario: Callable[[SimulatedCluster], Awaitable[T]],
+    *,
+    seed: int,
+    brokers: int = 3,
+    controllers: int = 3,
+    settings: Mapping[str, str] | None = None,
+) -> T:
+    """Runs ``scenario`` against a simulated cluster, in this process and on virtual time, and returns its result.
+
+    The nodes run the production code on virtual disks and a virtual network; the same seed gives the same run. The
+    scenario gets the started cluster: ``await sim.wait_healthy(seconds)``, ``sim.kill(id)``, ``sim.lose_power(id)``,
+    ``sim.start(id)``, ``sim.world.network`` for cuts. Clients take the environment of a machine of their own,
+    ``sim.world.node("app").environment``, and ``sim.bootstrap``.
+
+    Raises what the scenario raises, and ``SimulationError`` when an invariant of the cluster did not hold or one of its
+    processes ended with an exception.
+    """
+    from moldau_jepsen.testing.simulated import run_scenario
+
+    return run_scenario(scenario, seed=seed, brokers=brokers, controllers=controllers, settings=dict(settings or {}))
+
+
+def new_history() -> PipelineHistory:
+    """An empty history of a pipeline under test; see ``moldau_jepsen.testing.pipeline``."""
+    from moldau_jepsen.testing.pipeline import PipelineHistory
+
+    return PipelineHistory()
