@@ -8,6 +8,7 @@ from uuid import UUID
 import trio
 
 from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.environment import OpenMode
 from moldau_quorum.broker_session import BrokerRegistration, BrokerSession, ControllerClient, MetadataFollower
 from moldau_quorum.records import Endpoint
 from moldau_quorum.server import run_controller
@@ -45,6 +46,13 @@ class TestController:
     def kill(self) -> None:
         self.running = None
         self.node.kill()
+
+    def directory_id(self) -> UUID:
+        """As the node's ``meta.properties`` says."""
+        file = self.node.environment.disk.open("/data/__cluster_metadata/meta.properties", OpenMode.READ)
+        values = dict(line.split("=", 1) for line in file.read(0, 4096).decode().splitlines())
+        file.close()
+        return UUID(values["directory.id"])
 
 
 class TestBroker:
@@ -121,8 +129,16 @@ class TestCluster:
             "broker.session.timeout.ms": "5000",
             "broker.heartbeat.interval.ms": "1000",
         }
+        if node_id not in self.voters:
+            del given["controller.quorum.voters"]
+            given["controller.quorum.bootstrap.servers"] = ",".join(f"{h}:{p}" for h, p in self.voters.values())
         given.update({name.replace("_", "."): value for name, value in self._settings.items()})
         return BROKER_CONFIG.parse(given)
+
+    def join(self, node_id: int) -> TestController:
+        """A controller that is no voter yet."""
+        controller = self.controllers[node_id] = TestController(self, node_id)
+        return controller
 
     def start_controllers(self) -> None:
         for controller in self.controllers.values():

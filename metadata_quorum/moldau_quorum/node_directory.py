@@ -46,6 +46,11 @@ class NodeDirectory:
         self.identity = identity
 
     @property
+    def is_new(self) -> bool:
+        """Whether the engine has never written anything here."""
+        return not self._disk.exists(self.engine_path) or not self._disk.list_directory(self.engine_path)
+
+    @property
     def engine_path(self) -> str:
         """The engine's own directory."""
         return f"{self._path}/{self.identity.engine}"

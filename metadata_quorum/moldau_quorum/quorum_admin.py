@@ -25,6 +25,7 @@ from moldau.protocol.messages.describe_quorum import (
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau_quorum.active import NotActiveError
+from moldau_quorum.leadership_transfer import TransferResponse
 from moldau_quorum.log_engine import MembershipChangeError, NotLeaderError, VoterEndpoint, VoterStatus
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's name of the metadata log."""
 VOTER_CHANGE_TIMEOUT_MS: Final = 60_000
+TRANSFER_TIMEOUT_MS: Final = 10_000
 BROKERS, CONTROLLERS = 1, 2
 
 
@@ -155,6 +157,30 @@ class QuorumAdmin:
                 error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="the change was not committed in time"
             )
         return RemoveRaftVoterResponse(error_message=None)
+
+    async def transfer(self, target_id: int) -> TransferResponse:
+        """Hands the leadership to a voter; -1 leaves the choice to the quorum."""
+        if not self._log.leadership.active:
+            return TransferResponse(
+                error_code=ErrorCode.NOT_CONTROLLER, message="", leader_id=self._log.leadership.leader_id
+            )
+        if target_id != -1 and target_id not in self._log.voters:
+            return TransferResponse(
+                error_code=ErrorCode.VOTER_NOT_FOUND,
+                message=f"node {target_id} is no voter; voters are {sorted(self._log.voters)}",
+                leader_id=self._log.leadership.leader_id,
+            )
+        code, message = ErrorCode.NONE, ""
+        try:
+            with trio.fail_after(TRANSFER_TIMEOUT_MS / 1000):
+                await self._log.transfer_leadership(None if target_id == -1 else target_id)
+        except NotLeaderError as error:
+            code, message = ErrorCode.NOT_CONTROLLER, str(error)
+        except MembershipChangeError as error:
+            code, message = ErrorCode.INVALID_REQUEST, str(error)
+        except trio.TooSlowError:
+            code, message = ErrorCode.REQUEST_TIMED_OUT, "the other voter did not take over in time"
+        return TransferResponse(error_code=code, message=message, leader_id=self._log.leadership.leader_id)
 
     def _cluster_refusal(self, cluster_id: str | None) -> str | None:
         own = self._machine.image.cluster_id

@@ -32,6 +32,11 @@ from moldau.runtime.server import CloseConnection, ResponsePart
 from moldau_quorum.active import ActiveController, NotActiveError
 from moldau_quorum.controller.dispatch import CHANGES, READS, Knowledge, error_response
 from moldau_quorum.controller.features import SUPPORTED_FEATURES
+from moldau_quorum.leadership_transfer import (
+    LEADERSHIP_TRANSFER_KEY,
+    decode_transfer_request,
+    encode_transfer_response,
+)
 from moldau_quorum.log_engine import QUORUM_MESSAGE_KEY, NotLeaderError
 from moldau_quorum.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.records import MetadataCorruptError
@@ -169,6 +174,8 @@ class ControllerConnection:
                 return None
             if header.api_key == METADATA_FETCH_KEY:
                 return self._fetch_metadata(header, frame)
+            if header.api_key == LEADERSHIP_TRANSFER_KEY:
+                return self._transfer_leadership(header, frame)
             return self._handle_api(header, frame)
         except (ProtocolError, MetadataCorruptError) as error:
             raise CloseConnection(f"malformed request: {error}") from error
@@ -182,11 +189,17 @@ class ControllerConnection:
 
     def _fetch_metadata(self, header: RequestHeader, frame: memoryview) -> _Answer:
         request = decode_fetch_request(frame[header.body_offset :])
-        correlation_id = header.correlation_id
 
         async def answer() -> bytes:
-            body = encode_fetch_response(await self._service.metadata.fetch(request))
-            return (len(body) + 4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big", signed=True) + body
+            return _private_frame(header, encode_fetch_response(await self._service.metadata.fetch(request)))
+
+        return _Answer(answer)
+
+    def _transfer_leadership(self, header: RequestHeader, frame: memoryview) -> _Answer:
+        target_id = decode_transfer_request(frame[header.body_offset :])
+
+        async def answer() -> bytes:
+            return _private_frame(header, encode_transfer_response(await self._service.quorum.transfer(target_id)))
 
         return _Answer(answer)
 
@@ -249,6 +262,11 @@ class ControllerConnection:
             return encode_response(EnvelopeResponse(response_data=data), version, correlation_id)
 
         return _Answer(answer)
+
+
+def _private_frame(header: RequestHeader, body: bytes) -> bytes:
+    """A response of a private API: size, correlation id, body."""
+    return (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body
 
 
 def _ready(response: Response) -> Callable[[], Awaitable[Response]]:

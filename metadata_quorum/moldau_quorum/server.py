@@ -16,14 +16,31 @@ from uuid import UUID
 
 import trio
 
-from moldau.runtime.config import Config, ListenerEndpoint, controller_listeners, metadata_log_dir, quorum_voters
+from moldau.runtime.config import (
+    Config,
+    ConfigError,
+    ListenerEndpoint,
+    SecurityProtocol,
+    addresses,
+    controller_listeners,
+    metadata_log_dir,
+    quorum_voters,
+)
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import HandlerFactory, Server, ServerLimits, serve
 from moldau_quorum.active import ActiveController
 from moldau_quorum.controller.context import Context, Settings
 from moldau_quorum.controller.dispatch import Knowledge
 from moldau_quorum.controller.sessions import BrokerSessions
-from moldau_quorum.log_engine import ElectionTiming, EngineName, LogLimits, MetadataLogConfig, MetadataLogFactory
+from moldau_quorum.discovery import discover_voters
+from moldau_quorum.log_engine import (
+    ZERO_UUID,
+    ElectionTiming,
+    EngineName,
+    LogLimits,
+    MetadataLogConfig,
+    MetadataLogFactory,
+)
 from moldau_quorum.log_engine_factory import metadata_log
 from moldau_quorum.metadata_service import MetadataService
 from moldau_quorum.node_directory import NodeDirectory, open_node_directory
@@ -39,6 +56,7 @@ if TYPE_CHECKING:
     from moldau_quorum.image import MetadataImage
     from moldau_quorum.log_engine import MetadataLog
 
+DISCOVERY_TIMEOUT_MS: Final = 5_000
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -81,6 +99,7 @@ async def run_controller(
     node_id = config.get_int("node.id")
     engine = EngineName(config.get_str("metadata.quorum.engine"))
     logger = EventLogger("moldau.controller", node=node_id)
+    _check_protocols(config)
     directory = open_node_directory(
         environment.disk,
         metadata_log_dir(config),
@@ -99,6 +118,18 @@ async def run_controller(
                 listener.close()
     finally:
         directory.close()
+
+
+def _check_protocols(config: Config) -> None:
+    for endpoint in controller_listeners(config):
+        if endpoint.security_protocol is not SecurityProtocol.PLAINTEXT:
+            raise ConfigError(
+                [
+                    f"listener.security.protocol.map: controller listener {endpoint.listener_name} is mapped to "
+                    f"{endpoint.security_protocol.name}, but controllers speak PLAINTEXT to each other and to brokers: "
+                    "map it to PLAINTEXT, and keep its network private"
+                ]
+            )
 
 
 async def _listen(environment: Environment, config: Config) -> list[tuple[ListenerEndpoint, Listener]]:
@@ -125,8 +156,9 @@ async def _run(
     node_id = config.get_int("node.id")
     settings = Settings.of(config)
     machine = MetadataStateMachine(node_id)
-    log = make_log(environment, _log_config(config, directory), machine)
     voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+    known = voters or await _known_voters(environment, config, directory)
+    log = make_log(environment, _log_config(config, directory, known, joins=node_id not in voters), machine)
 
     def endpoints() -> tuple[Endpoint, ...]:
         host = voters[node_id][0] if node_id in voters else ""
@@ -194,9 +226,9 @@ async def _run(
         nursery.start_soon(active.run)
         for _, listener in bound:
             await nursery.start(_serve, environment, listener, connect, limits, logger)
-        addresses = [listener.address for _, listener in bound]
-        logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in addresses))
-        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=addresses))
+        bound_addresses = [listener.address for _, listener in bound]
+        logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in bound_addresses))
+        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=bound_addresses))
 
 
 async def _serve(
@@ -210,19 +242,30 @@ async def _serve(
     await serve(environment, listener, connect, limits, logger=logger, task_status=task_status)
 
 
-def _log_config(config: Config, directory: NodeDirectory) -> MetadataLogConfig:
-    voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
-    election_ms = float(config.get_int("controller.quorum.election.timeout.ms"))
-    node_id = config.get_int("node.id")
+async def _known_voters(
+    environment: Environment, config: Config, directory: NodeDirectory
+) -> dict[int, tuple[str, int]]:
+    """The voters of a quorum that this node joins. A node that has joined before may find them in its own log."""
+    servers = addresses(config, "controller.quorum.bootstrap.servers")
+    client_id = f"controller-{directory.identity.node_id}"
+    if directory.is_new:
+        return await discover_voters(environment, servers, client_id=client_id)
+    with trio.move_on_after(DISCOVERY_TIMEOUT_MS / 1000):
+        return await discover_voters(environment, servers, client_id=client_id)
+    return {}
+
+
+def _log_config(
+    config: Config, directory: NodeDirectory, voters: dict[int, tuple[str, int]], *, joins: bool
+) -> MetadataLogConfig:
     return MetadataLogConfig(
-        node_id=node_id,
+        node_id=directory.identity.node_id,
         directory=directory.engine_path,
         voters=voters,
-        timing=election_timing(election_ms),
-        limits=LogLimits(
-            snapshot_after_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
-        ),
-        joins=node_id not in voters,
+        directory_id=directory.identity.directory_id if joins else ZERO_UUID,
+        timing=election_timing(float(config.get_int("controller.quorum.election.timeout.ms"))),
+        limits=LogLimits(snapshot_after_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots")),
+        joins=joins,
     )
 
 

@@ -11,8 +11,9 @@ from uuid import UUID
 import pytest
 import trio
 
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from moldau.protocol.messages.add_raft_voter import Listener as RaftListener
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_quorum import (
@@ -21,7 +22,8 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.runtime.config import ConfigError
 from moldau.runtime.environment import OpenMode
 from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.simulation.world import run_world
@@ -33,8 +35,10 @@ from moldau_quorum.broker_session import (
     ControllerUnavailableError,
     DuplicateBrokerError,
 )
+from moldau_quorum.leadership_transfer import transfer_leadership
 from moldau_quorum.node_directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.records import Endpoint
+from moldau_quorum.server import run_controller
 from quorum_cluster import TestCluster, eventually
 from quorum_memory_log import MemoryLog
 
@@ -478,3 +482,67 @@ def test_the_quorum_hands_over_on_request_and_brokers_follow_without_being_fence
             assert not any(broker.fenced for broker in image.brokers.values())
 
     run_world(main, 59)
+
+
+def test_leadership_is_handed_to_a_named_voter() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        environment = world.node("admin").environment
+        active = await cluster.wait_active()
+        target = next(node_id for node_id in cluster.voters if node_id != active.node_id)
+        await transfer_leadership(environment, cluster.voters, target_id=target)
+        await eventually(lambda: cluster.active() is cluster.controllers[target])
+        with pytest.raises(KafkaError, match="no voter"):
+            await transfer_leadership(environment, cluster.voters, target_id=999)
+        await create(cluster.client(), topic("t", factor=1))
+
+    run_world(main, 61)
+
+
+def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        client = cluster.client()
+        await create(client, topic("before", factor=1))
+
+        joining = cluster.join(104)
+        joining.start()
+        await eventually(lambda: joining.running is not None)
+        request = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=20_000,
+            voter_id=104,
+            voter_directory_id=joining.directory_id(),
+            listeners=[RaftListener(name="CONTROLLER", host="c104", port=9093)],
+        )
+        added = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
+        assert (added.error_code, added.error_message) == (0, None)
+        again = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
+        assert again.error_code == ErrorCode.DUPLICATE_VOTER
+        await eventually(lambda: "before" in joining.running.machine.image.topics_by_name)
+
+        leaving = cluster.controllers[101]
+        remove = RemoveRaftVoterRequest(cluster_id=None, voter_id=101)
+        removed = await client.request(remove, RemoveRaftVoterResponse, timeout_ms=30_000)
+        assert (removed.error_code, removed.error_message) == (0, None)
+        leaving.kill()
+        await create(client, topic("after", factor=1))
+        await eventually(lambda: "after" in joining.running.machine.image.topics_by_name)
+        active = await cluster.wait_active()
+        assert sorted(active.running.log.voters) == [102, 103, 104]
+        assert not world.failures
+
+    run_world(main, 67)
+
+
+def test_controller_listeners_that_are_not_plaintext_are_refused() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1, listener_security_protocol_map="CONTROLLER:SASL_SSL")
+        with pytest.raises(ConfigError, match="map it to PLAINTEXT"):
+            await run_controller(world.node("c101").environment, cluster.config(101))
+
+    run_world(main, 71)
