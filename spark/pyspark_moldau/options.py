@@ -131,12 +131,21 @@ def wants_headers(options: Mapping[str, str]) -> bool:
     return _boolean(_lowered(options), "includeHeaders", default=False)
 
 
+def check_names(options: Mapping[str, str]) -> None:
+    """Checks what can be checked before it is known whether the query streams: names, servers, subscription."""
+    given = _lowered(options)
+    _refuse(given)
+    _client(given)
+    _subscription(given)
+
+
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Checks the options of one query. Raises ``OptionError`` that names the option, its value and what would be
     right.
     """
     given = _lowered(options)
-    _refuse(given, streaming=streaming)
+    _refuse(given)
+    _refuse_kind(given, streaming=streaming)
     starting = _position(
         given,
         "startingTimestamp",
@@ -166,7 +175,7 @@ def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {str(key).lower(): str(value).strip() for key, value in options.items()}
 
 
-def _refuse(given: Mapping[str, str], *, streaming: bool) -> None:
+def _refuse(given: Mapping[str, str]) -> None:
     for key in sorted(given):
         if key in _REFUSED:
             raise OptionError(f"{key} is not supported: {_REFUSED[key]}")
@@ -174,6 +183,9 @@ def _refuse(given: Mapping[str, str], *, streaming: bool) -> None:
             near = difflib.get_close_matches(key, [*_KNOWN, *_CLIENT], n=1)
             hint = f"; did you mean {_KNOWN.get(near[0], near[0])}?" if near else ""
             raise OptionError(f"unknown option {key}{hint}")
+
+
+def _refuse_kind(given: Mapping[str, str], *, streaming: bool) -> None:
     batch_only = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     for name in batch_only if streaming else ("maxOffsetsPerTrigger",):
         if name.lower() in given:

@@ -36,6 +36,7 @@ from pyspark_moldau.options import (
     OptionError,
     Position,
     SourceOptions,
+    check_names,
     parse_options,
     wants_headers,
 )
@@ -269,9 +270,13 @@ class DefaultSource(DataSource):
         return "moldau"
 
     def schema(self) -> str:
-        """The columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``."""
+        """The columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``.
+
+        Spark asks for it first, so mistakes in the options are told here.
+        """
         from pyspark_moldau.arrow import DDL, DDL_HEADERS
 
+        check_names(self._given())
         return DDL_HEADERS if wants_headers(self._given()) else DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
