@@ -1,0 +1,177 @@
+"""Goal: the commands do on a real cluster what their help says, for people and as JSON. Method: one cluster that the
+command line itself starts and stops, commands as processes of their own, as a shell runs them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """Runs ``moldau`` in a directory with a running cluster of three brokers and one controller."""
+    home = tmp_path_factory.mktemp("shell")
+
+    def run(*arguments, given="", code=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "moldau_cli", *arguments],
+            cwd=home,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        return done
+
+    def run_json(*arguments, **more):
+        return json.loads(run(*arguments, "--json", **more).stdout)
+
+    run.json = run_json
+    run.home = home
+    started = run.json("cluster", "start", "--controllers", "1", "--set", "group.initial.rebalance.delay.ms=0")
+    run.started = started
+    yield run
+    for node in started["nodes"]:
+        try:
+            os.kill(node["pid"], 9)
+        except ProcessLookupError:
+            continue
+
+
+def test_start_tells_where_the_cluster_is(shell):
+    assert len(shell.started["bootstrap"].split(",")) == 3
+    assert [node["id"] for node in shell.started["nodes"]] == [1, 2, 3, 101]
+    document = json.loads((shell.home / "moldau-cluster" / "cluster.json").read_text())
+    assert document["bootstrap"] == shell.started["bootstrap"]
+    assert {"id", "role", "host", "port", "pid", "directory", "config", "log"} <= document["nodes"][0].keys()
+    again = shell("cluster", "start", code=1)
+    assert "runs already" in again.stderr
+
+
+def test_status_shows_every_node(shell):
+    document = shell.json("cluster", "status")
+    assert document["quorum_leader"] == 101
+    assert [(node["node"], node["state"], node["fenced"]) for node in document["nodes"]] == [
+        (1, "running", False),
+        (2, "running", False),
+        (3, "running", False),
+        (101, "running", None),
+    ]
+    assert all(0 < node["rss_mb"] < 200 for node in document["nodes"])
+    assert shell("cluster", "status").stdout.splitlines()[0].split()[:3] == ["NODE", "ROLE", "ADDRESS"]
+
+
+def test_a_topic_lives_and_dies(shell):
+    made = shell.json("topics", "create", "life", "--partitions", "3", "--config", "retention.ms=7200000")
+    assert (made["partitions"], made["replication_factor"]) == (3, 3)
+    assert "exists already" in shell("topics", "create", "life", code=1).stderr
+    assert shell.json("topics", "create", "life", "--if-not-exists")["created"] is False
+    assert ("life", 3) in [(one["topic"], one["partitions"]) for one in shell.json("topics", "list")["topics"]]
+    shell("topics", "alter", "life", "--partitions", "5")
+    parts = shell.json("topics", "describe", "life")["partitions"]
+    assert [part["partition"] for part in parts] == [0, 1, 2, 3, 4]
+    assert all(sorted(part["isr"]) == [1, 2, 3] and part["leader"] in (1, 2, 3) for part in parts)
+    shell("configs", "alter", "--entity-name", "life", "--add-config", "max.message.bytes=5000")
+    shell("configs", "alter", "--entity-name", "life", "--delete-config", "retention.ms")
+    found = {one["key"]: one["value"] for one in shell.json("configs", "describe", "--entity-name", "life")["configs"]}
+    assert found["max.message.bytes"] == "5000"
+    assert "retention.ms" not in found
+    shell("topics", "delete", "life")
+    assert "life" not in [one["topic"] for one in shell.json("topics", "list")["topics"]]
+
+
+def test_lines_go_in_and_come_out(shell):
+    shell("topics", "create", "lines", "--partitions", "1")
+    sent = shell("produce", "lines", "--key-separator", ":", "--json", given="a:1\nb:2\nplain\n")
+    assert json.loads(sent.stdout) == {"topic": "lines", "records": 3, "partitions": {"0": 3}}
+    assert shell("consume", "lines", "--exit").stdout == "1\n2\nplain\n"
+    assert shell("consume", "lines", "--exit", "--show-key").stdout == "a\t1\nb\t2\n\tplain\n"
+    last = shell("consume", "lines", "--partition", "0", "--offset", "2", "--count", "1", "--json").stdout
+    assert {key: json.loads(last)[key] for key in ("offset", "key", "value")} == {
+        "offset": 2,
+        "key": None,
+        "value": "plain",
+    }
+
+
+def test_a_group_is_listed_described_reset_and_deleted(shell):
+    shell("topics", "create", "grouped", "--partitions", "1")
+    shell("produce", "grouped", given="one\ntwo\nthree\n")
+    taken = shell("consume", "grouped", "--group", "readers", "--from-beginning", "--count", "2")
+    assert taken.stdout == "one\ntwo\n"
+    assert "readers" in [group["group"] for group in shell.json("groups", "list")["groups"]]
+    described = shell.json("groups", "describe", "readers")
+    assert described["state"] == "Empty"
+    assert [(row["offset"], row["log_end_offset"], row["lag"]) for row in described["partitions"]] == [(2, 3, 1)]
+    rest = shell("consume", "grouped", "--group", "readers", "--count", "1")
+    assert rest.stdout == "three\n"
+    shell("groups", "reset", "readers", "--topic", "grouped", "--to", "earliest")
+    assert shell.json("groups", "describe", "readers")["partitions"][0]["lag"] == 3
+    shell("groups", "delete", "readers")
+    assert "there is no group 'readers'" in shell("groups", "describe", "readers", code=2).stderr
+
+
+def test_the_quorum_is_shown(shell):
+    document = shell.json("quorum", "status")
+    assert document["leader_id"] == 101
+    assert document["high_watermark"] > 0
+    assert "leader 101" in shell("quorum", "status").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["topics", "describe", "missing"], 2, "missing"),
+        (["topics", "create", "bad name"], 2, "bad name"),
+        (["topics", "create", "wide", "--replication-factor", "9"], 2, "number of brokers"),
+        (["topics", "create", "odd", "--config", "bogus=1"], 2, "bogus"),
+        (["topics", "delete", "missing"], 2, "missing"),
+        (["configs", "alter", "--entity-name", "missing"], 2, "nothing to change"),
+        (["produce", "missing"], 2, "topic missing does not exist"),
+        (["consume", "missing", "--exit"], 2, "topic missing does not exist"),
+        (["produce", "lines", "no-such-file"], 2, "no-such-file"),
+        (["consume", "lines", "--offset", "1"], 2, "--offset needs --partition"),
+        (["topics", "list", "-b", "127.0.0.1:1"], 1, "no broker answers"),
+        (["topics", "list", "-b", "nonsense"], 2, "expected HOST:PORT"),
+        (["consume", "lines", "-X", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
+        (["cluster", "kill", "9"], 2, "no node 9 in this cluster; its nodes are 1, 2, 3, 101"),
+        (["cluster", "resume", "1"], 1, "not paused"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_told_in_one_line(shell, arguments, code, words):
+    done = shell(*arguments, code=code)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_nodes_are_paused_killed_and_restarted(shell):
+    shell("cluster", "pause", "2")
+    states = {node["node"]: node["state"] for node in shell.json("cluster", "status", code=1)["nodes"]}
+    assert states == {1: "running", 2: "paused", 3: "running", 101: "running"}
+    shell("cluster", "resume", "2")
+    shell("cluster", "kill", "3")
+    assert "does not run" in shell("cluster", "kill", "3", code=1).stderr
+    shell("cluster", "restart", "3")
+    shell("cluster", "restart", "1")
+    assert {node["state"] for node in shell.json("cluster", "status")["nodes"]} == {"running"}
+
+
+def test_a_stopped_cluster_starts_again_with_its_data(shell):
+    shell("topics", "create", "kept", "--partitions", "1")
+    shell("produce", "kept", given="precious\n")
+    assert shell.json("cluster", "stop") == {"stopped": 4, "killed": []}
+    assert {node["state"] for node in shell.json("cluster", "status", code=1)["nodes"]} == {"stopped"}
+    again = shell.json("cluster", "start")
+    assert again["bootstrap"] == shell.started["bootstrap"]
+    shell.started["nodes"] = again["nodes"]
+    assert shell("consume", "kept", "--exit").stdout == "precious\n"
+    shell("cluster", "stop")
