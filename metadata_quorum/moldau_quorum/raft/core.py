@@ -232,6 +232,7 @@ class RaftCore:
             return
         self.leader_id = None
         self._votes = {}
+        self._own_vote_number = None  # a vote for itself that is not durable yet belongs to an election that is over
         epoch = self.epoch + 1
         self.role = Role.PRECANDIDATE if pre_vote else Role.CANDIDATE
         if not pre_vote:
