@@ -24,10 +24,12 @@ from trio.abc import Instrument
 
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, ClusterShape, SimulatedCluster
-from moldau_jepsen.simulation.faults import FaultInjector, FaultKind, plan_faults
+from moldau_jepsen.simulation.disk import CRASHED_TEXT
+from moldau_jepsen.simulation.faults import FaultInjector, FaultKind, Struck, plan_faults
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.observer import ClusterObserver
+from moldau_jepsen.simulation.register import ConfigRegister
 from moldau_jepsen.simulation.world import derive_random, run_world
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
@@ -65,6 +67,10 @@ class RunOptions:
     """Instead of the plan that the seed gives: for shrinking and for regressions."""
     synced: bool | None = None
     """Whether records are synced before they are acknowledged; drawn if None."""
+    struck: Struck | None = None
+    """Which nodes faults strike; drawn if None."""
+    config_changes_per_second: float = 5.0
+    """Changes of the topic's configuration, one after the other: they keep the quorum busy."""
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     check: CheckOptions = field(default_factory=CheckOptions)
 
@@ -145,6 +151,8 @@ class _LogLines(logging.Handler):
             self.lines.append(line)
         if text.startswith("request-failed"):
             error = record.exc_info[1] if record.exc_info else None
+            if isinstance(error, OSError) and CRASHED_TEXT in str(error):
+                return  # the process died in the middle of the request
             self.failures.append(f"{text} {_where(error)}")
 
     @contextlib.contextmanager
@@ -192,7 +200,8 @@ class _Run:
         self.cluster = SimulatedCluster(world, shape)
         self.judge = ClusterInvariants(trio.current_time)
         self.observer = ClusterObserver(self.cluster, self.judge, power_is_safe=self.synced)
-        self.injector = FaultInjector(self.cluster, [CLIENT_HOST], synced=self.synced)
+        struck = draw.choices(list(Struck), weights=(3, 1, 1))[0] if options.struck is None else options.struck
+        self.injector = FaultInjector(self.cluster, [CLIENT_HOST], synced=self.synced, struck=struck)
         if options.faults is not None:
             self.plan: Sequence[PlannedFault] = options.faults
         else:
@@ -201,6 +210,7 @@ class _Run:
         self.logs = logs
         self.history: list[Operation] = []
         self.environment = world.node(CLIENT_HOST).environment
+        self.register = ConfigRegister(self.cluster, self.environment, options.workload.topic)
         self.recorder = Recorder(self.environment.clock, self._record)
         self.violations: list[str] = []
 
@@ -257,6 +267,7 @@ class _Run:
             trace.note("phase", "faults", "synced" if self.synced else "unsynced")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(workload.run)
+                nursery.start_soon(self.register.run, options.config_changes_per_second)
                 self.injector.schedule(self.plan, trio.current_time())
                 await trio.sleep(options.fault_seconds)
                 trace.note("phase", "healing")
@@ -264,11 +275,16 @@ class _Run:
                 await self.cluster.wait_healthy(options.healing_seconds)
                 trace.note("phase", "healthy")
                 workload.stop()
+                self.register.stop()
             trace.note("phase", "final read")
             await workload.final_read(options.reading_seconds)
         except* ClusterNotReadyError as group:
             self.violations = [f"at the end: stuck: {error}" for error in _leaves(group)]
         if self.violations:
+            return
+        lost = self.register.lost()
+        if lost is not None:
+            self.violations = [f"at the end: metadata-lost: {lost}"]
             return
         verdict = check_history(self.history, options.check)
         found = [anomaly for anomaly in verdict.anomalies if not anomaly.allowed]

@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+CRASHED_TEXT = "has crashed"
+"""In the text of every error that a dead process gets."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -425,7 +427,7 @@ class NodeDisk:
     def check(self, path: str) -> VirtualDisk:
         """Raises when the process is dead."""
         if self.frozen:
-            raise OSError(errno.EIO, f"{self._disk.name} has crashed", path)
+            raise OSError(errno.EIO, f"{self._disk.name} {CRASHED_TEXT}", path)
         return self._disk
 
     def now_ms(self) -> int:

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 KIND_PROBABILITY = 0.35
 STRIKES_PER_KIND_MAX = 4
 LENGTH_SECONDS = (0.2, 6.0)
+STORM_PROBABILITY = 0.25
+STORM_STRIKES_PER_KIND_MAX = 15
+STORM_LENGTH_SECONDS = (0.05, 1.5)
+
+
+class Struck(enum.Enum):
+    """Whom the faults of a run strike; drawn per run."""
+
+    ALL = "all"
+    CONTROLLERS = "controllers"
+    BROKERS = "brokers"
 
 
 class FaultKind(enum.Enum):
@@ -71,13 +82,19 @@ class PlannedFault:
 def plan_faults(
     draw: random.Random, duration: float, kinds: Sequence[FaultKind] = tuple(FaultKind)
 ) -> list[PlannedFault]:
-    """Draws the faults of a run of ``duration`` seconds, in the order of their beginnings; at least one."""
+    """Draws the faults of a run of ``duration`` seconds, in the order of their beginnings; at least one.
+
+    Some runs are storms: many short faults, so that one begins before the last has healed.
+    """
+    storm = draw.random() < STORM_PROBABILITY
+    strikes_max = STORM_STRIKES_PER_KIND_MAX if storm else STRIKES_PER_KIND_MAX
+    lengths = STORM_LENGTH_SECONDS if storm else LENGTH_SECONDS
     chosen = [kind for kind in kinds if draw.random() < KIND_PROBABILITY] or [draw.choice(list(kinds))]
     faults: list[PlannedFault] = []
     for kind in chosen:
-        for _ in range(draw.randint(1, STRIKES_PER_KIND_MAX)):
+        for _ in range(draw.randint(1, strikes_max)):
             begin = draw.uniform(0.0, duration * 0.9)
-            length = min(draw.uniform(*LENGTH_SECONDS), duration - begin)
+            length = min(draw.uniform(*lengths), duration - begin)
             faults.append(PlannedFault(kind=kind, begin=begin, end=begin + length, number=len(faults)))
     return sorted(faults, key=lambda fault: (fault.begin, fault.number))
 
@@ -85,12 +102,23 @@ def plan_faults(
 class FaultInjector:
     """Carries faults out. Every method returns what ends the fault."""
 
-    def __init__(self, cluster: SimulatedCluster, client_hosts: Sequence[str], *, synced: bool) -> None:
-        """``synced``: records are synced before they are acknowledged, so brokers may lose power."""
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        client_hosts: Sequence[str],
+        *,
+        synced: bool,
+        struck: Struck = Struck.ALL,
+    ) -> None:
+        """``synced``: records are synced before they are acknowledged, so brokers may lose power.
+
+        ``struck`` says which nodes faults choose from; cuts reach all others all the same.
+        """
         self._cluster = cluster
         self._world = cluster.world
         self._clients = list(client_hosts)
         self._synced = synced
+        self.struck_nodes = struck
         self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
         self.struck = 0
         self.disk_errors: dict[int, None] = {}
@@ -100,7 +128,7 @@ class FaultInjector:
             FaultKind.KILL_LEADER: lambda draw: self._kill([self._leader(draw)]),
             FaultKind.KILL_MANY: lambda draw: self._kill(self._several(draw)),
             FaultKind.CRASH_POINT: self._crash_point,
-            FaultKind.POWER: lambda draw: self._power([draw.choice(self._may_lose_power)]),
+            FaultKind.POWER: lambda draw: self._power(self._one_of(self._may_lose_power, draw)),
             FaultKind.POWER_ALL: lambda draw: self._power(self._may_lose_power),
             FaultKind.RESTART: self._restart,
             FaultKind.CUT: self._cut_node,
@@ -119,12 +147,27 @@ class FaultInjector:
         assert len(self._deeds) == len(FaultKind), "every kind has its deed"
 
     @property
-    def _nodes(self) -> list[int]:
+    def _everybody(self) -> list[int]:
         return [*self._cluster.controller_ids, *self._cluster.broker_ids]
 
     @property
+    def _nodes(self) -> list[int]:
+        match self.struck_nodes:
+            case Struck.CONTROLLERS:
+                return self._cluster.controller_ids
+            case Struck.BROKERS:
+                return self._cluster.broker_ids
+            case Struck.ALL:
+                return self._everybody
+
+    @property
     def _may_lose_power(self) -> list[int]:
-        return self._nodes if self._synced else self._cluster.controller_ids
+        if self._synced:
+            return self._nodes
+        return [] if self.struck_nodes is Struck.BROKERS else self._cluster.controller_ids
+
+    def _one_of(self, nodes: Sequence[int], draw: random.Random) -> list[int]:
+        return [draw.choice(nodes)] if nodes else []
 
     def schedule(self, faults: Sequence[PlannedFault], start: float) -> None:
         """Books the faults on the world's agenda, for virtual times from ``start`` on."""
@@ -155,9 +198,9 @@ class FaultInjector:
     # --- whom
 
     def _leader(self, draw: random.Random) -> int:
-        candidates = self._cluster.leaders()
+        candidates = [] if self.struck_nodes is Struck.CONTROLLERS else self._cluster.leaders()
         active = self._cluster.active_controller()
-        if active is not None and (not candidates or draw.random() < 0.4):
+        if self.struck_nodes is not Struck.BROKERS and active is not None and (not candidates or draw.random() < 0.4):
             return active
         return draw.choice(candidates or self._nodes)
 
@@ -181,7 +224,8 @@ class FaultInjector:
             self._cluster.start(node_id)
 
     def _crash_point(self, draw: random.Random) -> Callable[[], None]:
-        node_id = draw.choice(self._cluster.running or self._nodes)
+        running = [node_id for node_id in self._nodes if self._cluster.machines[node_id].is_running]
+        node_id = draw.choice(running or self._nodes)
         machine = self._cluster.machines[node_id]
         if machine.is_running:
             power = node_id in self._may_lose_power and draw.random() < 0.5
@@ -216,7 +260,7 @@ class FaultInjector:
         return [self._cluster.host(node_id) for node_id in nodes]
 
     def _others(self, host: str, draw: random.Random) -> list[str]:
-        others = [other for other in self._hosts(self._nodes) if other != host]
+        others = [other for other in self._hosts(self._everybody) if other != host]
         return others + (self._clients if draw.random() < 0.5 else [])
 
     def _cut_node(self, draw: random.Random) -> Callable[[], None]:
@@ -244,7 +288,7 @@ class FaultInjector:
         return self._cut(_between(hosts[1 : middle + 1], hosts[middle + 1 :]))
 
     def _cut_link(self, draw: random.Random) -> Callable[[], None]:
-        one, other = draw.sample([*self._hosts(self._nodes), *self._clients], 2)
+        one, other = draw.sample([*self._hosts(self._everybody), *self._clients], 2)
         return self._cut(_between([one], [other]))
 
     def _reset(self, draw: random.Random) -> Callable[[], None]:
