@@ -79,7 +79,7 @@ class TestBroker:
     async def _main(self, environment, previous_epoch: int) -> None:
         voters = self._cluster.voters
         follower = self.follower = MetadataFollower(
-            environment, voters, node_id=self.broker_id, on_delta=self.deltas.append
+            environment, voters, node_id=self.broker_id, on_delta=self.deltas.append, on_voters=self._update_voters
         )
         registration = BrokerRegistration(
             broker_id=self.broker_id,
@@ -103,6 +103,11 @@ class TestBroker:
             await session.wait_unfenced()
             self.started.set()
             await trio.sleep_forever()
+
+    def _update_voters(self, voters) -> None:
+        for listener in (self.session, self.client):
+            if listener is not None:
+                listener.update_voters(voters)
 
 
 class TestCluster:

@@ -159,6 +159,10 @@ class BrokerSession:
             self._client.suggest(controller_id)
             self.wake()  # a new controller should hear of this broker soon, or it fences it
 
+    def update_voters(self, voters: Mapping[int, tuple[str, int]]) -> None:
+        """The controllers have changed; for ``MetadataFollower(on_voters=...)``."""
+        self._client.update_voters(voters)
+
     def wake(self) -> None:
         """Sends the next heartbeat now."""
         self._woken.set()

@@ -76,6 +76,11 @@ def parse_voters(entries: Iterable[str]) -> dict[int, tuple[str, int]]:
     return voters
 
 
+def next_voter(voters: Mapping[int, tuple[str, int]], present: int) -> int:
+    """The voter to try after ``present``, which may have left: the next higher id, around the end."""
+    return min(voters, key=lambda node_id: (node_id <= present, node_id))
+
+
 class ControllerClient:
     """Requests to the active controller, with discovery and retry. Use from one event loop; many requests at a time."""
 
@@ -118,6 +123,19 @@ class ControllerClient:
             self._move_to(controller_id)
         else:
             self._hint = controller_id
+
+    @property
+    def voters(self) -> Mapping[int, tuple[str, int]]:
+        """Host and port of the controllers, by id."""
+        return self._voters
+
+    def update_voters(self, voters: Mapping[int, tuple[str, int]]) -> None:
+        """Takes over a new set of controllers; an empty one is ignored. A connection to one that left is dropped."""
+        if not voters or dict(voters) == self._voters:
+            return
+        self._voters = dict(sorted(voters.items()))
+        if self._target not in self._voters:
+            self._move_to(next(iter(self._voters)))
 
     async def request(
         self, message: Request, response_class: type[R], *, timeout_ms: float, principal: bytes | None = None
@@ -237,8 +255,7 @@ class ControllerClient:
         if hint not in (-1, self._target):
             self._move_to(hint)
             return
-        ids = list(self._voters)
-        self._move_to(ids[(ids.index(self._target) + 1) % len(ids)])
+        self._move_to(next_voter(self._voters, self._target))
 
     def _move_to(self, controller_id: int) -> None:
         self._target = controller_id

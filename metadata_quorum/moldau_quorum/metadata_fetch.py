@@ -7,8 +7,9 @@ committed entries are ever served, so a follower needs no truncation, and may ch
 
     request  = msgpack [1, cluster_id, node_id, next_offset, wait_ms, bytes_max, snapshot_offset, piece]
     response = msgpack [1, error_code, leader_id, leader_epoch, committed_offset, entries,
-                        snapshot_offset, pieces, complete]
+                        snapshot_offset, pieces, complete, voters]
     entry    = msgpack [offset, epoch, command]
+    voter    = msgpack [node_id, host, port]
 
 ``snapshot_offset`` is -1 when no snapshot is meant.
 """
@@ -62,6 +63,8 @@ class MetadataFetchResponse:
     pieces: tuple[bytes, ...] = ()
     complete: bool = False
     """Whether ``pieces`` end the snapshot."""
+    voters: tuple[tuple[int, str, int], ...] = ()
+    """Id, host and port of the voters of the quorum, by id."""
 
 
 def encode_fetch_request(request: MetadataFetchRequest) -> bytes:
@@ -105,19 +108,24 @@ def encode_fetch_response(response: MetadataFetchResponse) -> bytes:
         response.snapshot_offset,
         response.pieces,
         response.complete,
+        response.voters,
     )
     return bytes(msgpack.packb(fields))
 
 
 def decode_fetch_response(body: bytes | memoryview) -> MetadataFetchResponse:
     """Parses a response; raises ``MetadataCorruptError``."""
-    fields = _unpack(body, (int, int, int, int, int, tuple, int, tuple, bool))
+    fields = _unpack(body, (int, int, int, int, int, tuple, int, tuple, bool, tuple))
     entries, pieces = fields[5], fields[7]
     for entry in entries:
         if type(entry) is not tuple or [type(part) for part in entry] != [int, int, bytes]:
             raise MetadataCorruptError("an entry of a metadata fetch response is ill-typed")
     if not all(type(piece) is bytes for piece in pieces):
         raise MetadataCorruptError("a snapshot piece of a metadata fetch response is ill-typed")
+    voters = fields[9]
+    for voter in voters:
+        if type(voter) is not tuple or [type(part) for part in voter] != [int, str, int]:
+            raise MetadataCorruptError("a voter of a metadata fetch response is ill-typed")
     return MetadataFetchResponse(
         error_code=fields[1],
         leader_id=fields[2],
@@ -127,6 +135,7 @@ def decode_fetch_response(body: bytes | memoryview) -> MetadataFetchResponse:
         snapshot_offset=fields[6],
         pieces=pieces,
         complete=fields[8],
+        voters=voters,
     )
 
 

@@ -19,6 +19,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.log import EventLogger
 from moldau.runtime.rpc import RpcConnection
 from moldau.runtime.sync import Signal
+from moldau_quorum.controller_client import next_voter
 from moldau_quorum.image import MetadataDelta, MetadataImage, delta_between
 from moldau_quorum.metadata_fetch import (
     METADATA_FETCH_KEY,
@@ -60,9 +61,11 @@ class MetadataFollower:
         cluster_id: str = "",
         on_delta: Callable[[MetadataDelta], None],
         on_leader: Callable[[int], None] | None = None,
+        on_voters: Callable[[Mapping[int, tuple[str, int]]], None] | None = None,
         connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
     ) -> None:
-        """``on_delta`` gets every non-empty step, ``on_leader`` the active controller's id as answers tell it.
+        """``on_delta`` gets every non-empty step, ``on_leader`` the active controller's id as answers tell it, and
+        ``on_voters`` the controllers whenever they have changed (KIP-853); the follower itself follows such changes.
 
         ``cluster_id``, when not empty, must be that of the controllers.
         """
@@ -72,6 +75,7 @@ class MetadataFollower:
         self._cluster_id = cluster_id
         self._on_delta = on_delta
         self._on_leader = on_leader
+        self._on_voters = on_voters
         self._open = connect or self._open_plain
         self._target = environment.random.choice(list(self._voters))
         self._changed = Signal()
@@ -93,6 +97,8 @@ class MetadataFollower:
         """
         started = False
         while True:
+            if self._target not in self._voters:
+                self._target = next_voter(self._voters, self._target)
             host, port = self._voters[self._target]
             try:
                 with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
@@ -107,8 +113,7 @@ class MetadataFollower:
                     connection.close()
             except (OSError, trio.TooSlowError, ProtocolError, KafkaError, MetadataCorruptError) as error:
                 self._log.debug("metadata-fetch-failed", controller=self._target, error=error)
-                ids = list(self._voters)
-                self._target = ids[(ids.index(self._target) + 1) % len(ids)]
+                self._target = next_voter(self._voters, self._target)
                 await trio.sleep(RETRY_BACKOFF_MS * (0.5 + self._environment.random.random()) / 1000)
 
     async def wait_for_offset(self, offset: int) -> None:
@@ -146,6 +151,11 @@ class MetadataFollower:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")
         if self._on_leader is not None and response.leader_id >= 0:
             self._on_leader(response.leader_id)
+        voters = {node_id: (host, port) for node_id, host, port in response.voters}
+        if voters and voters != self._voters:
+            self._voters = voters
+            if self._on_voters is not None:
+                self._on_voters(voters)
         return response
 
     async def _step(self, connection: RpcConnection) -> None:

@@ -136,4 +136,5 @@ class MetadataService:
             snapshot_offset=snapshot_offset,
             pieces=pieces,
             complete=complete,
+            voters=tuple((node_id, voter.host, voter.port) for node_id, voter in sorted(self._log.voters.items())),
         )

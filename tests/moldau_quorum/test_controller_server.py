@@ -534,6 +534,15 @@ def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
         await eventually(lambda: "after" in joining.running.machine.image.topics_by_name)
         active = await cluster.wait_active()
         assert sorted(active.running.log.voters) == [102, 103, 104]
+        # The broker has heard of the new set, and still finds a controller when only that one is left to lead.
+        broker = cluster.brokers[1]
+        epoch = broker.session.broker_epoch
+        await eventually(lambda: sorted(broker.client.voters) == [102, 103, 104])
+        cluster.controllers[102].kill()
+        response = await broker.client.request(topic("last", factor=1), CreateTopicsResponse, timeout_ms=20_000)
+        assert response.topics[0].error_code == 0
+        await eventually(lambda: "last" in broker.follower.image.topics_by_name)
+        assert (broker.session.broker_epoch, broker.session.fenced) == (epoch, False)
         assert not world.failures
 
     run_world(main, 67)

@@ -59,7 +59,7 @@ from moldau_quorum.image import RESOURCE_BROKER, MetadataImage, delta_between
 from moldau_quorum.records import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.environment import Environment, Listener
@@ -169,6 +169,7 @@ class Broker:
             cluster_id=cluster_id,
             on_delta=self._on_delta,
             on_leader=partial(self._on_controller, controller),
+            on_voters=partial(self._on_voters, controller),
         )
         await nursery.start(follower.run)
         if logs is None:
@@ -417,6 +418,12 @@ class Broker:
         controller.suggest(controller_id)
         if self._session is not None:
             self._session.suggest_controller(controller_id)
+
+    def _on_voters(self, controller: ControllerClient, voters: Mapping[int, tuple[str, int]]) -> None:
+        self._voters = dict(voters)
+        controller.update_voters(voters)
+        if self._session is not None:
+            self._session.update_voters(voters)
 
     def _on_delta(self, delta: MetadataDelta) -> None:
         self.metadata.image = delta.image
