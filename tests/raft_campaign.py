@@ -99,14 +99,14 @@ class Campaign:
             return
         world, draw = self.world, self.random
         active = world.active()
-        if active:
+        leaders = [member for member in world.running() if member.node.core.leader is not None]
+        if leaders and draw.random() < 0.2:
+            world.read(draw.choice(leaders))
+        elif active:
             member = draw.choice(active)
-            if draw.random() < 0.2:
-                world.read(member)
-            else:
-                for _ in range(draw.choice((1, 1, 1, 6))):
-                    if member.node is not None:
-                        world.propose(member, size=draw.choice((0, 20, 300)))
+            for _ in range(draw.choice((1, 1, 1, 6))):
+                if member.node is not None:
+                    world.propose(member, size=draw.choice((0, 20, 300)))
         world.at(draw.expovariate(1 / self.client_ms), self.client)
 
     def nemesis(self):
@@ -237,7 +237,7 @@ def find(seeds, **options):
     for seed in seeds:
         try:
             run_seed(seed, **options)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is a find
             return seed, error
     return None
 
@@ -261,7 +261,7 @@ def main(arguments=None):
     for seed in range(options.first, options.first + options.seeds):
         try:
             world = run_seed(seed)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is a find
             failed.append(seed)
             if not isinstance(error, AssertionError):
                 traceback.print_exc()

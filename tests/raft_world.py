@@ -1,9 +1,8 @@
 """A seeded world of quorum members, without an event loop: one heap of events, virtual time, virtual disks.
 
-Nodes are the production ``RaftNode`` (or another engine with the same face) on ``moldau_jepsen``'s virtual disk. A step
-is one event: a message, a timer, the end of a sync, a step of a snapshot, an action of a client or of the nemesis. After
-each step ``RaftInvariants`` looks at the node that moved. Nothing here decides which faults happen; that is
-``raft_campaign``'s.
+Nodes are the production ``RaftNode`` on the simulation's virtual disk. A step is one event: a message, a timer, the end
+of a sync, a step of a snapshot, an action of a client or of the nemesis. After each step ``RaftInvariants`` looks at
+the node that moved. Nothing here decides which faults happen; that is ``raft_campaign``'s.
 """
 
 from __future__ import annotations
