@@ -1,7 +1,8 @@
 """A small cluster in memory that speaks Kafka's protocol, for tests of the clients on virtual time.
 
-It keeps the rules a client can see (leaders and epochs, idempotence, dense offsets, long polls, the classic group protocol) and
-has switches for faults: errors to answer with, answers to swallow, connections to cut, leaders to move. It replicates nothing.
+It keeps the rules a client can see (leaders and epochs, idempotence, dense offsets, long polls, the classic group
+protocol) and has switches for faults: errors to answer with, answers to swallow, connections to cut, leaders to move.
+It replicates nothing.
 """
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ class FakeCluster:
         self.appended = Signal()
         self.next_producer_id = 1000
         self.rebalance_ms = 50
+        self.rebalance_timeout = 3.0
         self.auto_create = False
         self.max_versions: dict[int, int] = {}
 
@@ -387,7 +389,8 @@ class FakeCluster:
 
         async def wait():
             while group.generation == generation:
-                everybody = set(group.members) <= set(group.joined)
+                is_late = trio.current_time() >= group.deadline + self.rebalance_timeout
+                everybody = set(group.members) <= set(group.joined) or is_late
                 if everybody and trio.current_time() >= group.deadline:
                     self.complete_join(group)
                     break

@@ -14,6 +14,7 @@ from moldau.records import (
     BatchHeader,
     ColumnBuilder,
     ControlRecordType,
+    CorruptRecordError,
     Record,
     check_batch_crc,
     control_record_type,
@@ -39,6 +40,7 @@ class FetchedChunk:
         "_data",
         "_decoded",
         "_decoded_next",
+        "_failure",
         "_header",
         "end_offset",
         "epoch",
@@ -76,6 +78,7 @@ class FetchedChunk:
         self._header: BatchHeader | None = None
         self._decoded: list[Record] = []  # of the batch in progress
         self._decoded_next = 0
+        self._failure: CorruptRecordError | None = None  # found behind records that were handed out first
 
     @property
     def is_empty(self) -> bool:
@@ -83,7 +86,11 @@ class FetchedChunk:
         return self.end_offset == self.offset and not self._decoded
 
     def _next_batch(self) -> tuple[int, BatchHeader] | None:
-        """Returns the next batch that holds records for the application, None at the end."""
+        """Returns the next batch that holds records for the application, None at the end. Raises
+        ``CorruptRecordError``.
+        """
+        if self._failure is not None:
+            raise self._failure
         for at, header in self._batches:
             if header.next_offset <= self.offset:
                 continue
@@ -114,13 +121,20 @@ class FetchedChunk:
         taken: list[Record] = []
         while len(taken) < count:
             if self._decoded_next >= len(self._decoded):
-                found = self._next_batch()
+                try:
+                    found = self._next_batch()
+                    if found is not None:
+                        at, self._header = found
+                        self._decoded = decode_records(self._data, at, self._header, first_offset=self.offset)
+                        self._decoded_next = 0
+                except CorruptRecordError as error:
+                    self._failure = error
+                    if taken:
+                        break
+                    raise
                 if found is None:
                     self.offset = max(self.offset, self.end_offset)
                     break
-                at, self._header = found
-                self._decoded = decode_records(self._data, at, self._header, first_offset=self.offset)
-                self._decoded_next = 0
             header = self._header
             assert header is not None
             self.epoch = header.partition_leader_epoch
@@ -151,12 +165,18 @@ class FetchedChunk:
             self._decoded = []
             self._decoded_next = 0
         while builder.size_bytes < bytes_max:
-            found = self._next_batch()
-            if found is None:
-                self.offset = max(self.offset, self.end_offset)
-                break
-            at, header = found
-            count += decode_columns(builder, self._data, at, header, first_offset=self.offset)
+            try:
+                found = self._next_batch()
+                if found is None:
+                    self.offset = max(self.offset, self.end_offset)
+                    break
+                at, header = found
+                count += decode_columns(builder, self._data, at, header, first_offset=self.offset)
+            except CorruptRecordError as error:
+                self._failure = error
+                if count:
+                    break
+                raise
             self.offset = header.next_offset
             self.epoch = header.partition_leader_epoch
         return count
