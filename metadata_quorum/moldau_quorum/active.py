@@ -21,6 +21,7 @@ from uuid import UUID
 
 import trio
 
+from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -36,6 +37,7 @@ from moldau_quorum.log_engine import LogBusyError, MetadataLog, NotLeaderError, 
 from moldau_quorum.records import (
     ClusterRecord,
     Command,
+    CommandTooLargeError,
     ControllerChangeRecord,
     Endpoint,
     FeatureLevelRecord,
@@ -57,6 +59,10 @@ QUEUE_MAX: Final = 10_000
 """Requests that wait for their decision; more are answered REQUEST_TIMED_OUT, which clients retry after a while."""
 RECORDS_PER_COMMAND_MAX: Final = 50_000
 """Larger decisions (a broker with many leaders dies) become several commands; their records stand each for itself."""
+SPLITTABLE_APIS: Final = frozenset(
+    (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.UNREGISTER_BROKER, ApiKey.ELECT_LEADERS)
+)
+"""Requests whose records may be spread over commands: each record is right by itself, in the order given."""
 REBALANCE_LIMIT: Final = 1_000
 """Leaders that an automatic rebalance moves at a time."""
 STALL_MS: Final = 100.0
@@ -159,6 +165,8 @@ class ActiveController:
             raise NotActiveError
         now_ms = self._environment.clock.monotonic_ms()
         pending = PendingAnswer(request=request, connection=connection, deadline_ms=now_ms + ANSWER_TIMEOUT_MS)
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._touch(request, connection, now_ms)
         if len(self._queue) >= QUEUE_MAX:
             self._refused_busy += 1
             pending.response = error_response(
@@ -361,14 +369,37 @@ class ActiveController:
         context = self._context()
         if isinstance(request, BrokerHeartbeatRequest):
             self._touch(request, pending.connection, context.now_ms)
-        knowledge = Knowledge(image=self._projection, context=context, sessions=self._sessions)
-        result = CHANGES[request.__api_key__](request, knowledge)
-        await self._propose(result.records)
+        response = await self._decide_and_propose(request, context)
         if self._epoch is not None:
-            pending.response = result.response
+            pending.response = response
             pending.proposal = self._last_proposal
-            self._after(request, result.response, pending.connection, context.now_ms)
+            self._after(request, response, pending.connection, context.now_ms)
         pending.decided.set()
+
+    async def _decide_and_propose(self, request: Request, context: Context) -> Response:
+        """Decides and writes; what cannot be decided or written is refused, and nothing has changed."""
+        knowledge = Knowledge(image=self._projection, context=context, sessions=self._sessions)
+        try:
+            result = CHANGES[request.__api_key__](request, knowledge)
+        except AssertionError:
+            raise  # a broken invariant: this node must not go on
+        except Exception as error:  # noqa: BLE001 - decisions are pure, so one that fails has changed nothing
+            self._log.error("decision-failed", exception=error, request=type(request).__name__)
+            return error_response(
+                request, ErrorCode.UNKNOWN_SERVER_ERROR, "the controller could not decide: see its log"
+            )
+        spent_ms = self._environment.clock.monotonic_ms() - context.now_ms
+        if spent_ms > STALL_MS:
+            self._sessions.extend(spent_ms)  # nobody could be heard meanwhile
+        response: Response = result.response
+        if len(result.records) > RECORDS_PER_COMMAND_MAX and request.__api_key__ not in SPLITTABLE_APIS:
+            message = f"the request needs {len(result.records)} records, more than {RECORDS_PER_COMMAND_MAX}: split it"
+            return error_response(request, ErrorCode.POLICY_VIOLATION, message)
+        try:
+            await self._propose(result.records)
+        except CommandTooLargeError as error:
+            return error_response(request, ErrorCode.POLICY_VIOLATION, f"{error}: split the request")
+        return response
 
     def _touch(self, request: BrokerHeartbeatRequest, connection: object | None, now_ms: float) -> None:
         broker = self._projection.brokers.get(request.broker_id)

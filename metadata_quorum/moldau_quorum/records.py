@@ -54,6 +54,10 @@ class MetadataCorruptError(Exception):
     """Bytes that claim to be metadata are damaged, or of a format that this version does not know."""
 
 
+class CommandTooLargeError(Exception):
+    """A command exceeds ``COMMAND_BYTES_MAX``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where a node listens."""
@@ -428,7 +432,7 @@ def encode_command(command: Command) -> bytes:
     """Encodes a command with its checksum.
 
     Raises:
-        ValueError: the result exceeds ``COMMAND_BYTES_MAX``.
+        CommandTooLargeError: the result exceeds ``COMMAND_BYTES_MAX``.
     """
     payload = msgpack.packb(
         (
@@ -440,7 +444,7 @@ def encode_command(command: Command) -> bytes:
         default=_pack_special,
     )
     if len(payload) + _CHECKSUM_BYTES > COMMAND_BYTES_MAX:
-        raise ValueError(f"a metadata command of {len(payload)} bytes exceeds {COMMAND_BYTES_MAX}")
+        raise CommandTooLargeError(f"a metadata command of {len(payload)} bytes exceeds {COMMAND_BYTES_MAX}")
     return bytes(xxhash.xxh3_64_digest(payload) + payload)
 
 

@@ -555,3 +555,60 @@ def test_controller_listeners_that_are_not_plaintext_are_refused() -> None:
             await run_controller(world.node("c101").environment, cluster.config(101))
 
     run_world(main, 71)
+
+
+def test_what_cannot_be_decided_or_written_is_refused_and_the_controller_goes_on(monkeypatch) -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        active = cluster.controllers[101].running.active
+
+        async def ask(request):
+            return await active.answer(active.submit(request, None))
+
+        def fail(request, knowledge):
+            raise KeyError("a bug")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("moldau_quorum.active.CHANGES", {19: fail})
+            response = await ask(topic("t"))
+            assert response.topics[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        with monkeypatch.context() as patched:
+            patched.setattr("moldau_quorum.active.RECORDS_PER_COMMAND_MAX", 3)
+            response = await ask(topic("t", partitions=9))
+            assert response.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+        with monkeypatch.context() as patched:
+            patched.setattr("moldau_quorum.records.COMMAND_BYTES_MAX", 200)
+            response = await ask(topic("t", partitions=90))
+            assert response.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+        image = cluster.controllers[101].running.machine.image
+        assert not image.topics_by_name
+        # A broker's death may be spread over commands: each partition stands for itself.
+        assert (await ask(topic("t", partitions=9))).topics[0].error_code == 0
+        monkeypatch.setattr("moldau_quorum.active.RECORDS_PER_COMMAND_MAX", 3)
+        commands = active.statistics().commands
+        cluster.brokers[2].node.kill()
+        await eventually(lambda: cluster.controllers[101].running.machine.image.brokers[2].fenced)
+        partitions = cluster.controllers[101].running.machine.image.topics_by_name["t"].partitions.values()
+        assert all(2 not in partition.isr for partition in partitions)
+        assert active.statistics().commands - commands > 1
+        assert not world.failures
+
+    run_world(main, 73)
+
+
+def test_a_full_queue_pushes_back(monkeypatch) -> None:
+    monkeypatch.setattr("moldau_quorum.active.QUEUE_MAX", 2)
+
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        active = cluster.controllers[101].running.active
+        pending = [active.submit(topic(f"t{number}", factor=1), None) for number in range(4)]
+        codes = [(await active.answer(entry)).topics[0].error_code for entry in pending]
+        assert codes == [0, 0, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT]
+        assert active.statistics().refused_busy == 2
+
+    run_world(main, 79)

@@ -63,8 +63,8 @@ class Settings:
     leader_imbalance_check_interval_ms: float = 300_000.0
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
-    partitions_per_topic_max: int = 100_000
-    partitions_per_request_max: int = 100_000
+    partitions_per_topic_max: int = 40_000
+    partitions_per_request_max: int = 40_000
     """New partitions that one request may ask for."""
 
     @staticmethod
