@@ -109,15 +109,15 @@ def _encode_lines(lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in (str(_VERSION), str(len(lines)), *lines)).encode()
 
 
-def _decode_lines(path: str, content: bytes, columns: int) -> list[list[str]]:
-    """Rows of a checkpoint file; raises ``CorruptLogFileError`` at the first byte that is not as the format demands."""
+def _decode_lines(path: str, content: bytes, columns: int) -> list[tuple[int, list[str]]]:
+    """Rows of a checkpoint file, each with its position; raises ``CorruptLogFileError`` at the first byte that is not as the format demands."""
     if content and not content.endswith(b"\n"):
         raise CorruptLogFileError(path, len(content), "the last line has no end")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CorruptLogFileError(path, error.start, "not UTF-8") from error
-    rows: list[list[str]] = []
+    rows: list[tuple[int, list[str]]] = []
     position = 0
     expected = -1
     for number, line in enumerate(text.split("\n")[:-1]):
@@ -131,17 +131,17 @@ def _decode_lines(path: str, content: bytes, columns: int) -> list[list[str]]:
             fields = line.split(" ")
             if len(fields) != columns:
                 raise CorruptLogFileError(path, position, f"expected {columns} columns, found {line!r}")
-            rows.append(fields)
+            rows.append((position, fields))
         position += len(line.encode()) + 1
     if expected != len(rows):
         raise CorruptLogFileError(path, position, f"expected {expected} lines, found {len(rows)}")
     return rows
 
 
-def _number(path: str, text: str) -> int:
+def _number(path: str, position: int, text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
-        raise CorruptLogFileError(path, 0, f"expected a number, found {text!r}")
+        raise CorruptLogFileError(path, position, f"expected a number, found {text!r}")
     return int(text)
 
 
@@ -153,11 +153,11 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 def decode_offsets(path: str, content: bytes) -> dict[TopicPartition, int]:
     """Reads an offset checkpoint; raises ``CorruptLogFileError``."""
     offsets: dict[TopicPartition, int] = {}
-    for topic, partition, offset in _decode_lines(path, content, 3):
-        value = _number(path, offset)
+    for position, (topic, partition, offset) in _decode_lines(path, content, 3):
+        value = _number(path, position, offset)
         if value < 0:
-            raise CorruptLogFileError(path, 0, f"offset {value} of {topic}-{partition} is negative")
-        offsets[TopicPartition(topic, _number(path, partition))] = value
+            raise CorruptLogFileError(path, position, f"offset {value} of {topic}-{partition} is negative")
+        offsets[TopicPartition(topic, _number(path, position, partition))] = value
     return offsets
 
 
@@ -176,14 +176,16 @@ def encode_epochs(entries: Iterable[EpochEntry]) -> bytes:
 def decode_epochs(path: str, content: bytes) -> list[EpochEntry]:
     """Reads a leader epoch checkpoint; raises ``CorruptLogFileError`` also where epochs or offsets do not rise."""
     entries: list[EpochEntry] = []
-    for epoch_text, offset_text in _decode_lines(path, content, 2):
-        entry = EpochEntry(leader_epoch=_number(path, epoch_text), start_offset=_number(path, offset_text))
+    for position, (epoch_text, offset_text) in _decode_lines(path, content, 2):
+        entry = EpochEntry(
+            leader_epoch=_number(path, position, epoch_text), start_offset=_number(path, position, offset_text)
+        )
         if entry.leader_epoch < 0 or entry.start_offset < 0:
-            raise CorruptLogFileError(path, 0, f"negative entry {entry}")
+            raise CorruptLogFileError(path, position, f"negative entry {entry}")
         if entries and (
             entry.leader_epoch <= entries[-1].leader_epoch or entry.start_offset <= entries[-1].start_offset
         ):
-            raise CorruptLogFileError(path, 0, f"{entry} does not rise above {entries[-1]}")
+            raise CorruptLogFileError(path, position, f"{entry} does not rise above {entries[-1]}")
         entries.append(entry)
     return entries
 

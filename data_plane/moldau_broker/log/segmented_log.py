@@ -271,7 +271,8 @@ class SegmentedLog:
     def reload_producer_state(self, end_offset: int) -> None:
         """Rebuilds the producer state as of ``end_offset`` from the newest good snapshot and the batches after it.
 
-        Snapshots above ``end_offset`` or below the first segment are removed, they describe what is no more. Raises ``OSError``.
+        Snapshots above ``end_offset`` or below the first segment are removed, they describe what is no more. Raises
+        ``OSError``.
         """
         state = self.producer_state
         state.reset(self._bases[0])
