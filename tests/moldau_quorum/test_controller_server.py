@@ -25,6 +25,7 @@ from moldau.protocol.messages.describe_quorum import (
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.runtime.config import ConfigError
 from moldau.runtime.environment import OpenMode
+from moldau.runtime.metrics import Registry
 from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.simulation.world import run_world
 from moldau_quorum import metadata_service
@@ -36,6 +37,7 @@ from moldau_quorum.broker_session import (
     DuplicateBrokerError,
 )
 from moldau_quorum.leadership_transfer import transfer_leadership
+from moldau_quorum.metrics import register_metrics
 from moldau_quorum.node_directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.records import Endpoint
 from moldau_quorum.server import run_controller
@@ -612,3 +614,32 @@ def test_a_full_queue_pushes_back(monkeypatch) -> None:
         assert active.statistics().refused_busy == 2
 
     run_world(main, 79)
+
+
+def test_metrics_tell_of_brokers_partitions_and_the_quorum() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        await create(cluster.client(), topic("t", partitions=6))
+        active = await cluster.wait_active()
+        registry = Registry()
+        register_metrics(registry, active.running)
+
+        def value(name: str) -> float:
+            (line,) = [line for line in registry.expose().splitlines() if line.startswith(name + " ")]
+            return float(line.split()[1])
+
+        prefix = "kafka_controller_kafkacontroller_"
+        assert value(prefix + "activecontrollercount") == 1
+        assert value(prefix + "globalpartitioncount") == 6
+        assert value(prefix + "preferredreplicaimbalancecount") == 0
+        assert value("kafka_server_raft_metrics_current_leader") == active.node_id
+        assert value("kafka_server_raft_metrics_number_of_voters") == 3
+        cluster.brokers[2].node.kill()
+        await eventually(lambda: value(prefix + "fencedbrokercount") == 1)
+        assert value(prefix + "activebrokercount") == 2
+        assert value(prefix + "offlinepartitionscount") == 0
+        assert value(prefix + "preferredreplicaimbalancecount") == 2
+
+    run_world(main, 83)
