@@ -81,6 +81,7 @@ class ProducerBatch:
         "reserved_bytes",
         "retry_at_ms",
         "waiter",
+        "write",
     )
 
     def __init__(self, partition: TopicPartition, builder: BatchBuilder, now_ms: float, reserved_bytes: int) -> None:
@@ -104,6 +105,7 @@ class ProducerBatch:
         self.append_timestamp = -1
         self.error: KafkaError | None = None
         self.waiter: Wakeable | None = None
+        self.write = builder.writer.append  # the hot path of ``send``
 
     def __repr__(self) -> str:
         return (
@@ -253,9 +255,21 @@ class Accumulator:
         if batches:
             batch = batches[-1]
             if batch.data is None:
-                index = batch.builder.append(timestamp, key, value, headers)
-                if index is not None:
+                index = batch.write(timestamp, key, value, headers, self.limits.batch_size)
+                if index >= 0:
                     return batch, index, batch.builder.is_full
+        return self.append_new(queue, timestamp, key, value, headers, now_ms)
+
+    def append_new(
+        self,
+        queue: PartitionQueue,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        now_ms: float,
+    ) -> tuple[ProducerBatch, int, bool] | None:
+        """Begins a new batch with a record; otherwise as ``append``."""
         limits = self.limits
         reserved = max(limits.batch_size, record_size_bound(key, value, headers))
         if self.memory_used + reserved > limits.buffer_memory and self.memory_used:
@@ -268,10 +282,10 @@ class Accumulator:
             initial_capacity=queue.last_size,
         )
         batch = ProducerBatch(queue.partition, builder, now_ms, reserved)
-        index = builder.append(timestamp, key, value, headers)
+        index = batch.write(timestamp, key, value, headers, limits.batch_size)
         assert index == 0, "the first record of a batch always fits"
         queue.last_size = max(queue.last_size, builder.size_bytes)
-        batches.append(batch)
+        queue.batches.append(batch)
         self.incomplete[batch] = None
         self.memory_used += reserved
         return batch, 0, True

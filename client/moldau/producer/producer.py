@@ -107,6 +107,7 @@ class Producer:
         self._partitioner = partitioner
         self._limits = limits_of(self._config)
         self._record_bytes_max = min(self._limits.request_size_max, self._limits.buffer_memory)
+        self._batch_size = self._limits.batch_size
         self._max_block_ms = self._config.get_int("max.block.ms")
         self._ignores_keys = self._config.get_bool("partitioner.ignore.keys")
         self._is_adaptive = self._config.get_bool("partitioner.adaptive.partitioning.enable")
@@ -260,7 +261,9 @@ class Producer:
         Raises as ``send``, and ``LookupError`` while the topic's metadata is not here (await ``partitions_for`` first),
         ``BufferExhaustedError`` when ``buffer.memory`` is full.
         """
-        client, sender = self._opened()
+        client, sender = self._client, self._sender
+        if client is None or sender is None:
+            raise RuntimeError("the producer is not open; use it as `async with Producer(...) as producer`")
         if self._is_closed:
             raise RuntimeError("the producer is closed")
         if sender.fatal_error is not None:
@@ -288,10 +291,17 @@ class Producer:
         if size + 128 > self._record_bytes_max or headers:
             headers = list(headers)
             self._check_size(key, value, headers)
-        appended = self._accumulator.append(queue, timestamp, key, value, headers, client.now_ms)
-        if appended is None:
-            raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
-        batch, index, is_news = appended
+        batch = queue.batches[-1] if queue.batches else None
+        index = -1
+        if batch is not None and batch.data is None:
+            index = batch.write(timestamp, key, value, headers, self._batch_size)
+        if batch is None or index < 0:
+            appended = self._accumulator.append_new(queue, timestamp, key, value, headers, client.now_ms)
+            if appended is None:
+                raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
+            batch, index, is_news = appended
+        else:
+            is_news = batch.builder.is_full
         if keyless is not None:
             keyless.appended(size + 16, began_batch=index == 0, is_full=is_news and index > 0)
             state.sent += 1

@@ -37,7 +37,7 @@ from moldau.records.errors import CorruptRecordError, InvalidRecordError, Unsupp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from moldau.records.codec import ColumnBuilder, Record
+    from moldau.records.codec import ColumnBuilder, Record, RecordWriter
 
 Buffer = bytes | bytearray | memoryview
 MutableBuffer = bytearray | memoryview
@@ -428,6 +428,11 @@ class BatchBuilder:
     def size_bytes(self) -> int:
         """Bytes of header and records so far, uncompressed."""
         return self._writer.size
+
+    @property
+    def writer(self) -> RecordWriter:
+        """What takes the records; for hot loops that pass ``size_limit`` themselves."""
+        return self._writer
 
     @property
     def is_full(self) -> bool:
