@@ -29,6 +29,7 @@ QUICK = {
     "broker.session.timeout.ms": "3000",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
 }
 
 
@@ -38,11 +39,12 @@ def batch(*values: bytes, timestamp: int = 1_000, **fields) -> bytes:
 
 
 def values_of(records) -> list[bytes]:
-    """The values of all whole batches."""
+    """The values of all whole batches, without markers of transactions."""
     data = memoryview(records or b"")
     return [
         bytes(record.value)
         for position, header in iterate_batches(data)
+        if not header.is_control
         for record in decode_records(data, position, header)
     ]
 
@@ -205,6 +207,8 @@ class Cluster:
             "controller.quorum.voters": self.voters,
             "log.dirs": "/data",
             "offsets.topic.replication.factor": str(min(3, len(self.broker_ids))),
+            "transaction.state.log.replication.factor": str(min(3, len(self.broker_ids))),
+            "transaction.state.log.min.isr": str(min(2, len(self.broker_ids))),
             **self.settings,
             **{key.replace("_", "."): value for key, value in more.items()},
         }

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from moldau.protocol.messages.api_versions import (
@@ -32,7 +34,9 @@ from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -42,17 +46,20 @@ from moldau.protocol.messages.leave_group import LeaveGroupRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.list_offsets import ListOffsetsRequest
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.messages.list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.completion import Completion
-from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers
+from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers, transactions
 
 if TYPE_CHECKING:
     from moldau_broker.server.context import BrokerContext, Call
@@ -130,7 +137,14 @@ BASE_APIS: tuple[ServedApi, ...] = (
     served(DescribeGroupsRequest, groups.handle_group_request),
     served(ListGroupsRequest, groups.handle_group_request),
     served(DeleteGroupsRequest, groups.handle_group_request),
-    served(InitProducerIdRequest, producers.handle_init_producer_id, last=5),
+    served(InitProducerIdRequest, transactions.handle_init, last=5),
+    served(AddPartitionsToTxnRequest, transactions.handle_transaction_request),
+    served(AddOffsetsToTxnRequest, transactions.handle_transaction_request),
+    served(EndTxnRequest, transactions.handle_transaction_request, last=4),
+    served(WriteTxnMarkersRequest, transactions.handle_write_txn_markers, last=1),
+    served(TxnOffsetCommitRequest, groups.handle_group_request, last=4),
+    served(DescribeTransactionsRequest, transactions.handle_transaction_request),
+    served(ListTransactionsRequest, transactions.handle_transaction_request, last=1),
     served(OffsetForLeaderEpochRequest, offsets.handle_offset_for_leader_epoch),
     served(DescribeConfigsRequest, configs.handle_describe_configs),
     served(AlterConfigsRequest, forwarded.handle_alter_configs),

@@ -31,6 +31,8 @@ from moldau.runtime.server import ServerLimits, serve
 from moldau.runtime.sync import ByteBudget
 from moldau_broker.coordinator.group_config import GroupConfig
 from moldau_broker.coordinator.shell import GroupCoordinator
+from moldau_broker.coordinator.transaction_config import TransactionConfig
+from moldau_broker.coordinator.transaction_shell import TransactionCoordinator
 from moldau_broker.log.checkpoint import decode_meta_properties, read_file
 from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
@@ -46,7 +48,8 @@ from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
 from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
 from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings, TopicSettings
-from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TopicCreation
+from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCreation
+from moldau_broker.server.transactions import Peers, TransactionMarkers, TransactionVerifier
 from moldau_quorum.broker_session import (
     BrokerRegistration,
     BrokerSession,
@@ -106,6 +109,7 @@ class Broker:
         self._context: BrokerContext | None = None
         self._session: BrokerSession | None = None
         self._fetchers: ReplicaFetchers | None = None
+        self._peers: Peers | None = None
         self.addresses: dict[str, tuple[str, int]] = {}
         """Host and real port of each listener, by name; known once the broker has started."""
 
@@ -151,6 +155,8 @@ class Broker:
                 nursery.cancel_scope.cancel()
             await self._close_logs(logs)
         finally:
+            if self._peers is not None:
+                self._peers.close()
             for _, listener in self._listeners:
                 listener.close()
             if self._logs is not None:
@@ -296,6 +302,32 @@ class Broker:
         )
         replicas.connect(self._fetchers)
         self.metadata.is_suspect = self._fetchers.is_suspect
+        producer_ids = ProducerIds(self.broker_id, controller, lambda: self.broker_epoch)
+        topics = ImageTopicNames(self.metadata)
+        self._peers = Peers(environment, self.broker_id, self.metadata)
+        markers = TransactionMarkers(self.broker_id, self.metadata, replicas, self._peers)
+        verifier = TransactionVerifier(self.broker_id, self.metadata, self._peers)
+        groups = GroupCoordinator(
+            environment=environment,
+            log=InternalTopicLog(OFFSETS_TOPIC, replicas),
+            topics=topics,
+            config=GroupConfig.of(config),
+            partition_count=lambda: self._partition_count(OFFSETS_TOPIC),
+            logger=EventLogger("moldau.broker.groups", node=self.broker_id),
+        )
+        transactions = TransactionCoordinator(
+            environment=environment,
+            log=InternalTopicLog(TRANSACTIONS_TOPIC, replicas),
+            topics=topics,
+            markers=markers,
+            producer_ids=producer_ids,
+            config=TransactionConfig.of(config),
+            partition_count=lambda: self._partition_count(TRANSACTIONS_TOPIC),
+            offsets_partition_count=lambda: self._partition_count(OFFSETS_TOPIC),
+            logger=EventLogger("moldau.broker.transactions", node=self.broker_id),
+        )
+        markers.connect(groups)
+        verifier.connect(transactions)
         self._context = BrokerContext(
             environment=environment,
             config=config,
@@ -308,31 +340,32 @@ class Broker:
             logs=logs,
             replicas=replicas,
             sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
-            producer_ids=ProducerIds(self.broker_id, controller, lambda: self.broker_epoch),
+            producer_ids=producer_ids,
             topic_creation=TopicCreation(controller, follower, self.broker_id),
-            groups=GroupCoordinator(
-                environment=environment,
-                log=InternalTopicLog(OFFSETS_TOPIC, clock, replicas),
-                topics=ImageTopicNames(self.metadata),
-                config=GroupConfig.of(config),
-                partition_count=self._offsets_partitions,
-                logger=EventLogger("moldau.broker.groups", node=self.broker_id),
-            ),
+            groups=groups,
+            transactions=transactions,
+            markers=markers,
+            verifier=verifier,
         )
         replicas.leadership_listeners.append(self._leadership_changed)
 
-    def _offsets_partitions(self) -> int:
-        topic = self.metadata.image.topics_by_name.get(OFFSETS_TOPIC)
+    def _partition_count(self, topic_name: str) -> int:
+        topic = self.metadata.image.topics_by_name.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
     def _leadership_changed(self, partition: Partition, leads: bool) -> None:
-        if partition.key.topic != OFFSETS_TOPIC:
+        coordinator: GroupCoordinator | TransactionCoordinator
+        if partition.key.topic == OFFSETS_TOPIC:
+            coordinator = self.context.groups
+        elif partition.key.topic == TRANSACTIONS_TOPIC:
+            coordinator = self.context.transactions
+        else:
             return
         leader_epoch = partition.replica.state.leader_epoch
         if leads:
-            self.context.groups.become_leader(partition.key.partition, leader_epoch)
+            coordinator.become_leader(partition.key.partition, leader_epoch)
         else:
-            self.context.groups.resign(partition.key.partition, leader_epoch)
+            coordinator.resign(partition.key.partition, leader_epoch)
 
     def _topic_settings(self, topic: str) -> TopicSettings:
         config = topic_config(self.context.config, self.metadata.image.topic_config(topic))
@@ -345,6 +378,7 @@ class Broker:
         replicas = self.context.replicas
         await nursery.start(self._fetchers.run)
         await nursery.start(self.context.groups.run)
+        await nursery.start(self.context.transactions.run)
         nursery.start_soon(replicas.produces.run)
         nursery.start_soon(replicas.fetches.run)
         nursery.start_soon(self._isr.run, replicas)

@@ -27,7 +27,7 @@ from moldau_broker.server.apis import api_versions
 from moldau_broker.server.context import Call
 from moldau_broker.server.fetch import FetchOperation, FetchQuery, FetchService
 from moldau_broker.server.metadata_cache import ListenerHints
-from moldau_broker.server.produce import ProduceService
+from moldau_broker.server.produce import ProduceService, VerifiedProduce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +45,8 @@ _KEY_VERSION = struct.Struct(">hh").unpack_from
 _PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
 _FETCH_FIRST, _FETCH_LAST = 4, 18
 _TOPIC_IDS = 13
+HELD_MAX = 16
+"""Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
 HANDLER_TIMEOUT_MS = 600_000.0
 """No handler waits longer than this, whatever its request says (JoinGroup waits longest)."""
 
@@ -65,7 +67,13 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
     return ListenerServices(
         context,
         listener_name,
-        ProduceService(context.environment.clock, context.replicas, hints),
+        ProduceService(
+            context.environment.clock,
+            context.replicas,
+            hints,
+            context.verifier,
+            verifies=context.config.get_bool("transaction.partition.verification.enable"),
+        ),
         FetchService(
             context.replicas,
             hints,
@@ -115,11 +123,12 @@ class CompletionAnswer:
 class BrokerConnection:
     """Serves one connection; see ``moldau.runtime.server.ConnectionHandler``."""
 
-    __slots__ = ("_client_host", "_services", "_touched", "_waiting")
+    __slots__ = ("_client_host", "_held", "_services", "_touched", "_waiting")
 
     def __init__(self, services: ListenerServices, connection: Connection) -> None:
         self._services = services
         self._client_host = connection.peer_address[0]
+        self._held = 0  # transactional produces that wait for their coordinator's word
         self._touched: dict[Partition, int] = {}  # staged into since the last flush, with their failures before
         self._waiting: dict[Operation, None] = {}  # operations of this connection that may still be in a purgatory
 
@@ -174,11 +183,19 @@ class BrokerConnection:
     def _produce(self, frame: memoryview, version: int) -> Answer:
         header = decode_request_header(frame)
         answer, operation = self._services.produce.handle(
-            frame, header.body_offset, version, header.correlation_id, self._touched
+            frame, header.body_offset, version, header.correlation_id, self._touched, held=self._held > 0
         )
+        if isinstance(answer, VerifiedProduce):
+            if self._held >= HELD_MAX:
+                raise CloseConnection(f"{HELD_MAX} transactional requests wait for their coordinator already")
+            self._held += 1
+            answer.on_done = self._released
         if operation is not None:
             self._remember(operation)
         return answer
+
+    def _released(self) -> None:
+        self._held -= 1
 
     def _fetch(self, frame: memoryview, version: int) -> Answer:
         services = self._services

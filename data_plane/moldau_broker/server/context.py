@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.environment import Environment
     from moldau_broker.coordinator.shell import GroupCoordinator
+    from moldau_broker.coordinator.transaction_shell import TransactionCoordinator
     from moldau_broker.log.manager import LogManager
     from moldau_broker.replication.fetch_session import FetchSessionCache
     from moldau_broker.server.metadata_cache import MetadataCache
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.producer_ids import ProducerIds
     from moldau_broker.server.replica_manager import ReplicaManager
     from moldau_broker.server.topic_creation import TopicCreation
+    from moldau_broker.server.transactions import TransactionMarkers, TransactionVerifier
     from moldau_quorum.broker_session import ControllerClient, MetadataFollower
 
 
@@ -52,6 +54,9 @@ class BrokerContext:
     producer_ids: ProducerIds
     topic_creation: TopicCreation
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: TransactionMarkers
+    verifier: TransactionVerifier
 
     def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition:
         """The local replica of a partition that is led here.

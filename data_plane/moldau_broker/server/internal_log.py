@@ -12,26 +12,21 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import iterate_batches
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin
-from moldau_broker.server.delayed import ProduceOperation, ProduceWait
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.runtime.environment import Buffer, Clock
+    from moldau.runtime.environment import Buffer
     from moldau_broker.server.metadata_cache import MetadataCache
     from moldau_broker.server.partition import Partition
     from moldau_broker.server.replica_manager import ReplicaManager
-
-_WAIT_MS = 600_000.0
-"""How long one stay in the purgatory lasts; a wait goes through as many as it needs."""
 
 
 class InternalTopicLog:
     """The partitions of one internal topic that are led here."""
 
-    def __init__(self, topic: str, clock: Clock, replicas: ReplicaManager) -> None:
+    def __init__(self, topic: str, replicas: ReplicaManager) -> None:
         self._topic = topic
-        self._clock = clock
         self._replicas = replicas
 
     def _led(self, partition: int, leader_epoch: int) -> Partition:
@@ -54,17 +49,7 @@ class InternalTopicLog:
 
         raises ``KafkaError`` when leadership ends first.
         """
-        replicas = self._replicas
-        while True:
-            found = self._led(partition, leader_epoch)
-            if found.replica.high_watermark >= end_offset:
-                return
-            operation = ProduceOperation({found: ProduceWait(leader_epoch, end_offset, 0)}, lambda _: ())
-            delayed = replicas.produces.watch(operation, (found,), self._clock.monotonic_ms() + _WAIT_MS)
-            try:
-                await operation.wait_finished()
-            finally:
-                replicas.produces.abandon(delayed)
+        await self._replicas.wait_committed(self._led(partition, leader_epoch), leader_epoch, end_offset)
 
     def log_start_offset(self, partition: int, leader_epoch: int) -> int:
         """First offset of the log."""

@@ -8,6 +8,8 @@ request's timeout.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -18,45 +20,80 @@ from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.delayed import ProduceOperation, ProduceWait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from moldau.protocol.hot import NodeEndpointResult
+    from moldau.protocol.hot import NodeEndpointResult, ProduceRequestView
     from moldau.runtime.environment import Clock
     from moldau.runtime.server import Answer, ResponsePart
     from moldau_broker.server.fetch import Hints
     from moldau_broker.server.partition import Partition
     from moldau_broker.server.replica_manager import ReplicaManager
+    from moldau_broker.server.transactions import TransactionVerifier
 
 _TOPIC_IDS = 13
 _LEADER_HINTS = 10
 _TRANSACTIONAL_FLAG = 0x10
 _ATTRIBUTES_LOW_BYTE = 22  # of a batch
+_PRODUCER = struct.Struct(">qh").unpack_from  # producer id and epoch
+_PRODUCER_AT, _PRODUCER_END = 43, 53
 TIMEOUT_MS_MAX = 15 * 60_000.0
 """A produce waits no longer than this, whatever it asks for."""
 
 Results = list[tuple[bytes, list[ProducePartitionResult]]]
+Answered = tuple[ErrorCode, int]
+"""What the coordinator said of a partition, and how many markers the partition had seen when it was asked."""
+Verified = Mapping[tuple[bytes, int], Answered]
 
 
 class ProduceService:
     """Serves Produce for one broker."""
 
-    __slots__ = ("_clock", "_hints", "_replicas")
+    __slots__ = ("_clock", "_hints", "_replicas", "_verifier", "_verifies")
 
-    def __init__(self, clock: Clock, replicas: ReplicaManager, hints: Hints) -> None:
+    def __init__(
+        self, clock: Clock, replicas: ReplicaManager, hints: Hints, verifier: TransactionVerifier, *, verifies: bool
+    ) -> None:
+        """``verifies``: the first batch of a transaction in a partition needs the coordinator's word (KIP-890)."""
         self._clock = clock
+        self._verifier = verifier
+        self._verifies = verifies
         self._replicas = replicas
         self._hints = hints
 
     def handle(
-        self, frame: memoryview, position: int, version: int, correlation_id: int, touched: dict[Partition, int]
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        touched: dict[Partition, int],
+        *,
+        held: bool = False,
     ) -> tuple[Answer, ProduceOperation | None]:
-        """Stages the batches of one request.
+        """Stages the batches of one request, or holds it until its transaction is verified (``VerifiedProduce``).
 
+        ``held``: an earlier transactional request of the connection waits, so this one must too.
         ``touched`` gets each partition that was staged into, with its failure count before: the connection compares it
         after the flush. Raises ``DecodeError`` for bytes that are no such request, ``CloseConnection`` where acks=0
         leaves no other way to tell of an error.
         """
         request = read_produce_request(frame, position, version)
+        if request.transactional_id is not None and (held or self._unverified(request, version)):
+            return VerifiedProduce(self, bytes(frame), position, version, correlation_id), None
+        return self.append(request, version, correlation_id, touched, {})
+
+    def append(
+        self,
+        request: ProduceRequestView,
+        version: int,
+        correlation_id: int,
+        touched: dict[Partition, int],
+        verified: Verified,
+    ) -> tuple[Answer, ProduceOperation | None]:
+        """Stages the batches of a request.
+
+        ``verified`` says what the coordinator said of partitions, where it was asked.
+        """
         acks = request.acks
         if acks not in (-1, 0, 1):
             results: Results = [
@@ -81,7 +118,9 @@ class ProduceService:
                 if partition is None:
                     result = self._absent(topic, index, version)
                 else:
-                    result, required_offset = self._append(partition, topic, index, records, acks, version, touched)
+                    result, required_offset = self._append(
+                        partition, topic, index, records, acks, version, touched, verified
+                    )
                     if acks == -1 and required_offset >= 0:
                         wait = waiting.get(partition)
                         if wait is None:
@@ -130,11 +169,13 @@ class ProduceService:
         acks: int,
         version: int,
         touched: dict[Partition, int],
+        verified: Verified,
     ) -> tuple[ProducePartitionResult, int]:
         """Stages one batch; returns its result and the offset (exclusive) that must be committed, -1 after an error."""
         if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-            message = "no transaction of this producer includes the partition"
-            return ProducePartitionResult(index, ErrorCode.INVALID_TXN_STATE, error_message=message), -1
+            error = self._transaction_error(partition, records, verified.get((topic, index)))
+            if error is not ErrorCode.NONE:
+                return ProducePartitionResult(index, error), -1
         touched.setdefault(partition, partition.staged_failures)
         try:
             info = self._replicas.stage(partition, records, acks)
@@ -152,6 +193,71 @@ class ProduceService:
             ProducePartitionResult(index, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset),
             info.next_offset,
         )
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    def _transaction_error(self, partition: Partition, records: memoryview, answer: Answered | None) -> ErrorCode:
+        """Whether a transactional batch may be appended: its transaction is open here, or includes the partition."""
+        if len(records) < _PRODUCER_END:
+            return ErrorCode.CORRUPT_MESSAGE
+        if partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
+            return ErrorCode.NONE
+        if answer is None:
+            return ErrorCode.NONE if not self._verifies else ErrorCode.INVALID_TXN_STATE
+        error, markers = answer
+        if error is ErrorCode.NONE and markers != partition.marker_count:
+            return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile: ask again whether it was this one
+        return error
+
+    def _unverified(self, request: ProduceRequestView, version: int) -> list[tuple[bytes, int, Partition, int, int]]:
+        """Topic, index, partition, producer id and epoch of the batches that would open a transaction here."""
+        if not self._verifies:
+            return []
+        lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
+        found: list[tuple[bytes, int, Partition, int, int]] = []
+        for topic, partitions in request.topics:
+            for index, records in partitions:
+                partition = lookup.get((topic, index))
+                if partition is None or len(records) < _PRODUCER_END or not partition.is_leader:
+                    continue
+                if records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
+                    producer_id, producer_epoch = _PRODUCER(records, _PRODUCER_AT)
+                    if not partition.log.has_ongoing_transaction(producer_id, producer_epoch):
+                        found.append((topic, index, partition, producer_id, producer_epoch))
+        return found
+
+    async def verify(self, request: ProduceRequestView, version: int) -> Verified:
+        """Asks the coordinator about all batches of a request that would open a transaction here."""
+        unverified = self._unverified(request, version)
+        if not unverified:
+            return {}
+        assert request.transactional_id is not None
+        markers = {(topic, index): partition.marker_count for topic, index, partition, _, _ in unverified}
+        _, _, _, producer_id, producer_epoch = unverified[0]
+        codes = await self._verifier.verify(
+            request.transactional_id,
+            producer_id,
+            producer_epoch,
+            [(partition.key.topic, partition.key.partition) for _, _, partition, _, _ in unverified],
+        )
+        return {
+            (topic, index): (codes[partition.key.topic, partition.key.partition], markers[topic, index])
+            for topic, index, partition, _, _ in unverified
+        }
+
+    def flush(self, touched: dict[Partition, int]) -> None:
+        """Writes what was staged. Raises ``CloseConnection`` where a disk failed below it: an answer that promises an
+        append must not leave."""
+        self._replicas.flush()
+        for partition, failures in touched.items():
+            if partition.staged_failures != failures:
+                raise CloseConnection(f"the log of {partition.key} could not be written")
+
+    def abandon(self, operation: ProduceOperation) -> None:
+        """Nobody waits for the answer any more."""
+        self._replicas.abandon_produce(operation)
+
+    # --- answers ---------------------------------------------------------------------------------------------------
 
     def _not_leader(self, topic: bytes, index: int, version: int) -> ProducePartitionResult:
         if version >= _LEADER_HINTS:
@@ -189,6 +295,42 @@ class ProduceService:
                         if endpoint is not None:
                             endpoints[result.leader_id] = endpoint
         return write_produce_response(version, correlation_id, results, 0, tuple(endpoints.values()))
+
+
+class VerifiedProduce:
+    """A transactional produce that waits for the coordinator's word before it is appended.
+
+    It runs when the answers before it have left. As long as one is under way, later transactional requests of the
+    connection are held likewise, so that the batches of a producer keep their order.
+    """
+
+    __slots__ = ("_correlation_id", "_frame", "_position", "_service", "_version", "on_done")
+
+    def __init__(self, service: ProduceService, frame: bytes, position: int, version: int, correlation_id: int) -> None:
+        self._service = service
+        self._frame = frame
+        self._position = position
+        self._version = version
+        self._correlation_id = correlation_id
+        self.on_done: Callable[[], None] = lambda: None
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Verifies, appends, and waits for the wanted replicas."""
+        service = self._service
+        try:
+            request = read_produce_request(memoryview(self._frame), self._position, self._version)
+            verified = await service.verify(request, self._version)
+            touched: dict[Partition, int] = {}
+            answer, operation = service.append(request, self._version, self._correlation_id, touched, verified)
+            service.flush(touched)
+        finally:
+            self.on_done()
+        if operation is None:
+            return answer if isinstance(answer, list | tuple) else ()
+        try:
+            return await operation.wait()
+        finally:
+            service.abandon(operation)
 
 
 def _first_error(results: Results) -> str:

@@ -20,7 +20,7 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
-from moldau_broker.server.delayed import ProduceOperation, Waiters
+from moldau_broker.server.delayed import ProduceOperation, ProduceWait, Waiters
 from moldau_broker.server.partition import Partition, WatchKey, partition_state
 
 if TYPE_CHECKING:
@@ -220,6 +220,47 @@ class ReplicaManager:
         """Followers have told their log start offsets."""
         if self._low_watermark_waiters:
             self._low_watermark_changed.notify()
+
+    def append_marker(
+        self, partition: Partition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+    ) -> int:
+        """Ends a producer's transaction in a partition that is led here; returns the offset (exclusive) to wait for.
+
+        Raises ``KafkaError``, ``LogStorageError`` among them.
+        """
+        error = partition.replica.check_append(-1) if partition.error is ErrorCode.NONE else partition.error
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        self.flush()
+        partition.marker_count += 1
+        info = partition.log.append_end_transaction_marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            commit=commit,
+            leader_epoch=partition.replica.state.leader_epoch,
+            now_ms=self._clock.wall_ms(),
+        )
+        self.log_end_moved(partition, self._clock.monotonic_ms())
+        return info.next_offset
+
+    async def wait_committed(self, partition: Partition, leader_epoch: int, end_offset: int) -> None:
+        """Returns when the high watermark is at least ``end_offset``; the caller sets the deadline, if any.
+
+        Raises ``KafkaError`` when leadership of that epoch ends first.
+        """
+        while True:
+            error = partition.acknowledgement(leader_epoch, end_offset)
+            if error is not None:
+                if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+                    raise KafkaError(error)
+                return
+            operation = ProduceOperation({partition: ProduceWait(leader_epoch, end_offset, 0)}, lambda _: ())
+            delayed = self.produces.watch(operation, (partition,), self._clock.monotonic_ms() + _COMMIT_WAIT_MS)
+            try:
+                await operation.wait_finished()
+            finally:
+                self.produces.abandon(delayed)
 
     # --- effects ---------------------------------------------------------------------------------------------------
 
@@ -444,3 +485,5 @@ class ReplicaManager:
 
 _RESOURCE_TOPIC = 2
 _RESOURCE_BROKER = 4
+_COMMIT_WAIT_MS = 600_000.0
+"""How long one stay in the purgatory lasts; ``wait_committed`` goes through as many as it needs."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from moldau_broker.coordinator.partitioning import partition_for
-from moldau_broker.server.handlers.metadata import ensure_offsets_topic
-from moldau_broker.server.topic_creation import OFFSETS_TOPIC
+from moldau_broker.server.handlers.metadata import ensure_offsets_topic, ensure_transactions_topic
+from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Request
@@ -33,8 +33,11 @@ async def handle_find_coordinator(
 ) -> FindCoordinatorResponse:
     """The leaders of the partitions that hold the groups; the internal topic is created on first use."""
     keys = request.coordinator_keys if call.version >= _BATCHED else [request.key]
-    if request.key_type == _GROUP and OFFSETS_TOPIC not in context.metadata.image.topics_by_name:
+    known = context.metadata.image.topics_by_name
+    if request.key_type == _GROUP and OFFSETS_TOPIC not in known:
         await ensure_offsets_topic(context)
+    if request.key_type == _TRANSACTION and TRANSACTIONS_TOPIC not in known:
+        await ensure_transactions_topic(context)
     found = [_find(context, request.key_type, key, call) for key in keys[:KEYS_MAX]]
     if call.version >= _BATCHED:
         return FindCoordinatorResponse(
@@ -57,14 +60,12 @@ async def handle_find_coordinator(
 
 
 def _find(context: BrokerContext, key_type: int, key: str, call: Call) -> _Found:
-    if key_type == _TRANSACTION:
-        message = "this cluster coordinates no transactions"
-        return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
-    if key_type != _GROUP:
+    name = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTIONS_TOPIC}.get(key_type)
+    if name is None:
         return _Found(error=ErrorCode.INVALID_REQUEST, message=f"key type {key_type} has no coordinator here")
-    topic = context.metadata.image.topics_by_name.get(OFFSETS_TOPIC)
+    topic = context.metadata.image.topics_by_name.get(name)
     if topic is None or not len(topic.partitions):
-        message = f"{OFFSETS_TOPIC} could not be created: are offsets.topic.replication.factor brokers alive?"
+        message = f"{name} could not be created: are as many brokers alive as its replication factor asks for?"
         return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
     assert partition is not None, "partitions are numbered without gaps"

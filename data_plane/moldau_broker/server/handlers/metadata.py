@@ -29,7 +29,7 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau_broker.server.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC
+from moldau_broker.server.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +113,8 @@ async def _create_missing(context: BrokerContext, request: MetadataRequest) -> N
         )
     if OFFSETS_TOPIC in missing:
         await ensure_offsets_topic(context)
+    if TRANSACTIONS_TOPIC in missing:
+        await ensure_transactions_topic(context)
 
 
 async def ensure_offsets_topic(context: BrokerContext) -> ErrorCode:
@@ -129,6 +131,24 @@ async def ensure_offsets_topic(context: BrokerContext) -> ErrorCode:
         },
     )
     return errors.get(OFFSETS_TOPIC, ErrorCode.NONE)
+
+
+async def ensure_transactions_topic(context: BrokerContext) -> ErrorCode:
+    """Creates ``__transaction_state`` on first use."""
+    config = context.config
+    errors = await context.topic_creation.ensure(
+        [TRANSACTIONS_TOPIC],
+        partitions=config.get_int("transaction.state.log.num.partitions"),
+        replication_factor=config.get_int("transaction.state.log.replication.factor"),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
+            "segment.bytes": str(config.get_int("transaction.state.log.segment.bytes")),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return errors.get(TRANSACTIONS_TOPIC, ErrorCode.NONE)
 
 
 def _some_controller(context: BrokerContext) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import KafkaError
 from moldau.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -22,9 +22,6 @@ async def handle_init_producer_id(
     context: BrokerContext, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
     """A fresh producer id with epoch 0 for an idempotent producer."""
-    if request.transactional_id is not None:
-        # This broker coordinates no transactions, which FindCoordinator says too.
-        return InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR, producer_epoch=-1)
     try:
         return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
     except KafkaError as error:
