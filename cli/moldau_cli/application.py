@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from moldau_cli.commands import chaos, cluster, configs, consume, demo, groups, produce, quorum, sim, topics
+from moldau_cli.commands import chaos, cluster, configs, consume, demo, groups, log, produce, quorum, sim, topics
 
 application = typer.Typer(
     name="moldau",
@@ -21,6 +21,7 @@ application.add_typer(topics.commands, name="topics")
 application.add_typer(configs.commands, name="configs")
 application.add_typer(groups.commands, name="groups")
 application.add_typer(quorum.commands, name="quorum")
+application.add_typer(log.commands, name="log")
 application.add_typer(sim.commands, name="sim")
 application.command("produce")(produce.produce)
 application.command("consume")(consume.consume)

@@ -36,6 +36,11 @@ TOPIC = "demo"
 PARTITIONS = 6
 REPLICAS = 3
 MARKER = "moldau-demo.txt"
+TOPIC_CONFIGS = {"retention.ms": "-1", "segment.ms": str(10 * 366 * 86_400_000)}
+"""The flights carry the time of 2013, a year in seconds: the defaults would delete all and begin a segment each
+week.
+"""
+
 CONSUME_IDLE_S = 30.0
 CONSUMER_SETTINGS = {"auto.offset.reset": "earliest", "max.poll.records": "20000", "enable.auto.commit": "false"}
 
@@ -121,8 +126,7 @@ def _prepare(directory: Path) -> None:
 
 async def _produce(cluster: LocalCluster, records: DemoInput, tell: Callable[[int], None]) -> Produced:
     async with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
-        # The flights carry the time of 2013: with the default retention their segments would be deleted at once.
-        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, configs={"retention.ms": "-1"})
+        topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, configs=TOPIC_CONFIGS)
         await admin.create_topics([topic])
     return await ProducePhase(cluster, TOPIC, records, progress=tell).run()
 
