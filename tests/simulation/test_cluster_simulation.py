@@ -23,7 +23,7 @@ async def leader_crash(world):
     """Produces while the leader of a partition is killed and comes back; reads everything; returns what happened."""
     cluster = SimulatedCluster(world, ClusterShape())
     judge = ClusterInvariants(trio.current_time)
-    observer = ClusterObserver(cluster, judge, power_is_safe=True)
+    observer = ClusterObserver(cluster, judge)
     trio.lowlevel.add_instrument(observer)
     environment = world.node("client").environment
     cluster.start_all()

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import trio
 from trio.abc import Instrument
 
+from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
+from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.disk import CRASHED_TEXT
 from moldau_jepsen.simulation.faults import FaultInjector, FaultKind, Struck, plan_faults
@@ -35,6 +37,7 @@ from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from moldau_jepsen.history import Operation
@@ -193,13 +196,13 @@ class _Run:
         self.options = options
         draw = world.random("run")
         self.synced = draw.random() < 0.6 if options.synced is None else options.synced
-        settings = dict(options.shape.settings)
+        settings = {**draw_settings(draw), **options.shape.settings}
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
         shape = ClusterShape(controllers=options.shape.controllers, brokers=options.shape.brokers, settings=settings)
         self.cluster = SimulatedCluster(world, shape)
         self.judge = ClusterInvariants(trio.current_time)
-        self.observer = ClusterObserver(self.cluster, self.judge, power_is_safe=self.synced)
+        self.observer = ClusterObserver(self.cluster, self.judge)
         struck = draw.choices(list(Struck), weights=(3, 1, 1))[0] if options.struck is None else options.struck
         self.injector = FaultInjector(self.cluster, [CLIENT_HOST], synced=self.synced, struck=struck)
         if options.faults is not None:
@@ -216,6 +219,10 @@ class _Run:
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)
+        if operation.kind is Kind.SEND and operation.status is Status.OK:
+            for send in operation.sends:
+                if send.offset is not None:
+                    self.judge.acknowledged_at(send.partition.topic, send.partition.partition, send.offset)
         self.world.trace.event("operation", operation.process, operation.kind.value, operation.status.value)
 
     def collect(self) -> None:
@@ -226,9 +233,8 @@ class _Run:
             found.append(self.guard.found)
         for name, failure in self.world.failures:
             node_id = int(name.rpartition("-")[2])
-            if not (
-                node_id in self.injector.disk_errors and all(isinstance(error, OSError) for error in _leaves(failure))
-            ):
+            of_disk = all(isinstance(error, OSError | LogStorageError) for error in _leaves(failure))
+            if not (of_disk and node_id in self.injector.disk_errors):
                 found.append(f"node-failed: {name}: {_where(failure)}")
         self.violations = [*found, *(text for text in self.violations if text.startswith("at the end"))]
 
@@ -306,6 +312,20 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+def draw_settings(draw: random.Random) -> dict[str, str]:
+    """Returns the times of a cluster: short ones let a run of some seconds see what takes minutes otherwise."""
+    session_ms = draw.choice((1_500, 3_000, 9_000))
+    return {
+        "replica.lag.time.max.ms": str(draw.choice((600, 2_000, 10_000))),
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // draw.choice((3, 5))),
+        "controller.quorum.election.timeout.ms": str(draw.choice((400, 1_000))),
+        "replica.fetch.wait.max.ms": str(draw.choice((100, 500))),
+        "log.segment.bytes": str(draw.choice((1 << 30, 16_384, 2_048))),
+        "log.index.interval.bytes": str(draw.choice((4_096, 64))),
+    }
 
 
 def draw_network(seed: int) -> NetworkProfile:

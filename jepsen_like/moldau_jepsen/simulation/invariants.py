@@ -213,6 +213,12 @@ class ClusterInvariants:
                 f"{key}: high watermark of leader {leader} is {offset}, in-sync replica {member} ends at {member_end}",
             )
 
+    def acknowledged_at(self, topic: str, partition: int, offset: int) -> None:
+        """``acknowledged``, for a caller that does not know the topic's id."""
+        for key in self._partitions:
+            if key.topic == topic and key.partition == partition:
+                self.acknowledged(key, offset)
+
     def acknowledged(self, key: PartitionKey, offset: int) -> None:
         """A producer was told, with acks=all, that its record lies at ``offset``."""
         record = self.partition(key)

@@ -16,6 +16,7 @@ from moldau.records import iterate_batches
 from moldau_jepsen.simulation.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
 
 if TYPE_CHECKING:
+    from moldau_broker.replication.replica import PartitionState as PartitionView
     from moldau_broker.server.broker import Broker
     from moldau_broker.server.partition import Partition
     from moldau_jepsen.simulation.cluster import SimulatedCluster
@@ -34,7 +35,7 @@ class _ReplicaView:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
-        self.seen: tuple[bool, int, int, int] = (False, -2, -1, -1)
+        self.seen: tuple[bool, PartitionView | None, int, int] = (False, None, -1, -1)
         self.leader_epoch = -2  # of the leadership that was last judged
         self.verified = -1  # batches below this offset were told to the judge; -1: none
         self.log_end = 0
@@ -43,11 +44,12 @@ class _ReplicaView:
 class ClusterObserver(Instrument):
     """Watches a cluster. Add it with ``trio.lowlevel.add_instrument``."""
 
-    def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants, *, power_is_safe: bool) -> None:
-        """``power_is_safe``: no replica loses what it told its leader it has, so ``isr-holds`` can be judged."""
+    def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants) -> None:
+        """The rules assume that no broker loses what it told its leader it has: that power losses spare brokers that
+        do not sync before they answer.
+        """
         self._cluster = cluster
         self._judge = judge
-        self._power_is_safe = power_is_safe
         self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
         self._images: dict[int, MetadataImage] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
@@ -93,7 +95,7 @@ class ClusterObserver(Instrument):
             if view is None or view.partition is not partition:
                 view = views[key] = _ReplicaView(partition)
             replica = partition.replica
-            now = (replica.is_leader, replica.state.leader_epoch, replica.high_watermark, replica.log_end_offset)
+            now = (replica.is_leader, replica.state, replica.high_watermark, replica.log_end_offset)
             if now != view.seen:
                 view.seen = now
                 self._look_at_replica(node_id, incarnation, view)
@@ -112,7 +114,9 @@ class ClusterObserver(Instrument):
 
     def _look_at_replica(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         judge = self._judge
-        is_leader, leader_epoch, watermark, log_end = view.seen
+        is_leader, state, watermark, log_end = view.seen
+        assert state is not None
+        leader_epoch = state.leader_epoch
         partition = view.partition
         if is_leader and leader_epoch != view.leader_epoch:
             view.leader_epoch = leader_epoch
@@ -131,8 +135,8 @@ class ClusterObserver(Instrument):
             if batches is not None:
                 judge.committed(view.key, node_id, batches)
                 view.verified = watermark
-                if is_leader and self._power_is_safe:
-                    self._look_at_followers(node_id, view, watermark)
+        if is_leader:
+            self._look_at_followers(node_id, view, watermark)
 
     def _look_at_followers(self, leader_id: int, view: _ReplicaView, watermark: int) -> None:
         for member in view.partition.replica.state.isr:
