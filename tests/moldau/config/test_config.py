@@ -14,6 +14,7 @@ from moldau.runtime.config import (
     PRODUCER_CONFIG,
     REQUIRED,
     TOPIC_CONFIG,
+    Config,
     ConfigError,
     ConfigType,
     DynamicScope,
@@ -25,6 +26,7 @@ from moldau.runtime.config import (
     parse_toml,
     topic_config,
 )
+from moldau.runtime.config.served import REFUSED, WITHOUT_EFFECT
 from moldau.runtime.config_file import read_server_config
 
 SCHEMAS = [BROKER_CONFIG, TOPIC_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG]
@@ -82,7 +84,9 @@ def test_all_problems_are_told_at_once():
 
 
 def test_secrets_are_never_shown():
-    config = server("sasl.jaas.config=password\n")
+    (problem,) = problems(server, "sasl.jaas.config=password\n")
+    assert problem == "sasl.jaas.config: this version of Moldau does not serve it; leave it out"
+    config = Config(BROKER_CONFIG, {"sasl.jaas.config": "password"}, {"sasl.jaas.config": "password"})
     assert "password" not in repr(config)
     assert config.text("sasl.jaas.config", hide=True) == "[hidden]"
     assert config.get_str("sasl.jaas.config") == "password"
@@ -166,12 +170,26 @@ def test_changed_copies_are_checked_and_equal_by_value():
 
 
 def test_listener_prefix_reaches_known_keys_only():
-    config = server("listener.name.plaintext.ssl.client.auth=required\nlistener.name.x.plain.sasl.jaas.config=u\n")
-    assert config.get("listener.name.plaintext.ssl.client.auth") == "required"
-    assert config.text("listener.name.x.plain.sasl.jaas.config", hide=True) == "[hidden]"
-    assert problems(server, "listener.name.plaintext.ssl.klient.auth=required\n")[0].startswith(
-        "listener.name.plaintext.ssl"
+    assert BROKER_CONFIG.parse_value("listener.name.plaintext.ssl.client.auth", "required") == "required"
+    assert BROKER_CONFIG.key("listener.name.x.plain.sasl.jaas.config").is_sensitive
+    assert "listener.name.plaintext.ssl" in problems(server, "listener.name.plaintext.ssl.klient.auth=required\n")[0]
+    config = server("listener.name.plaintext.max.connections=5\n")
+    assert config.get_int("listener.name.plaintext.max.connections") == 5
+
+
+def test_what_is_not_served_is_refused_or_declared_without_effect():
+    """Nobody may believe in an authorizer or a quota that is not there; mere tuning is accepted."""
+    assert set(BROKER_CONFIG.keys) | set(TOPIC_CONFIG.keys) >= REFUSED
+    assert set(BROKER_CONFIG.keys) >= WITHOUT_EFFECT
+    assert not REFUSED & WITHOUT_EFFECT
+    assert problems(server, "authorizer.class.name=StandardAuthorizer\n") == [
+        "authorizer.class.name: this version of Moldau does not serve it; leave it out"
+    ]
+    assert problems(server, "listener.name.plaintext.ssl.client.auth=required\n")[0].startswith(
+        "listener.name.plaintext"
     )
+    assert server("authorizer.class.name=\nssl.client.auth=none\nquota.window.num=5\n").get_int("quota.window.num") == 5
+    assert "throttled" in problems(topic_config, server(), {"leader.replication.throttled.replicas": "*"})[0]
 
 
 # --- texts

@@ -5,6 +5,7 @@ import pytest
 from moldau.runtime.config import (
     BROKER_CONFIG,
     ConfigError,
+    ConfigSchema,
     SecurityProtocol,
     advertised_listeners,
     broker_listeners,
@@ -45,12 +46,18 @@ def test_typed_values():
 
 
 def test_names_map_to_protocols():
-    config = node(
-        listeners="INSIDE://h:1,OUTSIDE://h:2,CONTROLLER://h:3",
-        advertised__listeners="INSIDE://h:1,outside://[2001:db8::1]:22",
-        listener__security__protocol__map="INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL,CONTROLLER:SSL",
-        inter__broker__listener__name="inside",
-    )
+    given = {
+        "listeners": "INSIDE://h:1,OUTSIDE://h:2,CONTROLLER://h:3",
+        "advertised__listeners": "INSIDE://h:1,outside://[2001:db8::1]:22",
+        "listener__security__protocol__map": "INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL,CONTROLLER:SSL",
+        "inter__broker__listener__name": "inside",
+    }
+    with pytest.raises(
+        ConfigError, match=r"OUTSIDE://h:2 speaks SASL_SSL, which this version of Moldau does not serve"
+    ):
+        node(**given)
+    unchecked = ConfigSchema.of("broker", list(BROKER_CONFIG.keys.values()))
+    config = unchecked.parse(NODE | {key.replace("__", "."): value for key, value in given.items()})
     inside, outside = advertised_listeners(config)
     assert (outside.host, outside.port, outside.security_protocol) == ("2001:db8::1", 22, SecurityProtocol.SASL_SSL)
     assert outside.security_protocol.uses_tls

@@ -404,7 +404,10 @@ class ConfigSchema:
             raise ConfigError(problems)
         config = Config(self, values, explicit)
         for check in self.checks:
+            # Later checks may build on what earlier ones found right.
             problems.extend(check(config))
+            if problems:
+                break
         if problems:
             raise ConfigError(problems)
         return config

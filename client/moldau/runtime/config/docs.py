@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
 from moldau.runtime.config.schemas import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
+from moldau.runtime.config.served import REFUSED, WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +34,12 @@ def _default(key: ConfigKey) -> str:
     return f"`{text}`" if text else "empty"
 
 
-def _row(key: ConfigKey, *, is_broker: bool) -> str:
+def _row(key: ConfigKey, *, is_broker: bool, is_server: bool) -> str:
     doc = ("*Moldau.* " if key.is_own else "") + key.doc
+    if is_server and key.name in REFUSED:
+        doc = "*Not served yet; refused.* " + doc
+    elif is_server and key.name in WITHOUT_EFFECT:
+        doc = "*Without effect yet.* " + doc
     if key.synonyms:
         doc += " Broker: " + ", ".join(f"`{synonym.name}`" for synonym in key.synonyms) + "."
     allowed = "secret" if key.type is ConfigType.PASSWORD else key.allowed()
@@ -42,7 +47,7 @@ def _row(key: ConfigKey, *, is_broker: bool) -> str:
     return f"| `{key.name}` | {_default(key)} | {allowed} | {doc}{change} |"
 
 
-def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False) -> list[str]:
+def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False, is_server: bool = False) -> list[str]:
     lines = [f"## {title}", ""]
     groups: dict[str, list[ConfigKey]] = {}
     for key in keys:
@@ -51,7 +56,7 @@ def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False) 
         lines += [f"### {group}", ""]
         lines.append("| key | default | allowed | meaning |" + (" change |" if is_broker else ""))
         lines.append("|---|---|---|---|" + ("---|" if is_broker else ""))
-        lines.extend(_row(key, is_broker=is_broker) for key in members)
+        lines.extend(_row(key, is_broker=is_broker, is_server=is_server) for key in members)
         lines.append("")
     return lines
 
@@ -59,8 +64,8 @@ def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False) 
 def render() -> str:
     """Returns docs/config.md."""
     lines = [_INTRODUCTION]
-    lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True)
-    lines += _section("Topics", TOPIC_CONFIG.keys.values())
+    lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True, is_server=True)
+    lines += _section("Topics", TOPIC_CONFIG.keys.values(), is_server=True)
     lines += _section("Producer", PRODUCER_CONFIG.keys.values())
     lines += _section("Consumer", CONSUMER_CONFIG.keys.values())
     lines += _section("Admin client", ADMIN_CONFIG.keys.values())

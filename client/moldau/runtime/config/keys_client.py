@@ -22,22 +22,8 @@ CLIENT_KEYS = (
         name="security.protocol",
         default="PLAINTEXT",
         group="Connection",
-        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        choices=("PLAINTEXT", "SSL"),
         doc="What the connections speak below Kafka's protocol.",
-    ),
-    string(
-        name="sasl.mechanism",
-        default="SCRAM-SHA-256",
-        group="Connection",
-        is_own=True,
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-        doc="SASL mechanism.",
-    ),
-    password(
-        name="sasl.jaas.config",
-        default=None,
-        group="Connection",
-        doc="Login, in the JAAS form that Kafka uses.",
     ),
     string(
         name="ssl.truststore.location",

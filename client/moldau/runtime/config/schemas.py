@@ -12,7 +12,8 @@ from moldau.runtime.config.keys_node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys_replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys_security import SECURITY_KEYS
 from moldau.runtime.config.keys_topic import TOPIC_KEYS
-from moldau.runtime.config.listeners import addresses, check_server
+from moldau.runtime.config.listeners import addresses, check_server, listeners
+from moldau.runtime.config.served import REFUSED, SERVED_PROTOCOLS
 from moldau.runtime.config.text import environment_overrides, parse_config_text
 
 if TYPE_CHECKING:
@@ -91,6 +92,24 @@ def _check_consumer(config: Config) -> list[str]:
     return problems
 
 
+def _check_served(config: Config) -> list[str]:
+    """Refuses what this version does not do but a user would rely on."""
+    problems: list[str] = []
+    for name in config.explicit():
+        key = config.schema.key(name)
+        if key.name in REFUSED and config.get(name) != key.default:
+            problems.append(f"{name}: this version of Moldau does not serve it; leave it out")
+    return problems
+
+
+def _check_protocols(config: Config) -> list[str]:
+    return [
+        f"listeners: {endpoint} speaks {endpoint.security_protocol.name}, which this version of Moldau does not serve"
+        for endpoint in listeners(config)
+        if endpoint.security_protocol.name not in SERVED_PROTOCOLS
+    ]
+
+
 def _check_topic(config: Config) -> list[str]:
     if config.get_int("min.compaction.lag.ms") > config.get_int("max.compaction.lag.ms"):
         return ["min.compaction.lag.ms: must not be above max.compaction.lag.ms"]
@@ -110,10 +129,10 @@ BROKER_CONFIG = ConfigSchema.of(
         *TRANSACTION_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server,),
+    (check_server, _check_served, _check_protocols),
     listener_prefix="listener.name.",
 )
-TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic,))
+TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic, _check_served))
 PRODUCER_CONFIG = ConfigSchema.of("producer", (*CLIENT_KEYS, *PRODUCER_KEYS), (_check_client, _check_producer))
 CONSUMER_CONFIG = ConfigSchema.of("consumer", (*CLIENT_KEYS, *CONSUMER_KEYS), (_check_client, _check_consumer))
 ADMIN_CONFIG = ConfigSchema.of("admin", (*CLIENT_KEYS, *ADMIN_KEYS), (_check_client,))
