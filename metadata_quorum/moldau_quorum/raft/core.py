@@ -254,8 +254,8 @@ class RaftCore:
     def _may_lead(self) -> bool:
         """Voters may; so may one whose removal is in its log but perhaps not committed.
 
-        It may be the only one that holds that entry, and nobody could be elected without it (Raft thesis section 4.2.2).
-        Its own vote does not count.
+        It may be the only one that holds that entry, so that nobody could be elected without it (Raft thesis section
+        4.2.2). Its own vote does not count.
         """
         if self.node_id in self.configuration.voters:
             return True

@@ -464,7 +464,43 @@ class RaftNode:
             return None
         return SnapshotFileReader(self._disk, self.snapshot_reader.path)
 
-    # --- looking
+    # --- what the shell looks at
+
+    @property
+    def epoch(self) -> int:
+        """Present epoch."""
+        return self.core.epoch
+
+    @property
+    def configuration(self) -> Configuration:
+        """Membership in force."""
+        return self.core.configuration
+
+    @property
+    def log_start_index(self) -> int:
+        """First index that can be read."""
+        return self.core.log.first_index
+
+    def next_deadline_ms(self) -> float:
+        """When ``tick`` has something to do."""
+        return self.core.next_deadline_ms()
+
+    def peer_refused(self, peer: int, now_ms: float) -> None:
+        """See ``RaftCore.peer_refused``."""
+        self.core.peer_refused(peer, now_ms)
+
+    def transfer(self, target: int) -> None:
+        """Begins to hand the leadership over to a voter."""
+        if self.core.leader is None:
+            raise NotLeaderError(self.leadership.leader_id, self.core.epoch)
+        self.core.leader.transfer(target)
+
+    def member_match(self, member: int) -> int | None:
+        """How much of the log another member is known to hold; None as long as it has not answered this leader."""
+        if self.core.leader is None:
+            raise NotLeaderError(self.leadership.leader_id, self.core.epoch)
+        progress = self.core.leader.progress.get(member)
+        return progress.match if progress is not None and progress.answered else None
 
     def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:
         """See ``MetadataLog.read_committed``."""

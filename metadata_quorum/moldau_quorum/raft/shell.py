@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.environment import Buffer, Connection, Environment
     from moldau_quorum.log_engine import MetadataLogConfig, StateMachine
+    from moldau_quorum.raft.engine_node import EngineNode
     from moldau_quorum.raft.snapshot_jobs import Job
     from moldau_quorum.raft.types import Configuration
 
@@ -80,7 +81,7 @@ class RaftLog:
         self._environment = environment
         self._config = config
         self._machine = machine
-        self._node: RaftNode | None = None
+        self._node: EngineNode | None = None
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self.inbox_dropped = 0
@@ -100,13 +101,9 @@ class RaftLog:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """See ``MetadataLog``."""
         assert self._node is None, "an engine runs once"
-        environment, config = self._environment, self._config
+        environment = self._environment
         seed = environment.random.getrandbits(64)
-        node = await environment.disk.offload(
-            lambda: RaftNode(
-                environment.disk, config, self._machine, seed=seed, now_ms=environment.clock.monotonic_ms()
-            )
-        )
+        node = await environment.disk.offload(lambda: self._open_node(seed, environment.clock.monotonic_ms()))
         try:
             job = node.restore_job()
             if job is not None:
@@ -114,9 +111,8 @@ class RaftLog:
             self._node = node
             self._log.info(
                 "metadata-log-opened",
-                epoch=node.core.epoch,
+                epoch=node.epoch,
                 snapshot=node.applied_index,
-                end=node.core.log.last_index,
                 torn_bytes=node.statistics().torn_bytes,
             )
             async with trio.open_nursery() as nursery:
@@ -129,6 +125,9 @@ class RaftLog:
             self._progressed.notify()
         if self._failure is not None:
             raise self._failure
+
+    def _open_node(self, seed: int, now_ms: float) -> EngineNode:
+        return RaftNode(self._environment.disk, self._config, self._machine, seed=seed, now_ms=now_ms)
 
     async def _guarded(self, scope: trio.CancelScope, task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -159,10 +158,10 @@ class RaftLog:
             if node.has_job:
                 self._job_wanted.set()
             self._progressed.notify()
-            with trio.move_on_after(max(SLEEP_MS_MIN, node.core.next_deadline_ms() - now_ms) / 1000):
+            with trio.move_on_after(max(SLEEP_MS_MIN, node.next_deadline_ms() - now_ms) / 1000):
                 await self._kick.wait()
 
-    def _take_inbox(self, node: RaftNode, now_ms: float) -> None:
+    def _take_inbox(self, node: EngineNode, now_ms: float) -> None:
         inbox, self._inbox, self._inbox_bytes = self._inbox, deque(), 0
         for body in inbox:
             sender = node.receive(body, now_ms)
@@ -204,7 +203,7 @@ class RaftLog:
 
     def _relink(self, nursery: trio.Nursery) -> None:
         """Keeps one link to each member, and to the voters that were configured."""
-        configuration = self.node.core.configuration
+        configuration = self.node.configuration
         if configuration is self._linked:
             return
         self._linked = configuration
@@ -231,7 +230,7 @@ class RaftLog:
         return await self._environment.network.connect(host, port)
 
     def _peer_refused(self, peer_id: int) -> None:
-        self.node.core.peer_refused(peer_id, self._environment.clock.monotonic_ms())
+        self.node.peer_refused(peer_id, self._environment.clock.monotonic_ms())
         self._kick.set()
 
     def _log_leadership(self, leadership: Leadership) -> None:
@@ -240,7 +239,7 @@ class RaftLog:
         )
 
     @property
-    def node(self) -> RaftNode:
+    def node(self) -> EngineNode:
         """The running node."""
         assert self._node is not None, "the engine runs"
         return self._node
@@ -313,7 +312,7 @@ class RaftLog:
     @property
     def log_start_index(self) -> int:
         """See ``MetadataLog``."""
-        return self._node.core.log.first_index if self._node is not None else 1
+        return self._node.log_start_index if self._node is not None else 1
 
     async def wait_for_commit(self, index: int) -> int:
         """See ``MetadataLog``."""
@@ -338,7 +337,7 @@ class RaftLog:
     @property
     def voters(self) -> Mapping[int, VoterEndpoint]:
         """See ``MetadataLog``."""
-        return self.node.core.configuration.voters
+        return self.node.configuration.voters
 
     # --- membership
 
@@ -346,7 +345,7 @@ class RaftLog:
         """See ``MetadataLog``."""
         node = self._begin_change()
         try:
-            configuration = node.core.configuration
+            configuration = node.configuration
             if voter.voter_id in configuration.voters:
                 raise MembershipChangeError(f"node {voter.voter_id} is a voter already")
             if configuration.learners.get(voter.voter_id) != voter:
@@ -354,12 +353,12 @@ class RaftLog:
             with trio.move_on_after(CATCH_UP_TIMEOUT_MS / 1000):
                 await self._progressed.wait_until(lambda: self._caught_up(node, voter.voter_id))
             if not self._caught_up(node, voter.voter_id):
-                await self._change(node, node.core.configuration.without(voter.voter_id))
+                await self._change(node, node.configuration.without(voter.voter_id))
                 raise MembershipChangeError(
                     f"node {voter.voter_id} at {voter.host}:{voter.port} did not catch up within "
                     f"{CATCH_UP_TIMEOUT_MS} ms, and was not added"
                 )
-            await self._change(node, node.core.configuration.with_voter(voter.voter_id))
+            await self._change(node, node.configuration.with_voter(voter.voter_id))
         finally:
             self._changing = False
 
@@ -367,7 +366,7 @@ class RaftLog:
         """See ``MetadataLog``."""
         node = self._begin_change()
         try:
-            configuration = node.core.configuration
+            configuration = node.configuration
             member = configuration.member(voter_id)
             if member is None or (
                 ZERO_UUID not in (directory_id, member.directory_id) and member.directory_id != directory_id
@@ -379,7 +378,7 @@ class RaftLog:
         finally:
             self._changing = False
 
-    def _begin_change(self) -> RaftNode:
+    def _begin_change(self) -> EngineNode:
         if self._node is None or not self._node.leadership.active:
             raise NotLeaderError(self.leadership.leader_id, self.leadership.epoch)
         if self._changing:
@@ -387,7 +386,7 @@ class RaftLog:
         self._changing = True
         return self._node
 
-    async def _change(self, node: RaftNode, configuration: Configuration) -> None:
+    async def _change(self, node: EngineNode, configuration: Configuration) -> None:
         try:
             change = RaftProposal(lambda notify: node.change_configuration(configuration, notify=notify))
         except LogBusyError as error:
@@ -395,28 +394,25 @@ class RaftLog:
         self._kick.set()
         await change.wait_committed()
 
-    def _caught_up(self, node: RaftNode, member: int) -> bool:
+    def _caught_up(self, node: EngineNode, member: int) -> bool:
         """Whether a learner holds all that is committed. A node that does not lead any more must say so."""
-        leader = node.core.leader
-        if leader is None:
-            raise NotLeaderError(node.leadership.leader_id, node.core.epoch)
-        progress = leader.progress.get(member)
-        return progress is not None and progress.answered and progress.match >= node.core.commit_index
+        match_index = node.member_match(member)
+        return match_index is not None and match_index >= node.applied_index
 
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         """See ``MetadataLog``."""
         node = self._node
-        if node is None or node.core.leader is None or not node.leadership.active:
+        if node is None or not node.leadership.active:
             raise NotLeaderError(self.leadership.leader_id, self.leadership.epoch)
-        leader, epoch = node.core.leader, node.core.epoch
-        voters = [voter for voter in sorted(node.core.configuration.voters) if voter != self.node_id]
+        epoch = node.epoch
+        voters = [voter for voter in sorted(node.configuration.voters) if voter != self.node_id]
         if target_id is None and voters:
-            target_id = max(voters, key=lambda voter: leader.progress[voter].match)
+            target_id = max(voters, key=lambda voter: node.member_match(voter) or 0)
         if target_id == self.node_id:
             return
         if target_id is None or target_id not in voters:
             raise MembershipChangeError(f"node {target_id} is no voter, so it cannot lead")
-        leader.transfer(target_id)
+        node.transfer(target_id)
         self._kick.set()
         with trio.move_on_after(2 * self._config.timing.election_timeout_ms_max / 1000):
             await self._progressed.wait_until(lambda: self.leadership.epoch > epoch and self.leadership.leader_id >= 0)
