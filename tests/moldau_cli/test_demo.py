@@ -1,0 +1,63 @@
+"""Goal: the demo runs from start to end on any file, ends with the proof, and leaves no process behind; bad input is
+told in one line. Method: the command as a process of its own, without Spark (which has tests of its own).
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau_jepsen.launcher import open_cluster
+from moldau_jepsen.launcher.process import ProcessState
+
+pytestmark = pytest.mark.processes
+
+LINES = 60_000
+
+
+def demo(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "moldau_cli", "demo", "--no-spark", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def test_the_demo_proves_exactly_once_on_any_file(tmp_path):
+    source = tmp_path / "lines.txt"
+    source.write_text("".join(f"k{n % 50} {n}\n" for n in range(LINES)))
+    run = demo("--input", "lines.txt", "--dir", "out", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    document = json.loads(run.stdout)
+    assert document["acknowledged"] == document["records"] == LINES
+    assert document["exactly_once"] is True
+    assert [reader["seen"] for reader in document["readers"]] == [LINES]
+    report = Path(document["report"]).read_text(encoding="utf-8")
+    assert f"Each of {LINES:,} acknowledged records arrived exactly once." in report
+    nodes = open_cluster(tmp_path / "out" / "cluster")
+    assert {nodes.state(node.node_id) for node in nodes.nodes} == {ProcessState.STOPPED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--input", "missing"], "cannot read missing"),
+        (["--input", "empty"], "empty is empty"),
+        (["--input", "empty", "--bogus"], "No such option"),
+        (["--input", "full/file", "--dir", "full"], "holds something else than a demo"),
+    ],
+)
+def test_bad_input_is_told_before_anything_starts(tmp_path, arguments, words):
+    (tmp_path / "empty").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("line\n")
+    run = demo(*arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert words in run.stderr.splitlines()[-1]
+    assert (tmp_path / "full" / "file").exists()
