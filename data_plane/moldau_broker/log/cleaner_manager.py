@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition_log import PartitionLog
 
 _logger = EventLogger("moldau.log.cleaner")
-STEP_BYTES = 1024 * 1024
+STEP_BYTES = 256 * 1024
 _WINDOW_MS = 1000
 
 

@@ -131,13 +131,14 @@ class _Loader:
             segments=self._segments,
             log_start_offset=log_start,
             log_end_offset=end_offset,
-            recovery_point=end_offset,
+            recovery_point=end_offset if request.clean else min(end_offset, request.recovery_point),
             epochs=self._epochs,
             producer_state=self._producers,
             checkpoints=request.checkpoints,
             topic_id=request.topic_id,
             is_future=request.is_future,
             jitter_ms=request.jitter_ms,
+            names_durable=not self._report.recovered_segments,
         )
         log.reload_producer_state(end_offset)
         self._producers.remove_expired(request.now_ms)
@@ -232,7 +233,8 @@ class _Loader:
         for entry in before:
             if entry.leader_epoch > cache.latest_epoch:
                 cache.assign(entry.leader_epoch, entry.start_offset, write=False)
-        cache.write()
+        if cache.entries != tuple(before):
+            cache.write()
 
     def _check_or_recover(self, epochs_known: bool) -> int:
         """Checks the segments, recovers those that may be damaged; returns the log end offset."""
@@ -280,9 +282,11 @@ class _Loader:
                 next_offset = self._end_of(segment) if position == len(self._segments) - 1 else segment.base_offset
             position += 1
         if self._report.recovered_segments or not epochs_known:
-            self._changed = True  # index files may be new
-            for segment in self._segments[max(0, suspect_from) :]:
-                segment.sync()
+            if self._changed:
+                # What was cut or dropped must not come back under new bytes. Otherwise nothing is synced here: the
+                # recovery point stays where it was, and the first flushes move it.
+                for segment in self._segments[max(0, suspect_from) :]:
+                    segment.sync()
             self._complete_epochs(epochs_before)
         return next_offset
 

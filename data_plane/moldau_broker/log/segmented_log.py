@@ -75,6 +75,7 @@ class SegmentedLog:
         topic_id: uuid.UUID | None = None,
         is_future: bool = False,
         jitter_ms: int = 0,
+        names_durable: bool = True,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -99,7 +100,7 @@ class SegmentedLog:
         self._bases = [segment.base_offset for segment in segments]
         self._active = self._segments[-1]
         self._generation = 0  # counts truncations and replacements, which invalidate work in progress
-        self._names_durable = True
+        self._names_durable = names_durable
         self._unsynced_snapshots: list[str] = []
 
     # Queries ---------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from moldau.records import (
     set_max_timestamp,
     walk_batch,
 )
+from moldau.records.codec import walk_records
 from moldau_broker.log.batches import (
     COMPRESSION_MASK,
     CONTROL_BIT,
@@ -192,13 +193,18 @@ def check_keys(records: memoryview, header: BatchHeader) -> None:
 
 def _walk(records: memoryview, header: BatchHeader) -> int:
     """Checks the structure of all records; returns how many have no key."""
+    count = header.record_count
     try:
-        summary = walk_batch(records, 0, header)
+        if header.attributes & COMPRESSION_MASK:
+            summary = walk_batch(records, 0, header)
+            first, last, null_keys = summary.first_offset_delta, summary.last_offset_delta, summary.null_key_count
+        else:
+            first, last, _, _, _, null_keys = walk_records(records, BATCH_HEADER_BYTES, len(records), count)
     except CorruptRecordError as error:
         raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if not summary.is_dense:
+    if first != 0 or last != count - 1:
         raise LogError(ErrorCode.INVALID_RECORD, "the offset deltas of a produced batch must be 0, 1, 2 ...")
-    return summary.null_key_count
+    return null_keys
 
 
 def _decode(records: memoryview, header: BatchHeader) -> list[Record]:
