@@ -55,6 +55,7 @@ __all__ = [
 
 HEARTBEAT_INTERVAL_MS: Final = 2_000
 SESSION_TIMEOUT_MS: Final = 9_000
+ATTEMPT_TIMEOUT_MS_MIN: Final = 1_000
 REGISTRATION_RETRY_MS: Final = 200
 REGISTRATION_TIMEOUT_MS: Final = 60_000
 
@@ -118,6 +119,7 @@ class BrokerSession:
             voters,
             client_id=f"broker-{registration.broker_id}-session",
             connection_lost=self.wake,
+            attempt_timeout_ms=max(ATTEMPT_TIMEOUT_MS_MIN, session_timeout_ms / 3),
             connect=connect,
         )
         self._woken = trio.Event()
@@ -154,10 +156,9 @@ class BrokerSession:
             self._client.close()
 
     def suggest_controller(self, controller_id: int) -> None:
-        """A hint where the active controller is; for ``MetadataFollower(on_leader=...)``."""
-        if controller_id != self._client.active_controller_id:
-            self._client.suggest(controller_id)
-            self.wake()  # a new controller should hear of this broker soon, or it fences it
+        """A controller was elected; for ``MetadataFollower(on_leader=...)``. It should hear of this broker soon."""
+        self._client.suggest(controller_id)
+        self.wake()
 
     def update_voters(self, voters: Mapping[int, tuple[str, int]]) -> None:
         """The controllers have changed; for ``MetadataFollower(on_voters=...)``."""

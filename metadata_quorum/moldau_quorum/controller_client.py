@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Response)
 
 CONNECT_TIMEOUT_MS: Final = 1_000
 ATTEMPT_TIMEOUT_MS: Final = 5_000
-"""How long one controller may take to answer before another is tried."""
+"""How long one controller may take to answer before another is tried, unless the client is told otherwise."""
 RETRY_BACKOFF_MS: Final = 20
 RETRY_BACKOFF_MS_MAX: Final = 500
 
@@ -92,6 +92,7 @@ class ControllerClient:
         client_id: str,
         connection_lost: Callable[[], None] | None = None,
         connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
+        attempt_timeout_ms: float = ATTEMPT_TIMEOUT_MS,
     ) -> None:
         """``voters`` maps node ids to host and port. ``connection_lost`` is called when an established connection
         breaks.
@@ -104,9 +105,9 @@ class ControllerClient:
         self._voters = dict(sorted(voters.items()))
         self._client_id = client_id
         self._connection_lost = connection_lost
+        self._attempt_timeout_ms = attempt_timeout_ms
         self._open = connect or self._open_plain
         self._target = environment.random.choice(list(self._voters))
-        self._hint = -1
         self._connection: RpcConnection | None = None
         self._connecting = trio.Lock()
         self._established = Signal()
@@ -115,14 +116,12 @@ class ControllerClient:
         """The controller that answered last as the active one; -1 when unknown."""
 
     def suggest(self, controller_id: int) -> None:
-        """A hint where the active controller is: taken at once when nothing better is known, else at the next
-        refusal."""
-        if controller_id not in self._voters or controller_id == self._target:
-            return
-        if self.active_controller_id == -1:
+        """News of a newly elected active controller; requests under way elsewhere are moved to it.
+
+        Call it once per election, not with old knowledge: ``MetadataFollower`` sees to that.
+        """
+        if controller_id in self._voters and controller_id != self._target:
             self._move_to(controller_id)
-        else:
-            self._hint = controller_id
 
     @property
     def voters(self) -> Mapping[int, tuple[str, int]]:
@@ -158,7 +157,7 @@ class ControllerClient:
                 )
             answer: R | None = None
             target = self._target
-            with trio.move_on_after(min(remaining_ms, ATTEMPT_TIMEOUT_MS) / 1000) as scope:
+            with trio.move_on_after(min(remaining_ms, self._attempt_timeout_ms) / 1000) as scope:
                 answer = await self._attempt(message, response_class, principal)
             if answer is not None:
                 self.active_controller_id = target
@@ -251,10 +250,6 @@ class ControllerClient:
                 self._connection_lost()
 
     def _next_target(self) -> None:
-        hint, self._hint = self._hint, -1
-        if hint not in (-1, self._target):
-            self._move_to(hint)
-            return
         self._move_to(next_voter(self._voters, self._target))
 
     def _move_to(self, controller_id: int) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_MS: Final = 1_000
 FETCH_WAIT_MS: Final = 500
 """Long poll: an idle follower asks twice a second, and so notices within a second that its controller hangs."""
-FETCH_GRACE_MS: Final = 1_500
+FETCH_GRACE_MS: Final = 1_000
 """How much longer than the long poll an answer may take before another controller is asked."""
 RETRY_BACKOFF_MS: Final = 50
 
@@ -64,7 +64,7 @@ class MetadataFollower:
         on_voters: Callable[[Mapping[int, tuple[str, int]]], None] | None = None,
         connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
     ) -> None:
-        """``on_delta`` gets every non-empty step, ``on_leader`` the active controller's id as answers tell it, and
+        """``on_delta`` gets every non-empty step, ``on_leader`` the id of each newly elected controller, and
         ``on_voters`` the controllers whenever they have changed (KIP-853); the follower itself follows such changes.
 
         ``cluster_id``, when not empty, must be that of the controllers.
@@ -75,6 +75,7 @@ class MetadataFollower:
         self._cluster_id = cluster_id
         self._on_delta = on_delta
         self._on_leader = on_leader
+        self._leader_epoch = 0
         self._on_voters = on_voters
         self._open = connect or self._open_plain
         self._target = environment.random.choice(list(self._voters))
@@ -149,8 +150,10 @@ class MetadataFollower:
             )
         if response.error_code != ErrorCode.NONE:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")
-        if self._on_leader is not None and response.leader_id >= 0:
-            self._on_leader(response.leader_id)
+        if response.leader_id >= 0 and response.leader_epoch > self._leader_epoch:
+            self._leader_epoch = response.leader_epoch
+            if self._on_leader is not None:
+                self._on_leader(response.leader_id)
         voters = {node_id: (host, port) for node_id, host, port in response.voters}
         if voters and voters != self._voters:
             self._voters = voters

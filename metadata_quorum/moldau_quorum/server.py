@@ -18,9 +18,7 @@ import trio
 
 from moldau.runtime.config import (
     Config,
-    ConfigError,
     ListenerEndpoint,
-    SecurityProtocol,
     addresses,
     controller_listeners,
     metadata_log_dir,
@@ -99,7 +97,6 @@ async def run_controller(
     node_id = config.get_int("node.id")
     engine = EngineName(config.get_str("metadata.quorum.engine"))
     logger = EventLogger("moldau.controller", node=node_id)
-    _check_protocols(config)
     directory = open_node_directory(
         environment.disk,
         metadata_log_dir(config),
@@ -118,18 +115,6 @@ async def run_controller(
                 listener.close()
     finally:
         directory.close()
-
-
-def _check_protocols(config: Config) -> None:
-    for endpoint in controller_listeners(config):
-        if endpoint.security_protocol is not SecurityProtocol.PLAINTEXT:
-            raise ConfigError(
-                [
-                    f"listener.security.protocol.map: controller listener {endpoint.listener_name} is mapped to "
-                    f"{endpoint.security_protocol.name}, but controllers speak PLAINTEXT to each other and to brokers: "
-                    "map it to PLAINTEXT, and keep its network private"
-                ]
-            )
 
 
 async def _listen(environment: Environment, config: Config) -> list[tuple[ListenerEndpoint, Listener]]:

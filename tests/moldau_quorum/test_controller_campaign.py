@@ -171,7 +171,13 @@ def test_configurations_stay_linearizable_under_faults(seed: int) -> None:
         world.network.heal_all()
         restart_dead(cluster)
         await cluster.wait_active()
-        # Liveness: the healed quorum takes a change, and everybody hears of it.
+
+        # Liveness: the brokers are taken back, the healed quorum takes a change, and everybody hears of it.
+        def brokers_are_back() -> bool:
+            active = cluster.active()
+            return active is not None and not any(b.fenced for b in active.running.machine.image.brokers.values())
+
+        await eventually(brokers_are_back)
         done = CreateTopicsRequest(topics=[CreatableTopic(name="done", num_partitions=1, replication_factor=1)])
         answered = await client.request(done, CreateTopicsResponse, timeout_ms=30_000)
         assert answered.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)

@@ -23,7 +23,6 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from moldau.runtime.config import ConfigError
 from moldau.runtime.environment import OpenMode
 from moldau.runtime.metrics import Registry
 from moldau.runtime.rpc import RpcConnection
@@ -40,7 +39,6 @@ from moldau_quorum.leadership_transfer import transfer_leadership
 from moldau_quorum.metrics import register_metrics
 from moldau_quorum.node_directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.records import Endpoint
-from moldau_quorum.server import run_controller
 from quorum_cluster import TestCluster, eventually
 from quorum_memory_log import MemoryLog
 
@@ -550,15 +548,6 @@ def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
     run_world(main, 67)
 
 
-def test_controller_listeners_that_are_not_plaintext_are_refused() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world, controllers=1, listener_security_protocol_map="CONTROLLER:SASL_SSL")
-        with pytest.raises(ConfigError, match="map it to PLAINTEXT"):
-            await run_controller(world.node("c101").environment, cluster.config(101))
-
-    run_world(main, 71)
-
-
 def test_what_cannot_be_decided_or_written_is_refused_and_the_controller_goes_on(monkeypatch) -> None:
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
@@ -643,3 +632,20 @@ def test_metrics_tell_of_brokers_partitions_and_the_quorum() -> None:
         assert value(prefix + "preferredreplicaimbalancecount") == 2
 
     run_world(main, 83)
+
+
+def test_a_controller_whose_machine_goes_silent_costs_no_live_broker_its_leaderships() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        await create(cluster.client(), topic("t", partitions=9))
+        active = await cluster.wait_active()
+        active.running = None
+        active.node.lose_power()
+        following = await cluster.wait_active(other_than=active.node_id)
+        await trio.sleep(10)
+        assert following.running.active.statistics().brokers_fenced == 0
+        assert not any(broker.fenced for broker in following.running.machine.image.brokers.values())
+
+    run_world(main, 89)

@@ -57,9 +57,10 @@ class Settings:
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: float = 9_000.0
     broker_session_grace_ms: float = 250.0
-    broker_takeover_ms: float = 3_000.0
+    broker_takeover_ms: float = 5_000.0
     """How long a new controller waits for the first heartbeat of a broker before it fences it. A broker hears of a new
-    controller at once, by its broken connection or by the metadata it follows."""
+    controller by its broken connection, by the metadata it follows, or, when the old one's machine went silent, after a
+    third of the session timeout."""
     leader_imbalance_check_interval_ms: float = 300_000.0
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
@@ -80,7 +81,8 @@ class Settings:
             broker_session_grace_ms=config.get_int("broker.session.grace.ms"),
             broker_takeover_ms=min(
                 config.get_int("broker.session.timeout.ms"),
-                config.get_int("broker.heartbeat.interval.ms") + 4 * config.get_int("broker.session.grace.ms"),
+                max(1_000, config.get_int("broker.session.timeout.ms") / 3)
+                + config.get_int("broker.heartbeat.interval.ms"),
             ),
             leader_imbalance_check_interval_ms=config.get_int("leader.imbalance.check.interval.seconds") * 1000.0,
             auto_leader_rebalance_enable=config.get_bool("auto.leader.rebalance.enable"),
