@@ -195,6 +195,7 @@ class _Run:
         self.world = world
         self.options = options
         draw = world.random("run")
+        self.acks_all = str(options.workload.producer.get("acks", "all")) in ("all", "-1")
         self.synced = draw.random() < 0.6 if options.synced is None else options.synced
         settings = {**draw_settings(draw), **options.shape.settings}
         if self.synced:
@@ -208,7 +209,7 @@ class _Run:
         if options.faults is not None:
             self.plan: Sequence[PlannedFault] = options.faults
         else:
-            self.plan = plan_faults(draw, options.fault_seconds, options.kinds)
+            self.plan = planned_faults(world.seed, options)
         self.guard = _StepGuard()
         self.logs = logs
         self.history: list[Operation] = []
@@ -219,7 +220,7 @@ class _Run:
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)
-        if operation.kind is Kind.SEND and operation.status is Status.OK:
+        if self.acks_all and operation.kind is Kind.SEND and operation.status is Status.OK:
             for send in operation.sends:
                 if send.offset is not None:
                     self.judge.acknowledged_at(send.partition.topic, send.partition.partition, send.offset)
@@ -312,6 +313,11 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
+    """Returns the faults that a seed draws."""
+    return plan_faults(derive_random(seed, "fault plan"), options.fault_seconds, options.kinds)
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""The kit itself is on trial: planted bugs and configurations that promise less must be convicted."""
+
+import pytest
+
+from moldau_jepsen.simulation.controls import CONTROLS, run_control
+from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, planted, run_mutant
+from moldau_jepsen.simulation.shrink import shrink_seed
+
+
+@pytest.mark.parametrize(
+    ("name", "found_by"),
+    [
+        ("watermark-without-isr", {"isr-holds"}),
+        ("follower-taken-for-caught-up", {"isr-holds"}),
+        ("acknowledged-at-once", {"acked-is-committed"}),
+        ("metadata-out-of-order", {"node-failed"}),
+        ("consumer-skips", {"unseen", "lost-write", "poll-skip", "int-poll-skip"}),
+    ],
+)
+def test_mutants_that_show_at_once(name, found_by):
+    verdict = run_mutant(MUTANTS[name], range(1, 6))
+    assert verdict.found, f"{name} survived {verdict.seeds} seeds"
+    assert verdict.found_by in found_by, verdict.detail
+
+
+def test_planting_leaves_nothing_behind():
+    for mutant in MUTANTS.values():
+        before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in mutant.patches()]
+        with planted(mutant):
+            assert all(vars(owner)[attribute] is not original for owner, attribute, original in before), mutant.name
+        assert all(vars(owner)[attribute] is original for owner, attribute, original in before), mutant.name
+
+
+def test_acks_1_loses_acknowledged_records():
+    result, count = run_control(CONTROLS["acks-1"], range(1, 12))
+    assert result is not None, f"acquitted in {count} seeds"
+
+
+def test_a_failing_seed_shrinks_to_fewer_faults():
+    mutant = MUTANTS["watermark-without-isr"]
+    with planted(mutant):
+        shrunk = shrink_seed(1, attempts_max=8)
+    assert shrunk is not None
+    assert shrunk.faults == ()
+    assert finder_of(shrunk.result.violations[0]) == "isr-holds"
