@@ -3,7 +3,7 @@
 Each seed draws kills, power losses, cuts and resets among three controllers while three clients write and read one
 configuration value (unique numbers), without retrying anything whose outcome is unknown. Afterwards everything is
 healed, all controllers and brokers must show the same image, and an order must explain what the clients saw.
-``MOLDAU_QUORUM_SEEDS`` sets how many seeds are run (``make campaign-controller`` runs 500).
+``MOLDAU_QUORUM_SEEDS`` sets how many seeds are run.
 """
 
 from __future__ import annotations

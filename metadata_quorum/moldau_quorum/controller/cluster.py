@@ -174,12 +174,11 @@ def _may_stop(
     broker_id: int, image: MetadataImage, context: Context, sessions: BrokerSessions, session: Session | None
 ) -> bool:
     """It leads nothing, and the others have seen that."""
-    if leads_any(image, broker_id):
-        return False
-    if session is None or session.shutdown_offset < 0:
-        return True
-    lowest = sessions.lowest_offset(broker_id, context.now_ms)
-    return lowest is None or lowest >= session.shutdown_offset
+    if session is not None and session.shutdown_offset >= 0:
+        lowest = sessions.lowest_offset(broker_id, context.now_ms)
+        if lowest is not None and lowest < session.shutdown_offset:
+            return False
+    return not leads_any(image, broker_id)
 
 
 def unfence_records(image: MetadataImage, context: Context, broker: BrokerImage) -> list[MetadataRecord]:
