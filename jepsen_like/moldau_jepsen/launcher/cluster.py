@@ -327,10 +327,13 @@ def start_cluster(
     if directory.is_dir() and any(directory.iterdir()):
         raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
     nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
+    texts = {node.node_id: node_properties(node, nodes, spec.settings) for node in nodes}
+    for node in nodes:
+        _check_properties(texts[node.node_id], node)
     try:
         for node in nodes:
             Path(node.directory).mkdir(parents=True)
-            Path(node.config).write_text(node_properties(node, nodes, spec.settings), encoding="utf-8")
+            Path(node.config).write_text(texts[node.node_id], encoding="utf-8")
     except OSError as error:
         raise LauncherUsageError(f"cannot write {error.filename}: {error.strerror}") from error
     cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)
@@ -340,6 +343,16 @@ def start_cluster(
         cluster.shut_down()
         raise
     return cluster
+
+
+def _check_properties(text: str, node: Node) -> None:
+    """Raises ``LauncherUsageError`` for what the node would refuse, before anything is written or started."""
+    from moldau.runtime.config import ConfigError, parse_server_config
+
+    try:
+        parse_server_config(text, node.config, os.environ)
+    except ConfigError as error:
+        raise LauncherUsageError("; ".join(error.problems)) from error
 
 
 def open_cluster(directory: Path, *, tied_to_parent: bool = False) -> LocalCluster:

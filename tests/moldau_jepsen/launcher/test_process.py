@@ -92,8 +92,16 @@ def test_two_commands_do_not_change_one_cluster_at_once(tmp_path):
         pytest.fail("the second command got in")
 
 
+def test_a_bad_setting_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(LauncherUsageError, match=r"num.partition: unknown .* did you mean num.partitions"):
+        start_cluster(tmp_path / "cluster", ClusterSpec(settings={"num.partition": "3"}))
+    assert not (tmp_path / "cluster").exists()
+
+
 def test_a_node_that_cannot_start_is_told_with_its_last_words_and_nothing_is_left_running(tmp_path):
-    with pytest.raises(LauncherError, match=r"ended while starting: .*num.partition.* did you mean num.partitions"):
-        start_cluster(tmp_path, ClusterSpec(brokers=1, controllers=1, settings={"num.partition": "3"}))
-    states = [open_cluster(tmp_path).state(node_id) for node_id in (1, 101)]
+    (tmp_path / "file").touch()
+    home = tmp_path / "cluster"
+    with pytest.raises(LauncherError, match=r"ended while starting: moldau: .*file"):
+        start_cluster(home, ClusterSpec(brokers=1, controllers=1, settings={"log.dirs": str(tmp_path / "file")}))
+    states = [open_cluster(home).state(node_id) for node_id in (1, 101)]
     assert states == [ProcessState.STOPPED, ProcessState.STOPPED]
