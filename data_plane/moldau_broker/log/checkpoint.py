@@ -110,7 +110,10 @@ def _encode_lines(lines: Sequence[str]) -> bytes:
 
 
 def _decode_lines(path: str, content: bytes, columns: int) -> list[tuple[int, list[str]]]:
-    """Rows of a checkpoint file, each with its position; raises ``CorruptLogFileError`` at the first byte that is not as the format demands."""
+    """Rows of a checkpoint file, each with its position.
+
+    Raises ``CorruptLogFileError`` at the first byte that is not as the format demands.
+    """
     if content and not content.endswith(b"\n"):
         raise CorruptLogFileError(path, len(content), "the last line has no end")
     try:

@@ -23,6 +23,7 @@ from moldau_broker.log.checkpoint import (
     read_offsets,
     write_atomically,
 )
+from moldau_broker.log.checksums import damaged_files, write_checksums
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
 from moldau_broker.log.names import (
     CLEAN_SHUTDOWN,
@@ -39,7 +40,7 @@ from moldau_broker.log.values import TopicPartition, Work
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from moldau.runtime.environment import Disk, Lock
     from moldau_broker.log.partition_log import PartitionLog
@@ -61,12 +62,14 @@ class CheckpointFile:
         self._version = 0
         self._writing = False
 
-    def load(self) -> None:
+    def load(self, damaged: Collection[str]) -> None:
         """Reads the file; a damaged one counts as empty, which costs work (recovery) but no data.
 
         Raises ``OSError``.
         """
         try:
+            if self.path in damaged:
+                raise CorruptLogFileError(self.path, 0, "not as it was at the clean stop")
             self.offsets = read_offsets(self._disk, self.path)
             self.known = self._disk.exists(self.path)
         except CorruptLogFileError as error:
@@ -137,6 +140,7 @@ class LogDirectory:
         self.error: BaseException | None = None
         self.directory_id: uuid.UUID | None = None
         self.clean = False
+        self.damaged: tuple[str, ...] = ()  # files that changed since the clean stop
         self.broker_epoch = -1  # of the run that stopped cleanly
         self._lock: Lock | None = None
         self.recovery_points = CheckpointFile(disk, f"{path}/{RECOVERY_POINT_CHECKPOINT}")
@@ -158,20 +162,33 @@ class LogDirectory:
             self._lock = disk.lock(f"{self.path}/{LOCK}")
         except BlockingIOError as error:
             raise LogStorageError(self.path, "in use: another process holds its lock") from error
+        self._find_damage()
         self._take_identity(node_id, cluster_id, new_id)
         for name in disk.list_directory(self.path):
             if name.endswith(TEMPORARY_SUFFIX):
                 disk.remove(f"{self.path}/{name}")
         self._take_clean_shutdown()
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets):
-            checkpoint.load()
+            checkpoint.load(self.damaged)
         if not self.recovery_points.known and not any(parse_directory(name) for name in disk.list_directory(self.path)):
             self.recovery_points.write_now({})
             self.recovery_points.known = True
         self.online = True
 
+    def _find_damage(self) -> None:
+        if not self._disk.exists(f"{self.path}/{CLEAN_SHUTDOWN}"):
+            return
+        try:
+            self.damaged = damaged_files(self._disk, self.path)
+        except CorruptLogFileError as error:
+            _logger.error("checksums-damaged", path=error.path, reason=error.reason)
+        for path in self.damaged:
+            _logger.error("file-damaged", path=path, reason="not as it was at the clean stop")
+
     def _take_identity(self, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]) -> None:
         path = f"{self.path}/{META_PROPERTIES}"
+        if path in self.damaged:
+            raise LogStorageError(self.path, f"{META_PROPERTIES} is not as it was at the clean stop")
         if not self._disk.exists(path):
             properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_id())
             write_atomically(self._disk, path, encode_meta_properties(properties))
@@ -231,6 +248,7 @@ class LogDirectory:
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Says that all logs are flushed and closed; the last write of a run. Raises ``OSError``."""
+        write_checksums(self._disk, self.path)
         write_atomically(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch))
 
     def release(self) -> None:

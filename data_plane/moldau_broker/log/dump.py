@@ -204,11 +204,10 @@ def _dump_offset_index(disk: Disk, path: str, name: SegmentFileName, print_recor
             yield f"offset: {name.base_offset + relative} position: {position}"
             if relative <= last[0] or position <= last[1]:
                 raise CorruptLogFileError(path, byte, f"entry {relative}, {position} does not rise above {last}")
-            header = _header_at(log, position) if log is not None else None
-            if log is not None and (header is None or header.base_offset > name.base_offset + relative):
-                raise CorruptLogFileError(
-                    path, byte, f"no batch with offset {relative + name.base_offset} there"
-                )
+            if log is not None:
+                header = _header_at(log, position)
+                if header is None or not header.base_offset <= name.base_offset + relative <= header.last_offset:
+                    raise CorruptLogFileError(path, byte, f"no batch with offset {name.base_offset + relative} there")
             last = (relative, position)
         _require_whole(path, data, layout.size)
     finally:

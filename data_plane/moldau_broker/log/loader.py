@@ -85,6 +85,7 @@ class LoadRequest:
     is_future: bool = False
     jitter_ms: int = 0
     producer_id_expiration_ms: int = 86_400_000
+    damaged: tuple[str, ...] = ()  # paths of files that are known to be damaged
 
 
 def load_log(disk: Disk, request: LoadRequest) -> tuple[PartitionLog, LoadReport]:
@@ -211,6 +212,9 @@ class _Loader:
     def _load_epochs(self) -> bool:
         """Reads the epoch checkpoint; False if it must be rebuilt from the log."""
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+        if path in self._request.damaged:
+            self._report.problems.append(f"{path} is not as it was at the clean stop")
+            return False
         try:
             self._epochs = LeaderEpochCache.load(self._disk, path)
         except CorruptLogFileError as error:
@@ -303,6 +307,9 @@ class _Loader:
 
     def _sound(self, segment: LogSegment, *, last: bool) -> bool:
         """Whether a segment that needs no recovery has indexes that can be used; mends the sparse ones."""
+        if segment.transaction_index.path in self._request.damaged:
+            self._report.problems.append(f"{segment.transaction_index.path} is not as it was at the clean stop")
+            return False
         try:
             segment.transaction_index.entries()
         except CorruptLogFileError as error:

@@ -242,10 +242,11 @@ class LogManager:
             recovery_point_known=known and directory.recovery_points.known,
             log_start_offset=directory.log_starts.offsets.get(topic_partition, 0) if known else 0,
             high_watermark=directory.high_watermarks.offsets.get(topic_partition, 0) if known else 0,
-            topic_id=self._read_topic_id(path),
+            topic_id=self._read_topic_id(path, directory.damaged),
             is_future=is_future,
             jitter_ms=self._jitter(config),
             producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
+            damaged=directory.damaged,
         )
         loaded: list[tuple[PartitionLog, LoadReport]] = []
 
@@ -294,9 +295,9 @@ class LogManager:
             log_end_offset=log.log_end_offset,
         )
 
-    def _read_topic_id(self, directory: str) -> uuid.UUID | None:
+    def _read_topic_id(self, directory: str, damaged: Collection[str]) -> uuid.UUID | None:
         path = f"{directory}/{PARTITION_METADATA}"
-        if not self._disk.exists(path):
+        if path in damaged or not self._disk.exists(path):
             return None
         try:
             return decode_partition_metadata(path, read_file(self._disk, path))

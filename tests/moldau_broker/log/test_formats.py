@@ -61,7 +61,16 @@ def test_offset_checkpoint() -> None:
     assert encode_offsets(offsets) == golden
     assert decode_offsets("x", golden) == offsets
     assert decode_offsets("x", b"0\n0\n") == {}
-    for bad in (b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na 0 1", b"0\n1\na 0 -1\n", b"0\n1\na 0 x\n", b"\xff\n0\n", b""):
+    for bad in (
+        b"1\n0\n",
+        b"0\n2\na 0 1\n",
+        b"0\n1\na 0\n",
+        b"0\n1\na 0 1",
+        b"0\n1\na 0 -1\n",
+        b"0\n1\na 0 x\n",
+        b"\xff\n0\n",
+        b"",
+    ):
         with pytest.raises(CorruptLogFileError):
             decode_offsets("x", bad)
 
@@ -87,9 +96,7 @@ def test_partition_metadata() -> None:
 
 def test_meta_properties() -> None:
     properties = MetaProperties(cluster_id="MkU3OEVBNTcwNTJENDM2Qk", node_id=3, directory_id=TOPIC_ID)
-    golden = (
-        f"#\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\ndirectory.id={TOPIC_ID_TEXT}\nnode.id=3\nversion=1\n".encode()
-    )
+    golden = f"#\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\ndirectory.id={TOPIC_ID_TEXT}\nnode.id=3\nversion=1\n".encode()
     assert encode_meta_properties(properties) == golden
     assert decode_meta_properties("x", golden) == properties
     kafkas = b"#\n#Sat Nov 14 10:00:00 UTC 2026\nnode.id=3\nversion=1\ndirectory.id=" + TOPIC_ID_TEXT.encode()

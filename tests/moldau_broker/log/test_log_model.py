@@ -124,13 +124,17 @@ def map_overflow_ignored(patch) -> None:
         return True
 
     patch.setattr(OffsetMap, "put", put)
-    patch.setattr(OffsetMap, "get", lambda self, key, get=OffsetMap.get: 1 << 60 if get(self, key) < 0 else get(self, key))
+    patch.setattr(
+        OffsetMap, "get", lambda self, key, get=OffsetMap.get: 1 << 60 if get(self, key) < 0 else get(self, key)
+    )
 
 
 def tombstone_dropped_early(patch) -> None:
     """A tombstone goes with the first cleaning."""
     good = LogCleaning._stays
-    patch.setattr(LogCleaning, "_stays", lambda self, record, horizon: record.value is not None and good(self, record, horizon))
+    patch.setattr(
+        LogCleaning, "_stays", lambda self, record, horizon: record.value is not None and good(self, record, horizon)
+    )
 
 
 def last_value_dropped(patch) -> None:

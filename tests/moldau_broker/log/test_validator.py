@@ -152,7 +152,12 @@ def test_compression_type(wanted: str, codec, append_time: bool) -> None:
     assert header == parse_batch_header(buffer)
     assert batch_crc_valid(buffer, 0, header)
     assert header.compression.config_name == ("none" if wanted == "uncompressed" else wanted)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional) == (9, 1, 77, True)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional) == (
+        9,
+        1,
+        77,
+        True,
+    )
     records = decode_records(buffer, 0, header)
     assert [(record.key, record.value) for record in records] == [(key, value) for _, key, value in ROWS]
     assert [record.timestamp for record in records] == [NOW if append_time else row[0] for row in ROWS]
