@@ -146,6 +146,7 @@ class FakeCluster:
         self.rebalance_timeout = 3.0
         self.auto_create = False
         self.max_versions: dict[int, int] = {}
+        self.handlers: dict[int, object] = {}  # further APIs: (broker, request) -> response
 
     @property
     def bootstrap(self) -> str:
@@ -187,6 +188,8 @@ class FakeCluster:
     def answer(self, broker: int, request):
         key = request.__api_key__
         self.requests.append((broker, key, request))
+        if key in self.handlers:
+            return self.handlers[key](broker, request)
         return getattr(self, f"on_{ApiKey(key).name.lower()}")(broker, request)
 
     def on_metadata(self, broker, request):
@@ -541,7 +544,8 @@ class Handler:
                     min_version=APIS[each].versions.first,
                     max_version=self.cluster.max_versions.get(each, APIS[each].versions.last),
                 )
-                for each in SERVED
+                for each in (*SERVED, *self.cluster.handlers)
+                if each in APIS
             ]
             return [encode_response(ApiVersionsResponse(api_keys=keys), version, correlation)]
         request = decode(APIS[key].request, version, bytes(frame[header.body_offset :]))

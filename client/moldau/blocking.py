@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, ParamSpec, Self, TypeVar
 
 import trio
@@ -28,7 +29,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.sync import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -193,7 +194,7 @@ class Producer:
     ) -> None:
         """Raises ``ConfigError``."""
         self._trio_producer = TrioProducer(config, partitioner=partitioner)
-        self._portal: _Portal[_Handover] = _Portal("moldau-producer", _Handover(self._trio_producer))
+        self._portal: _Portal[_Handover] = _Portal("moldau-producer", _handed_over(self._trio_producer))
         self._handover: _Handover | None = None
 
     def __enter__(self) -> Self:
@@ -282,35 +283,16 @@ class _Handover:
         self._wanted = Signal()
         self.taken = Signal()
         self._is_busy = False
-        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery, bool | None] | None = None
-        self._nursery: trio.Nursery | None = None
 
-    async def __aenter__(self) -> _Handover:
-        await self._producer.__aenter__()
-        self._nursery_manager = trio.open_nursery()
-        self._nursery = await self._nursery_manager.__aenter__()
-        self._nursery.start_soon(self._empty_forever)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        assert self._nursery is not None
-        assert self._nursery_manager is not None
-        try:
-            if kind is None:
-                await self._wait_empty()
-            self._nursery.cancel_scope.cancel()
-            await self._nursery_manager.__aexit__(None, None, None)
-        finally:
-            with self._room:
-                self._is_ended = True
-                self._room.notify_all()
-            closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
-            while self._queue:
-                self._queue.popleft()[6].resolve(None, closed)
-            self.taken.notify()
-        return await self._producer.__aexit__(kind, error, traceback)
+    def end(self) -> None:
+        """Refuses further records and fails those that wait."""
+        with self._room:
+            self._is_ended = True
+            self._room.notify_all()
+        closed = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before it took the record")
+        while self._queue:
+            self._queue.popleft()[6].resolve(None, closed)
+        self.taken.notify()
 
     def put(self, record: _Handed, token: trio.lowlevel.TrioToken) -> None:
         """Called in any thread."""
@@ -328,7 +310,8 @@ class _Handover:
         except trio.RunFinishedError as error:
             raise RuntimeError("the producer is closed") from error
 
-    async def _empty_forever(self) -> None:
+    async def empty_forever(self) -> None:
+        """Hands records to the trio producer until cancelled."""
         while True:
             with self._room:
                 handed = list(self._queue)
@@ -353,14 +336,29 @@ class _Handover:
             self.taken.notify()
             await trio.lowlevel.checkpoint()
 
-    async def _wait_empty(self) -> None:
+    async def wait_empty(self) -> None:
+        """Waits until the producer has taken every record."""
         await self.taken.wait_until(lambda: not self._queue and not self._is_busy)
 
     async def flush(self, timeout_ms: float) -> None:
         """Waits until the queue is empty and everything is delivered. Raises ``trio.TooSlowError``."""
         with trio.fail_after(timeout_ms / 1000):
-            await self._wait_empty()
+            await self.wait_empty()
             await self._producer.flush()
+
+
+@asynccontextmanager
+async def _handed_over(producer: TrioProducer) -> AsyncIterator[_Handover]:
+    """Opens the producer with the task that empties the hand-over. Leaving hands over and delivers what is left."""
+    handover = _Handover(producer)
+    async with producer, trio.open_nursery() as nursery:
+        nursery.start_soon(handover.empty_forever)
+        try:
+            yield handover
+            await handover.wait_empty()
+        finally:
+            handover.end()
+            nursery.cancel_scope.cancel()
 
 
 class Consumer:

@@ -130,9 +130,8 @@ class AdminBase:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Closes the connections."""
-        if self._client is not None:
-            self._client.close()
-        return await self._background.close(kind, error, traceback)
+        ended = None if self._client is None else self._client.close
+        return await self._background.close(kind, error, traceback, ended=ended)
 
     def _opened(self) -> ClusterClient:
         if self._client is None:

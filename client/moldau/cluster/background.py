@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -50,13 +51,43 @@ class Background:
             self._nursery.cancel_scope.cancel()
 
     async def close(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        *,
+        closing: Callable[[], Awaitable[None]] | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> bool | None:
-        """Ends the tasks and waits for them; to be returned from ``__aexit__``."""
+        """Ends the tasks and waits for them; to be returned from ``__aexit__`` with its arguments.
+
+        ``closing`` runs first if the block ended without an exception, ``ended`` in any case before the tasks are
+        cancelled. The nursery is left in order whatever ``closing`` raises, cancellation included.
+        """
+        failure: BaseException | None = None
+        if error is None and closing is not None:
+            try:
+                await closing()
+            except BaseException as raised:  # noqa: BLE001 - it is raised again below, when the nursery is left
+                failure = raised
+                kind, error, traceback = type(raised), raised, raised.__traceback__
+        if ended is not None:
+            ended()
         self.cancel()
         manager = self._manager
         assert manager is not None
-        if error is None or isinstance(error, trio.Cancelled | BaseExceptionGroup):
-            return await manager.__aexit__(kind, error, traceback)
-        await manager.__aexit__(None, None, None)
-        return False
+        is_swallowed: bool | None = False
+        if error is None or _holds_cancellation(error):
+            is_swallowed = await manager.__aexit__(kind, error, traceback)
+        else:
+            await manager.__aexit__(None, None, None)
+        if failure is not None and not is_swallowed:
+            raise failure
+        return is_swallowed
+
+
+def _holds_cancellation(error: BaseException) -> bool:
+    """Whether trio's own exception is in it, which the nursery must see."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(trio.Cancelled) is not None
+    return isinstance(error, trio.Cancelled)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterPicture
+from moldau.cluster.security import client_ssl_context
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -25,6 +26,7 @@ from moldau.runtime.log import EventLogger
 from moldau.runtime.rpc import RpcConnection
 from moldau.runtime.supervision import BackoffPolicy
 from moldau.runtime.sync import Signal
+from moldau.runtime.tls import client_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +48,7 @@ METADATA_RETRY_MS = 100.0
 class _Link:
     """One connection slot of a broker. Invariant: at most one task opens it at a time."""
 
-    __slots__ = ("connection", "failures", "lock", "opening", "retry_at_ms")
+    __slots__ = ("connection", "failures", "lock", "opening", "retry_at_ms", "used_at_ms")
 
     def __init__(self) -> None:
         self.connection: RpcConnection | None = None
@@ -54,6 +56,7 @@ class _Link:
         self.opening = False
         self.failures = 0
         self.retry_at_ms = -math.inf
+        self.used_at_ms = -math.inf
 
 
 class ClusterClient:
@@ -85,6 +88,8 @@ class ClusterClient:
         self._last_error: BaseException | None = None
         self._nursery: trio.Nursery | None = None
         self._closed = False
+        self._ssl_context = client_ssl_context(config)
+        self._idle_ms = config.get_int("connections.max.idle.ms")
 
     # --- life
 
@@ -93,6 +98,7 @@ class ClusterClient:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._close_idle_forever)
                 task_status.started()
                 await self._refresh_forever()
         finally:
@@ -134,6 +140,7 @@ class ClusterClient:
         Raises ``OSError``, ``trio.TooSlowError`` or ``KafkaError`` when it cannot be opened.
         """
         link = self._link(node_id, purpose)
+        link.used_at_ms = self.now_ms
         current = link.connection
         if current is not None and current.is_open:
             return current
@@ -163,6 +170,7 @@ class ClusterClient:
                 address[1],
                 self.client_id,
                 timeout_ms=self._setup_timeout_ms,
+                secure=None if self._ssl_context is None else client_wrapper(self._ssl_context, address[0]),
             )
         except (*TRANSPORT_ERRORS, KafkaError) as error:
             link.failures += 1
@@ -186,6 +194,7 @@ class ClusterClient:
     def connection_nowait(self, node_id: int, purpose: str = "") -> RpcConnection | None:
         """Returns an open connection, or None after having started to open one where the back-off allows it."""
         link = self._link(node_id, purpose)
+        link.used_at_ms = self.now_ms
         if link.connection is not None:
             if link.connection.is_open:
                 return link.connection
@@ -210,6 +219,17 @@ class ClusterClient:
             # Leadership may have moved away from a broker that cannot be reached.
             self.request_update()
             self.changed.notify()
+
+    async def _close_idle_forever(self) -> None:
+        """Closes connections that were not used for ``connections.max.idle.ms``."""
+        while self._idle_ms > 0:
+            await trio.sleep(max(self._idle_ms / 4, 1000) / 1000)
+            for link in self._links.values():
+                connection = link.connection
+                is_idle = self.now_ms - link.used_at_ms > self._idle_ms
+                if connection is not None and is_idle and not connection.in_flight:
+                    connection.close()
+                    link.connection = None
 
     # --- requests
 
@@ -267,6 +287,11 @@ class ClusterClient:
         if name not in self._topics:
             self._topics[name] = None
             self.request_update()
+
+    def forget_topic(self, name: str) -> None:
+        """Stops keeping the metadata of a topic that is not used any more."""
+        self._topics.pop(name, None)
+        self.picture.topics.pop(name, None)
 
     def set_topics(self, names: Iterable[str]) -> None:
         """Keeps the metadata of exactly these topics."""

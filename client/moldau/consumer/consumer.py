@@ -24,6 +24,7 @@ import trio
 
 from moldau.cluster.background import Background
 from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import PartitionInfo, TopicPartition
 from moldau.cluster.offsets import list_offsets
 from moldau.consumer.assignors import assignors_of
@@ -189,12 +190,7 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Commits positions (where that is on), leaves the group and stops."""
-        try:
-            if kind is None:
-                await self.close()
-        finally:
-            self._end()
-        return await self._background.close(kind, error, traceback)
+        return await self._background.close(kind, error, traceback, closing=self.close, ended=self._end)
 
     async def close(self, timeout_ms: float = 30_000) -> None:
         """Commits positions (where that is on) and leaves the group, for at most ``timeout_ms``; idempotent."""
@@ -313,6 +309,23 @@ class Consumer:
     def group_generation(self) -> int:
         """Generation of the group that this member belongs to; -1 for none."""
         return -1 if self._membership is None else self._membership.generation
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's place in its group, for ``Producer.send_offsets_to_transaction`` (KIP-447).
+
+        Raises ``ConfigError`` without ``group.id``.
+        """
+        self._grouped()
+        assert self._group_id is not None
+        membership = self._membership
+        if membership is None:
+            return GroupMetadata(group_id=self._group_id)
+        return GroupMetadata(
+            group_id=self._group_id,
+            generation_id=membership.generation,
+            member_id=membership.member_id,
+            group_instance_id=membership.identity.instance_id,
+        )
 
     # --- polling
 

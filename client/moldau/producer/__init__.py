@@ -3,5 +3,24 @@
 from moldau.producer.delivery import Delivery, RecordMetadata
 from moldau.producer.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.producer import BufferExhaustedError, Producer
+from moldau.producer.transaction_core import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    TransactionError,
+)
 
-__all__ = ["BufferExhaustedError", "Delivery", "PartitionerFunction", "Producer", "RecordMetadata", "partition_for_key"]
+__all__ = [
+    "AbortableTransactionError",
+    "BufferExhaustedError",
+    "Delivery",
+    "FatalTransactionError",
+    "PartitionerFunction",
+    "Producer",
+    "ProducerFencedError",
+    "RecordMetadata",
+    "TransactionAbortedError",
+    "TransactionError",
+    "partition_for_key",
+]

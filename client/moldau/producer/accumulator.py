@@ -224,6 +224,7 @@ class Accumulator:
         self.flushes = 0  # flushes in progress
         self.is_closing = False
         self.is_completing = False  # a transaction is being committed or aborted
+        self.admitted: Mapping[TopicPartition, None] | None = None  # partitions of the transaction; None: all may send
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = -1
         self.needs_producer_id = limits.is_idempotent
@@ -295,6 +296,8 @@ class Accumulator:
     def is_muted(self, queue: PartitionQueue) -> bool:
         """Whether the front batch must wait for others of its partition."""
         head = queue.batches[0]
+        if self.admitted is not None and queue.partition not in self.admitted:
+            return True
         if head.has_sequence:
             # A retry: only the oldest outstanding batch goes, alone.
             return queue.outstanding[0] is not head or queue.in_flight > 0
@@ -550,6 +553,13 @@ class Accumulator:
     def abort(self, error: KafkaError, *, only_queued: bool = False) -> list[ProducerBatch]:
         """Fails everything (``only_queued``: only what is not in flight) and returns it."""
         doomed = [batch for batch in self.incomplete if not (only_queued and batch.is_in_flight)]
+        for batch in doomed:
+            self._discard(batch, error)
+        return doomed
+
+    def abort_unsent(self, error: KafkaError) -> list[ProducerBatch]:
+        """Fails what was never sent and returns it; what got a sequence number goes on until its fate is known."""
+        doomed = [batch for batch in self.incomplete if not batch.has_sequence]
         for batch in doomed:
             self._discard(batch, error)
         return doomed

@@ -20,11 +20,14 @@ import trio
 
 from moldau.cluster.background import Background
 from moldau.cluster.client import ClusterClient
+from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicInfo, TopicPartition
 from moldau.producer.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.partitioner import KeylessPartitioner, PartitionerFunction, make_keyless, partition_for_key
 from moldau.producer.sender import Sender
+from moldau.producer.transaction_core import OffsetToCommit, TransactionManager
+from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Compression, InvalidRecordError
 from moldau.runtime.config import PRODUCER_CONFIG, Config, ConfigError
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
+    from moldau.consumer.fetcher import CommittedOffset
     from moldau.runtime.environment import Environment
 
 Buffer = bytes | bytearray | memoryview
@@ -111,6 +115,7 @@ class Producer:
         self._max_block_ms = self._config.get_int("max.block.ms")
         self._ignores_keys = self._config.get_bool("partitioner.ignore.keys")
         self._is_adaptive = self._config.get_bool("partitioner.adaptive.partitioning.enable")
+        self._availability_ms = self._config.get_int("partitioner.availability.timeout.ms")
         self._partitioner_name = self._config.get_str_or_none("partitioner.class")
         self._accumulator = Accumulator(self._limits)
         self._topics: dict[str, _TopicState] = {}
@@ -120,6 +125,7 @@ class Producer:
         self._background = Background()
         self._client: ClusterClient | None = None
         self._sender: Sender | None = None
+        self._transactions: Transactions | None = None
 
     # --- life
 
@@ -133,21 +139,21 @@ class Producer:
         transactional_id = self._config.get_str_or_none("transactional.id")
         acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[self._config.get_str("acks")]
         self._sender = Sender(self._client, self._accumulator, acks=acks, transactional_id=transactional_id)
+        if transactional_id is not None:
+            self._transactions = self._make_transactions(transactional_id)
         nursery = await self._background.open()
         await nursery.start(self._client.run)
         await nursery.start(self._sender.run)
+        if self._transactions is not None:
+            await nursery.start(self._transactions.run)
+        nursery.start_soon(self._forget_idle_topics)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Delivers what is left (at most ``delivery.timeout.ms``); after an exception gives it up at once."""
-        try:
-            if kind is None:
-                await self.close()
-        finally:
-            self._end()
-        return await self._background.close(kind, error, traceback)
+        return await self._background.close(kind, error, traceback, closing=self.close, ended=self._end)
 
     async def close(self, timeout_ms: float = math.inf) -> None:
         """Delivers what is left, for at most ``timeout_ms``, fails the rest, and stops; idempotent."""
@@ -155,6 +161,7 @@ class Producer:
             await trio.lowlevel.checkpoint()
             return
         accumulator, sender = self._accumulator, self._opened()[1]
+        await self._abort_open_transaction(timeout_ms)
         self._is_closed = True
         accumulator.is_closing = True
         sender.wake()
@@ -176,6 +183,20 @@ class Producer:
         if self._client is not None:
             self._client.close()
         self._background.cancel()
+
+    async def _forget_idle_topics(self) -> None:
+        """Stops keeping metadata of topics that nothing was sent to for ``metadata.max.idle.ms``."""
+        client = self._opened()[0]
+        idle_ms = self._config.get_int("metadata.max.idle.ms")
+        counts: dict[str, int] = {}
+        while True:
+            await trio.sleep(idle_ms / 1000)
+            before, counts = counts, {name: state.sent for name, state in self._topics.items()}
+            for name, sent in counts.items():
+                queues = self._topics[name].queues
+                if before.get(name) == sent and not any(queue.batches or queue.outstanding for queue in queues):
+                    del self._topics[name]
+                    client.forget_topic(name)
 
     def _opened(self) -> tuple[ClusterClient, Sender]:
         if self._client is None or self._sender is None:
@@ -269,6 +290,9 @@ class Producer:
         if sender.fatal_error is not None:
             raise sender.fatal_error
         state = self._topics.get(topic)
+        transactions = self._transactions
+        if transactions is not None:
+            transactions.check_sending()
         if state is None or self._topics_version != client.picture.version:
             state = self._look_up(topic)
         keyless: KeylessPartitioner | None = None
@@ -302,14 +326,24 @@ class Producer:
             batch, index, is_news = appended
         else:
             is_news = batch.builder.is_full
+        state.sent += 1
         if keyless is not None:
             keyless.appended(size + 16, began_batch=index == 0, is_full=is_news and index > 0)
-            state.sent += 1
-            if self._is_adaptive and not state.sent % _LOAD_INTERVAL_RECORDS:
-                keyless.set_load(self._accumulator.queue_sizes(topic, state.available))
+            if not state.sent % _LOAD_INTERVAL_RECORDS:
+                self._look_at_load(topic, state)
         if is_news:
             sender.wake()
         return Delivery(batch, index, timestamp)
+
+    def _look_at_load(self, topic: str, state: _TopicState) -> None:
+        """Tells the partitioner about queues, and leaves out partitions whose broker takes no batches (KIP-794)."""
+        if self._availability_ms > 0:
+            stuck = self._opened()[1].stuck_nodes(self._availability_ms)
+            parts = state.info.partitions
+            usable = [number for number in state.info.available_partitions if parts[number].leader not in stuck]
+            state.available = tuple(usable) or state.info.available_partitions
+        if self._is_adaptive:
+            state.keyless.set_load(self._accumulator.queue_sizes(topic, state.available))
 
     def _draw(self) -> int:
         return self._opened()[0].environment.random.getrandbits(31)
@@ -391,6 +425,96 @@ class Producer:
         client = self._opened()[0]
         info = await self._wait_topic(topic, None, client.now_ms + self._max_block_ms)
         return info.partitions
+
+    # --- transactions
+
+    def _make_transactions(self, transactional_id: str) -> Transactions:
+        client, sender = self._opened()
+        config = self._config
+        manager = TransactionManager(
+            transactional_id=transactional_id,
+            timeout_ms=config.get_int("transaction.timeout.ms"),
+            retry_backoff_ms=config.get_int("retry.backoff.ms"),
+            retry_backoff_max_ms=config.get_int("retry.backoff.max.ms"),
+        )
+        transactions = Transactions(client, self._accumulator, sender, manager, self._max_block_ms)
+        sender.transactions = transactions
+        return transactions
+
+    def _transactional(self) -> Transactions:
+        self._opened()
+        if self._transactions is None:
+            raise ConfigError(["transactional.id: needed for transactions"])
+        if self._is_closed:
+            raise RuntimeError("the producer is closed")
+        return self._transactions
+
+    async def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Takes over the transactional id: fences earlier producers of it and ends what they left open.
+
+        Once, before the first transaction. Waits at most ``timeout_ms`` (``max.block.ms`` by default), as the other
+        calls do; after REQUEST_TIMED_OUT the same call goes on waiting.
+
+        Raises:
+            FatalTransactionError: the coordinator refuses.
+            KafkaError: REQUEST_TIMED_OUT.
+        """
+        await self._transactional().init(timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """Begins a transaction: all records sent from now on are seen together, or not at all.
+
+        Raises ``TransactionError`` after a failure, ``RuntimeError`` where another transaction is open.
+        """
+        self._transactional().begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        group: GroupMetadata | str,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Commits a consumer's offsets (of the next records to read) with the transaction (KIP-447).
+
+        ``group`` comes from ``Consumer.group_metadata``. Raises ``AbortableTransactionError`` when the group went on
+        without that member, ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT).
+        """
+        given = {
+            TopicPartition(*partition): OffsetToCommit(offset=offset)
+            if isinstance(offset, int)
+            else OffsetToCommit(offset=offset.offset, leader_epoch=offset.leader_epoch, metadata=offset.metadata)
+            for partition, offset in offsets.items()
+        }
+        member = GroupMetadata(group_id=group) if isinstance(group, str) else group
+        await self._transactional().send_offsets(given, member, timeout_ms)
+
+    async def commit_transaction(self, timeout_ms: float | None = None) -> None:
+        """Delivers what was sent in the transaction, then commits it; afterwards readers of committed data see it.
+
+        Raises:
+            AbortableTransactionError: a record or offset could not be written; call ``abort_transaction``.
+            FatalTransactionError: fenced, or hopeless; close the producer.
+            KafkaError: REQUEST_TIMED_OUT; whether it is committed is open, call again to know.
+        """
+        await self._transactional().commit(timeout_ms)
+
+    async def abort_transaction(self, timeout_ms: float | None = None) -> None:
+        """Aborts the transaction; records that were not sent yet fail with ``TransactionAbortedError``.
+
+        Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT).
+        """
+        await self._transactional().abort(timeout_ms)
+
+    async def _abort_open_transaction(self, timeout_ms: float) -> None:
+        transactions = self._transactions
+        if transactions is None or not transactions.is_in_transaction:
+            return
+        client = self._opened()[0]
+        client.logger.info("transaction_aborted_on_close", transactional_id=transactions.manager.transactional_id)
+        try:
+            await transactions.abort(min(timeout_ms, self._max_block_ms))
+        except KafkaError as error:
+            client.logger.warning("abort_failed", error=error)  # its coordinator ends it after its timeout
 
     # --- flushing
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.cluster.client import ClusterClient
+    from moldau.producer.transactions import Transactions
     from moldau.protocol.schema import Response
     from moldau.runtime.rpc import PendingResponse, RpcConnection
 
@@ -55,9 +56,16 @@ class Sender:
         self._is_wanted = False
         self.memory_freed = Signal()
         self.fatal_error: KafkaError | None = None
+        self.transactions: Transactions | None = None
         self._nursery: trio.Nursery | None = None
         self._is_fetching_id = False
         self._retry_id_at_ms = -math.inf
+        self._stuck_since_ms: dict[int, float] = {}
+
+    def stuck_nodes(self, for_ms: float) -> list[int]:
+        """Returns the brokers that have taken no batch for ``for_ms`` although there was one to send."""
+        now_ms = self._client.now_ms
+        return [node_id for node_id, since_ms in self._stuck_since_ms.items() if now_ms - since_ms >= for_ms]
 
     def wake(self) -> None:
         """Makes the loop look again."""
@@ -115,7 +123,10 @@ class Sender:
         if ready.has_unknown_leader:
             client.request_update()
         next_ms = min(ready.next_check_ms, accumulator.next_expiry_ms())
+        for node_id in [node_id for node_id in self._stuck_since_ms if node_id not in ready.by_node]:
+            del self._stuck_since_ms[node_id]
         for node_id, queues in ready.by_node.items():
+            self._stuck_since_ms.setdefault(node_id, now_ms)
             if self._in_flight.get(node_id, 0) >= accumulator.limits.in_flight_max:
                 continue
             connection = client.connection_nowait(node_id)
@@ -126,6 +137,7 @@ class Sender:
                 # Other requests share the connection; an answer to one of them does not wake this loop.
                 next_ms = min(next_ms, now_ms + 1.0)
                 continue
+            del self._stuck_since_ms[node_id]
             self._send(node_id, connection, accumulator.drain(queues, now_ms))
         return next_ms
 
@@ -269,8 +281,13 @@ class Sender:
         self._settled([batch])
 
     def _settled(self, batches: list[ProducerBatch]) -> None:
-        if not batches:
-            return
+        if batches:
+            self.dropped(batches)
+            if self.transactions is not None:
+                self.transactions.settled(batches)
+
+    def dropped(self, batches: list[ProducerBatch]) -> None:
+        """Tells those who wait for batches or for memory that these are settled."""
         for batch in batches:
             if batch.waiter is not None:
                 batch.waiter.set()

@@ -313,3 +313,34 @@ def test_equal_seeds_give_equal_runs():
         return [part.values() for part in parts], trio.current_time()
 
     assert simulate(scenario, 5) == simulate(scenario, 5)
+
+
+def test_cancellation_anywhere_leaves_nothing_behind():
+    """The block is cancelled while it sends, while it closes, and while a background task waits; trio stays in order."""
+
+    async def scenario(cluster, open_producer):
+        (part,) = cluster.add_topic("t")
+        for delay in (0.0, 0.001, 0.01, 0.5, 1.5):
+            part.leader = -1
+            with trio.move_on_after(delay) as scope:
+                async with open_producer(linger_ms=1000) as producer:
+                    await producer.send("t", b"x")
+            assert scope.cancelled_caught
+        part.leader = 1
+        async with open_producer() as producer:
+            with trio.move_on_after(0.001):
+                await producer.close()
+        with pytest.raises(ExceptionGroup) as caught:
+            await fail_in_background(open_producer)
+        assert caught.group_contains(ZeroDivisionError)
+
+    async def fail_in_background(open_producer):
+        async with open_producer() as producer:
+            producer._background.nursery.start_soon(divide_by_zero)
+            await trio.sleep_forever()
+
+    async def divide_by_zero() -> None:
+        await trio.lowlevel.checkpoint()
+        raise ZeroDivisionError
+
+    simulate(scenario)

@@ -1,0 +1,586 @@
+"""The client's side of transactions: what may be done when, what is asked of whom next, what an answer means. Pure
+(KIP-98, KIP-360, KIP-447, KIP-588, KIP-691).
+
+Theory of operation. One request is under way at a time. ``next_call`` says which one is due; the shell performs it and
+reports ``answered``, ``unanswered`` or, for a coordinator that was looked up, ``found`` or ``not_found``. The order is
+fixed: partitions and groups join the transaction before anything else happens to them, records and offsets come next,
+and the end comes when all of them have been settled.
+
+A transaction is *open* when its coordinator has said that a partition or a group belongs to it; until then its end
+needs no request. A request whose answer was lost may have been carried out, so it is repeated until an answer comes,
+even when the transaction is being aborted meanwhile.
+
+Errors are of two kinds. *Abortable*: this transaction cannot be committed any more, and after ``abort`` the next one
+may begin. *Fatal*: the producer has been fenced or its protocol is broken, and only a new producer can go on. After a
+record was lost whose sequence number had been used, the producer asks for a higher epoch once the transaction is
+aborted, and sequences begin anew.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.protocol.schema import Request, Response
+
+NO_PRODUCER_ID = -1
+CONCURRENT_BACKOFF_MS = 20.0
+"""Pause while the coordinator still completes the transaction before."""
+
+ADD_PARTITIONS_VERSION_MAX = 3
+"""Later versions are spoken between brokers."""
+END_VERSION_MAX = 4
+OFFSETS_VERSION_MAX = 4
+INIT_VERSION_MAX = 5
+"""Later versions belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
+
+
+class TransactionError(KafkaError):
+    """A transaction, or the producer itself, has failed; see the subclasses."""
+
+
+class AbortableTransactionError(TransactionError):
+    """This transaction cannot be committed; abort it, then the next one may begin."""
+
+
+class FatalTransactionError(TransactionError):
+    """The producer can do nothing any more; close it."""
+
+
+class ProducerFencedError(FatalTransactionError):
+    """Another producer has taken over the transactional id, or the coordinator aborted the transaction for its age."""
+
+
+class TransactionAbortedError(KafkaError):
+    """The record was not sent because its transaction was aborted."""
+
+
+class State(enum.Enum):
+    """Where the producer is."""
+
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "failed, to be aborted"
+    FATAL_ERROR = "failed for good"
+
+
+class Coordinator(enum.IntEnum):
+    """Whom a request goes to; numbers are the key types of FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request that is due. Without ``request``, the coordinator of ``key`` is to be looked up first."""
+
+    coordinator: Coordinator
+    key: str
+    node_id: int = -1
+    request: Request | None = None
+    version_max: int = 0
+    subject: object = None
+    """What the request is about, for the core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    """An offset that is committed with the transaction."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Offsets:
+    """Offsets of one group on their way into the transaction."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, OffsetToCommit]
+    is_added: bool = False  # the transaction includes the group's partition
+    is_asked: bool = False  # AddOffsetsToTxn is under way
+    is_uncertain: bool = False  # an answer to it was lost
+
+
+@dataclass(slots=True, kw_only=True)
+class _Adding:
+    """Partitions of an AddPartitionsToTxn that was sent at least once."""
+
+    partitions: list[TopicPartition]
+    is_asked: bool = False  # under way
+    is_uncertain: bool = False  # an answer was lost
+
+
+_SEEK_COORDINATOR = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+_RETRIED = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+)
+_ABORTABLE = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+)
+_FATAL_OF_RECORDS = (
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionManager:
+    """The core of a transactional producer. Times in milliseconds.
+
+    Invariant: ``admitted`` holds the partitions that the coordinator counts to the open transaction; it is empty
+    outside of one.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    retry_backoff_ms: float = 100
+    retry_backoff_max_ms: float = 1000
+    state: State = State.UNINITIALIZED
+    error: TransactionError | None = None
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    admitted: dict[TopicPartition, None] = field(default_factory=dict)
+    is_open: bool = False
+    needs_new_epoch: bool = False
+    retry_at_ms: float = -math.inf
+    _failures: int = 0
+    _new: dict[TopicPartition, None] = field(default_factory=dict)
+    _adding: _Adding | None = None
+    _offsets: list[_Offsets] = field(default_factory=list)
+    _coordinators: dict[tuple[Coordinator, str], int] = field(default_factory=dict)
+
+    # --- what the application asks for
+
+    def _refuse(self, action: str) -> None:
+        if self.error is not None:
+            raise self.error
+        raise RuntimeError(f"cannot {action}: transactional producer {self.transactional_id!r} is {self.state.value}")
+
+    def begin_init(self) -> None:
+        """Asks for the producer id. May be repeated while it is under way."""
+        if self.state is State.UNINITIALIZED:
+            self.state = State.INITIALIZING
+        elif self.state is not State.INITIALIZING:
+            self._refuse("initialize transactions")
+
+    def begin(self) -> None:
+        """Begins a transaction; nothing is sent for that."""
+        if self.state is not State.READY:
+            self._refuse("begin a transaction")
+        self.state = State.IN_TRANSACTION
+
+    def check_sending(self) -> None:
+        """Raises the error of the transaction, ``RuntimeError`` outside of one."""
+        if self.state is not State.IN_TRANSACTION:
+            self._refuse("send")
+
+    def admit(self, partition: TopicPartition) -> bool:
+        """Takes a partition into the transaction before a record is sent to it; returns whether it is news.
+
+        Raises as ``check_sending``.
+        """
+        self.check_sending()
+        if partition in self.admitted or partition in self._new:
+            return False
+        if self._adding is not None and partition in self._adding.partitions:
+            return False
+        self._new[partition] = None
+        return True
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata) -> object | None:
+        """Commits offsets of a group with the transaction; returns what ``is_sent`` wants, None for nothing to do."""
+        if self.state is not State.IN_TRANSACTION:
+            self._refuse("send offsets")
+        if not offsets:
+            return None
+        sent = _Offsets(group=group, offsets=dict(offsets))
+        self._offsets.append(sent)
+        return sent
+
+    def is_sent(self, token: object) -> bool:
+        """Whether the offsets are at their coordinator; raises the error that prevented it."""
+        if self.error is not None:
+            raise self.error
+        return all(token is not other for other in self._offsets)
+
+    def begin_commit(self) -> None:
+        """Asks for the commit. May be repeated while it is under way."""
+        if self.state is State.IN_TRANSACTION:
+            self.state = State.COMMITTING
+        elif self.state is not State.COMMITTING:
+            self._refuse("commit")
+
+    def begin_abort(self) -> None:
+        """Asks for the abort: what has not reached the coordinators yet is dropped. May be repeated."""
+        if self.state is State.ABORTING:
+            return
+        if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            self._refuse("abort")
+        self.state = State.ABORTING
+        self.error = None
+        self._new.clear()
+        if self._adding is not None and not (self._adding.is_asked or self._adding.is_uncertain):
+            self._adding = None
+        self._offsets = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
+
+    # --- what is due
+
+    def next_call(self, *, has_records: bool) -> Call | None:
+        """The request that is due (not before ``retry_at_ms``); None: nothing is to be asked.
+
+        ``has_records``: records of the transaction are not settled yet.
+        """
+        state = self.state
+        if state in (State.UNINITIALIZED, State.READY, State.FATAL_ERROR):
+            return None
+        if state is State.INITIALIZING:
+            return self._to_transaction(self._init_request(), INIT_VERSION_MAX)
+        if self._adding is None and self._new and state in (State.IN_TRANSACTION, State.COMMITTING):
+            self._adding = _Adding(partitions=list(self._new))
+            self._new.clear()
+        if self._adding is not None:
+            self._adding.is_asked = True
+            return self._to_transaction(self._add_request(self._adding), ADD_PARTITIONS_VERSION_MAX, self._adding)
+        if self._offsets:
+            first = self._offsets[0]
+            if not first.is_added:
+                first.is_asked = True
+                return self._to_transaction(self._add_offsets_request(first), OFFSETS_VERSION_MAX, first)
+            request = self._commit_offsets_request(first)
+            return self._call(Coordinator.GROUP, first.group.group_id, request, OFFSETS_VERSION_MAX, first)
+        if state not in (State.COMMITTING, State.ABORTING) or has_records:
+            return None
+        if self.is_open:
+            return self._to_transaction(self._end_request(), END_VERSION_MAX)
+        if self.needs_new_epoch:
+            return self._to_transaction(self._init_request(), INIT_VERSION_MAX)
+        self._finish()
+        return None
+
+    def _to_transaction(self, request: Request, version_max: int, subject: object = None) -> Call:
+        return self._call(Coordinator.TRANSACTION, self.transactional_id, request, version_max, subject)
+
+    def _call(
+        self, coordinator: Coordinator, key: str, request: Request, version_max: int, subject: object = None
+    ) -> Call:
+        node_id = self._coordinators.get((coordinator, key))
+        if node_id is None:
+            return Call(coordinator=coordinator, key=key)
+        return Call(
+            coordinator=coordinator,
+            key=key,
+            node_id=node_id,
+            request=request,
+            version_max=version_max,
+            subject=subject,
+        )
+
+    def _end_request(self) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=self.state is State.COMMITTING,
+        )
+
+    def _init_request(self) -> InitProducerIdRequest:
+        return InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+        )
+
+    def _add_request(self, adding: _Adding) -> AddPartitionsToTxnRequest:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in adding.partitions:
+            topics.setdefault(topic, []).append(partition)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()
+            ],
+        )
+
+    def _add_offsets_request(self, offsets: _Offsets) -> AddOffsetsToTxnRequest:
+        return AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            group_id=offsets.group.group_id,
+        )
+
+    def _commit_offsets_request(self, sent: _Offsets) -> TxnOffsetCommitRequest:
+        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for partition, offset in sent.offsets.items():
+            topics.setdefault(partition.topic, []).append(
+                TxnOffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    committed_metadata=offset.metadata,
+                )
+            )
+        return TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=sent.group.group_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            generation_id=sent.group.generation_id,
+            member_id=sent.group.member_id,
+            group_instance_id=sent.group.group_instance_id,
+            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+
+    # --- answers
+
+    def found(self, call: Call, node_id: int) -> None:
+        """The coordinator was looked up."""
+        self._coordinators[call.coordinator, call.key] = node_id
+        self._failures = 0
+
+    def not_found(self, call: Call, code: ErrorCode, now_ms: float, detail: str = "") -> None:
+        """The look-up failed."""
+        if code.retriable or code in _SEEK_COORDINATOR:
+            self._retry_later(now_ms)
+        elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            self._offsets = [each for each in self._offsets if each.group.group_id != call.key]
+            self._abortable(code, detail)
+        else:
+            self.fail(code, detail)
+
+    def unanswered(self, call: Call, now_ms: float) -> None:
+        """The connection failed: the request may have been carried out or not."""
+        self._coordinators.pop((call.coordinator, call.key), None)
+        subject = call.subject
+        if isinstance(subject, _Adding | _Offsets):
+            subject.is_asked = False
+            subject.is_uncertain = True
+        self._retry_later(now_ms)
+
+    def answered(self, call: Call, response: Response, now_ms: float) -> None:
+        """Takes the answer to a call."""
+        if self.state is State.FATAL_ERROR:
+            return
+        if isinstance(call.subject, _Adding | _Offsets):
+            call.subject.is_asked = False
+        if isinstance(response, InitProducerIdResponse):
+            self._on_init(call, response, now_ms)
+        elif isinstance(response, AddPartitionsToTxnResponse):
+            self._on_partitions_added(call, response, now_ms)
+        elif isinstance(response, AddOffsetsToTxnResponse):
+            self._on_offsets_added(call, ErrorCode.of(response.error_code), now_ms)
+        elif isinstance(response, TxnOffsetCommitResponse):
+            self._on_offsets_committed(call, response, now_ms)
+        else:
+            assert isinstance(response, EndTxnResponse)
+            self._on_ended(call, ErrorCode.of(response.error_code), now_ms)
+
+    def _on_init(self, call: Call, response: InitProducerIdResponse, now_ms: float) -> None:
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            if not self._tries_again(call, code, now_ms):
+                self.fail(code)
+            return
+        self._failures = 0
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+        self.needs_new_epoch = False
+        if self.state is State.INITIALIZING:
+            self.state = State.READY
+        elif self.state is State.ABORTING:
+            self._finish()
+
+    def _on_partitions_added(self, call: Call, response: AddPartitionsToTxnResponse, now_ms: float) -> None:
+        adding = self._adding
+        if adding is None or adding is not call.subject:
+            return
+        codes = {
+            TopicPartition(topic.name, part.partition_index): ErrorCode.of(part.partition_error_code)
+            for topic in response.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+        }
+        wrong = [code for code in codes.values() if code is not ErrorCode.NONE]
+        wrong.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)  # the cause before its consequences
+        if not wrong and len(codes) == len(adding.partitions):
+            self._failures = 0
+            self._adding = None
+            self.is_open = True
+            if self.state is not State.ABORTING:
+                self.admitted.update(dict.fromkeys(adding.partitions))
+            return
+        code = wrong[0] if wrong else ErrorCode.UNKNOWN_SERVER_ERROR
+        if self._tries_again(call, code, now_ms, first=not self.is_open):
+            if self.state is State.ABORTING and not adding.is_uncertain:
+                self._adding = None
+            return
+        self._adding = None
+        names = ", ".join(str(partition) for partition, each in codes.items() if each is code)
+        self._judge(code, names)
+
+    def _on_offsets_added(self, call: Call, code: ErrorCode, now_ms: float) -> None:
+        if not self._offsets or self._offsets[0] is not call.subject:
+            return
+        first = self._offsets[0]
+        if code is ErrorCode.NONE:
+            self._failures = 0
+            self.is_open = True
+            first.is_added = True
+            if self.state is State.ABORTING:
+                self._offsets.pop(0)
+            return
+        if self._tries_again(call, code, now_ms, first=not self.is_open):
+            if self.state is State.ABORTING and not first.is_uncertain:
+                self._offsets.pop(0)
+            return
+        self._offsets.pop(0)
+        self._judge(code, f"group {first.group.group_id}")
+
+    def _on_offsets_committed(self, call: Call, response: TxnOffsetCommitResponse, now_ms: float) -> None:
+        if not self._offsets or self._offsets[0] is not call.subject:
+            return
+        first = self._offsets[0]
+        for topic in response.topics:
+            for part in topic.partitions:
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    first.offsets.pop(TopicPartition(topic.name, part.partition_index), None)
+                elif self._tries_again(call, code, now_ms):
+                    return
+                else:
+                    self._offsets.pop(0)
+                    where = f"offset of {topic.name}-{part.partition_index} for group {first.group.group_id}"
+                    self._judge(code, where)
+                    return
+        self._failures = 0
+        if not first.offsets:
+            self._offsets.pop(0)
+        else:
+            self._retry_later(now_ms)  # a coordinator that leaves out a partition is asked again
+
+    def _on_ended(self, call: Call, code: ErrorCode, now_ms: float) -> None:
+        if code is ErrorCode.NONE:
+            self._failures = 0
+            self.is_open = False
+            if not (self.state is State.ABORTING and self.needs_new_epoch):
+                self._finish()
+            return
+        if self._tries_again(call, code, now_ms):
+            return
+        if self.state is State.COMMITTING and code is ErrorCode.TRANSACTION_ABORTABLE:
+            self._abortable(code)
+            return
+        self.fail(code)
+
+    def _finish(self) -> None:
+        """The transaction is over."""
+        self.state = State.READY
+        self.is_open = False
+        self.admitted.clear()
+        self._new.clear()
+        self._adding = None
+        self._offsets.clear()
+
+    # --- errors
+
+    def _tries_again(self, call: Call, code: ErrorCode, now_ms: float, *, first: bool = False) -> bool:
+        if code in _SEEK_COORDINATOR or (code is ErrorCode.REQUEST_TIMED_OUT and call.coordinator is Coordinator.GROUP):
+            self._coordinators.pop((call.coordinator, call.key), None)
+        elif code not in _RETRIED:
+            return False
+        if first and code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            self.retry_at_ms = now_ms + CONCURRENT_BACKOFF_MS
+        else:
+            self._retry_later(now_ms)
+        return True
+
+    def _retry_later(self, now_ms: float) -> None:
+        delay_ms = min(self.retry_backoff_ms * 2.0 ** min(self._failures, 20), self.retry_backoff_max_ms)
+        self._failures += 1
+        self.retry_at_ms = now_ms + delay_ms
+
+    def _judge(self, code: ErrorCode, detail: str) -> None:
+        if code in _ABORTABLE:
+            if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+                self.needs_new_epoch = True
+            self._abortable(code, detail)
+        else:
+            self.fail(code, detail)
+
+    def _text(self, code: ErrorCode, detail: str) -> str:
+        where = f"{detail}: " if detail else ""
+        return f"transactional id {self.transactional_id!r}: {where}{code.message}"
+
+    def _abortable(self, code: ErrorCode, detail: str = "") -> None:
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            self.state = State.ABORTABLE_ERROR
+            self.error = AbortableTransactionError(code, self._text(code, detail))
+
+    def fail(self, code: ErrorCode, detail: str = "") -> None:
+        """The producer cannot go on."""
+        if self.state is State.FATAL_ERROR:
+            return
+        self.state = State.FATAL_ERROR
+        if code in _FENCED:
+            code = ErrorCode.PRODUCER_FENCED
+            self.error = ProducerFencedError(code, self._text(code, detail))
+        else:
+            self.error = FatalTransactionError(code, self._text(code, detail))
+
+    def record_failed(self, code: ErrorCode, detail: str = "") -> None:
+        """A batch of the transaction was not delivered."""
+        if code in _FATAL_OF_RECORDS:
+            self.fail(code, detail)
+            return
+        if code is not ErrorCode.TRANSACTION_ABORTABLE:
+            self.needs_new_epoch = True
+        self._abortable(code, detail)

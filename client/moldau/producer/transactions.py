@@ -1,0 +1,195 @@
+"""The task of a transactional producer that talks to coordinators. Performs what ``transaction_core`` decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.producer.transaction_core import (
+    Call,
+    OffsetToCommit,
+    State,
+    TransactionAbortedError,
+    TransactionManager,
+)
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.sync import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.producer.accumulator import Accumulator, ProducerBatch
+    from moldau.producer.sender import Sender
+
+_IDLE = (State.READY, State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.FATAL_ERROR)
+
+
+class Transactions:
+    """Runs the transactions of one producer. ``max_block_ms`` bounds each wait of the application."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        accumulator: Accumulator,
+        sender: Sender,
+        manager: TransactionManager,
+        max_block_ms: float,
+    ) -> None:
+        self.manager = manager
+        self._client = client
+        self._accumulator = accumulator
+        self._sender = sender
+        self._max_block_ms = max_block_ms
+        self._wake = Signal()
+        self._is_wanted = False
+        self._changed = Signal()
+        accumulator.admitted = manager.admitted
+
+    # --- what the application asks for
+
+    async def init(self, timeout_ms: float | None = None) -> None:
+        """Gets the producer id; fences earlier producers of the transactional id and ends what they left open."""
+        self.manager.begin_init()
+        await self._until_idle("initialize transactions", timeout_ms)
+
+    def begin(self) -> None:
+        """Begins a transaction."""
+        self.manager.begin()
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether there is a transaction that can be aborted."""
+        return self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+
+    def check_sending(self) -> None:
+        """Raises what forbids sending now."""
+        self.manager.check_sending()
+
+    def admit(self, partition: TopicPartition) -> None:
+        """A record is about to be sent to the partition. Raises what forbids it."""
+        if self.manager.admit(partition):
+            self.wake()
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata, timeout_ms: float | None = None
+    ) -> None:
+        """Has offsets committed with the transaction; returns when their coordinator has them."""
+        token = self.manager.send_offsets(offsets, group)
+        if token is None:
+            await trio.lowlevel.checkpoint()
+            return
+        await self._until(lambda: self.manager.is_sent(token), "send offsets to the transaction", timeout_ms)
+
+    async def commit(self, timeout_ms: float | None = None) -> None:
+        """Delivers every record of the transaction and commits it."""
+        self.manager.begin_commit()
+        await self._until_idle("commit the transaction", timeout_ms)
+
+    async def abort(self, timeout_ms: float | None = None) -> None:
+        """Drops what was not sent yet and aborts the transaction."""
+        self.manager.begin_abort()
+        self._drop_unsent()
+        await self._until_idle("abort the transaction", timeout_ms)
+
+    def _drop_unsent(self) -> None:
+        """Records that got no sequence number yet were never sent."""
+        error = TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the record's transaction was aborted")
+        self._sender.dropped(self._accumulator.abort_unsent(error))
+
+    async def _until_idle(self, action: str, timeout_ms: float | None) -> None:
+        self._accumulator.is_completing = self.manager.state in (State.COMMITTING, State.ABORTING)
+        self._sender.wake()
+        await self._until(self._is_idle, action, timeout_ms)
+
+    def _is_idle(self) -> bool:
+        if self.manager.error is not None:
+            raise self.manager.error
+        return self.manager.state in _IDLE
+
+    async def _until(self, condition: Callable[[], bool], action: str, timeout_ms: float | None) -> None:
+        """Waits for a condition that raises what went wrong. Raises REQUEST_TIMED_OUT; the action goes on then."""
+        limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+        self.wake()
+        with trio.move_on_after(limit_ms / 1000):
+            await trio.lowlevel.checkpoint()
+            await self._changed.wait_until(condition)
+            return
+        if not condition():
+            last = self._client.last_error
+            reason = "" if last is None else f"; the last failure: {last}"
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"could not {action} within {limit_ms:g} ms{reason}; call again to go on waiting",
+            )
+
+    # --- what the sender tells
+
+    def settled(self, batches: Sequence[ProducerBatch]) -> None:
+        """Batches are delivered or have failed."""
+        for batch in batches:
+            if batch.error is not None:
+                self.manager.record_failed(batch.error.code, str(batch.partition))
+        self.wake()
+
+    # --- the task
+
+    def wake(self) -> None:
+        """Makes the task look again."""
+        self._is_wanted = True
+        self._wake.notify()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Performs what is due until cancelled."""
+        task_status.started()
+        manager = self.manager
+        while True:
+            self._is_wanted = False
+            call = manager.next_call(has_records=bool(self._accumulator.incomplete))
+            self._reflect()
+            if call is None:
+                if not self._is_wanted:
+                    await self._wake.wait()
+                await trio.lowlevel.checkpoint()
+                continue
+            delay_ms = manager.retry_at_ms - self._client.now_ms
+            if delay_ms > 0:
+                await trio.sleep(delay_ms / 1000)
+                continue  # what is due may have changed meanwhile
+            await self._perform(call)
+
+    async def _perform(self, call: Call) -> None:
+        manager, client = self.manager, self._client
+        try:
+            if call.request is None:
+                manager.found(call, await client.find_coordinator(call.key, int(call.coordinator)))
+                return
+            connection = await client.connection(call.node_id)
+            version = connection.version_for(call.request)
+            if version > call.version_max:
+                version = connection.version_for(call.request, call.version_max)
+            response = await connection.request(call.request, version, timeout_ms=client.request_timeout_ms)
+        except TRANSPORT_ERRORS as error:
+            client.logger.info("transaction_request_failed", transactional_id=manager.transactional_id, error=error)
+            manager.unanswered(call, client.now_ms)
+        except KafkaError as error:
+            manager.not_found(call, error.code, client.now_ms, error.message)
+        else:
+            manager.answered(call, response, client.now_ms)
+
+    def _reflect(self) -> None:
+        """Brings accumulator, sender and waiters up to the state of the core."""
+        manager, accumulator = self.manager, self._accumulator
+        if manager.state is State.FATAL_ERROR:
+            assert manager.error is not None
+            if self._sender.fatal_error is None:
+                self._sender.fail(manager.error)
+        elif (manager.producer_id, manager.producer_epoch) != (accumulator.producer_id, accumulator.producer_epoch):
+            accumulator.set_producer_id(manager.producer_id, manager.producer_epoch)
+        accumulator.is_completing = manager.state in (State.COMMITTING, State.ABORTING)
+        self._sender.wake()
+        self._changed.notify()

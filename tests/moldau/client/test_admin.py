@@ -1,0 +1,407 @@
+"""The admin client against canned answers: what it asks, whom it asks, what it makes of answers and errors."""
+
+from uuid import UUID
+
+import pytest
+import trio
+
+from client_fake_cluster import FakeCluster
+from moldau import Admin, KafkaError, TopicPartition
+from moldau.admin import (
+    EARLIEST,
+    LATEST,
+    AdminError,
+    ConfigAlteration,
+    ConfigOperation,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from moldau.consumer.assignors import encode_assignment
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import alter_partition_reassignments as apr
+from moldau.protocol.messages import create_partitions as cp
+from moldau.protocol.messages import create_topics as ct
+from moldau.protocol.messages import delete_groups as dg
+from moldau.protocol.messages import delete_records as dr
+from moldau.protocol.messages import delete_topics as dt
+from moldau.protocol.messages import describe_cluster as dcl
+from moldau.protocol.messages import describe_configs as dc
+from moldau.protocol.messages import describe_groups as desc
+from moldau.protocol.messages import describe_log_dirs as dld
+from moldau.protocol.messages import describe_quorum as dq
+from moldau.protocol.messages import elect_leaders as el
+from moldau.protocol.messages import incremental_alter_configs as iac
+from moldau.protocol.messages import list_groups as lg
+from moldau.protocol.messages import list_partition_reassignments as lpr
+from moldau.runtime.config import ConfigError, ConfigSource
+from moldau_jepsen.simulation.world import run_world
+
+
+def simulate(scenario, handlers, *, seed=1, **config):
+    """Runs ``scenario(cluster, admin)`` in a simulated world whose brokers also answer what ``handlers`` say."""
+
+    async def main(world):
+        cluster = FakeCluster(world, 2)
+        cluster.handlers = handlers
+        cluster.add_topic("t", 2)
+        cluster.start()
+        given = {"bootstrap.servers": cluster.bootstrap} | config
+        async with Admin(given, environment=world.node("client").environment) as admin:
+            return await scenario(cluster, admin)
+
+    return run_world(main, seed)
+
+
+def asked(cluster, key):
+    return [(broker, request) for broker, each, request in cluster.requests if each == key]
+
+
+def once(answer):
+    """A handler with one answer."""
+    return lambda broker, request: answer
+
+
+def test_topics_are_created_as_described():
+    codes = iter([ErrorCode.NOT_CONTROLLER, ErrorCode.NONE])
+
+    def create(broker, request):
+        code = next(codes)
+        return ct.CreateTopicsResponse(
+            topics=[
+                ct.CreatableTopicResult(
+                    name=each.name, topic_id=UUID(int=5), error_code=code, num_partitions=3, replication_factor=2
+                )
+                for each in request.topics
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        plain = NewTopic(name="a", partitions=3, replication_factor=2, configs={"retention.ms": "5"})
+        placed = NewTopic(name="b", assignments={0: [2, 1]})
+        created = await admin.create_topics([plain, placed])
+        assert [(each.name, each.partitions, each.topic_id) for each in created] == [
+            ("a", 3, UUID(int=5)),
+            ("b", 3, UUID(int=5)),
+        ]
+        requests = asked(cluster, ApiKey.CREATE_TOPICS)
+        assert len(requests) == 2, "a retriable error is tried again"
+        first, second = requests[-1][1].topics
+        assert (first.num_partitions, first.configs[0].name, first.configs[0].value) == (3, "retention.ms", "5")
+        assert (second.num_partitions, second.assignments[0].broker_ids) == (-1, (2, 1))
+
+    simulate(scenario, {ApiKey.CREATE_TOPICS: create})
+
+
+def test_each_failure_is_named():
+    def create(broker, request):
+        codes = {"a": ErrorCode.TOPIC_ALREADY_EXISTS, "b": ErrorCode.NONE, "c": ErrorCode.INVALID_PARTITIONS}
+        return ct.CreateTopicsResponse(
+            topics=[ct.CreatableTopicResult(name=n, error_code=c, error_message=f"no {n}") for n, c in codes.items()]
+        )
+
+    def delete(broker, request):
+        return dt.DeleteTopicsResponse(
+            responses=[dt.DeletableTopicResult(name=n, error_code=3 if n == "x" else 0) for n in request.topic_names]
+            or [dt.DeletableTopicResult(name=t.name, error_code=3 if t.name == "x" else 0) for t in request.topics]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.create_topics([NewTopic(name=name) for name in "abc"])
+        assert {name: error.code for name, error in caught.value.failures.items()} == {
+            "a": ErrorCode.TOPIC_ALREADY_EXISTS,
+            "c": ErrorCode.INVALID_PARTITIONS,
+        }
+        assert "a: TOPIC_ALREADY_EXISTS: no a" in str(caught.value)
+        await admin.delete_topics(["t"])
+        with pytest.raises(AdminError, match="x: UNKNOWN_TOPIC_OR_PARTITION"):
+            await admin.delete_topics(["t", "x"])
+
+    simulate(scenario, {ApiKey.CREATE_TOPICS: create, ApiKey.DELETE_TOPICS: delete})
+
+
+def test_topics_are_listed_and_described():
+    async def scenario(cluster, admin):
+        assert [(each.name, each.partition_count) for each in await admin.list_topics()] == [("t", 2)]
+        described = await admin.describe_topics(["t"])
+        assert [(part.partition, part.leader, part.isr) for part in described["t"].partitions] == [
+            (0, 1, (1, 2)),
+            (1, 2, (1, 2)),
+        ]
+        with pytest.raises(AdminError, match="nope: UNKNOWN_TOPIC_OR_PARTITION"):
+            await admin.describe_topics(["t", "nope"])
+
+    simulate(scenario, {})
+
+
+def test_partitions_are_added():
+    answer = cp.CreatePartitionsResponse(results=[cp.CreatePartitionsTopicResult(name="t")])
+
+    async def scenario(cluster, admin):
+        await admin.create_partitions({"t": 4}, assignments={"t": [[1], [2]]})
+        (topic,) = asked(cluster, ApiKey.CREATE_PARTITIONS)[0][1].topics
+        assert (topic.count, [each.broker_ids for each in topic.assignments]) == (4, [(1,), (2,)])
+
+    simulate(scenario, {ApiKey.CREATE_PARTITIONS: once(answer)})
+
+
+def test_configurations_of_a_broker_come_from_that_broker():
+    def describe(broker, request):
+        return dc.DescribeConfigsResponse(
+            results=[
+                dc.DescribeConfigsResult(
+                    error_code=0 if each.resource_name != "x" else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                    configs=[
+                        dc.DescribeConfigsResourceResult(name="retention.ms", value="5", config_source=5),
+                        dc.DescribeConfigsResourceResult(name="answered.by", value=str(broker), config_source=99),
+                    ],
+                )
+                for each in request.resources
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        topic = ConfigResource(type=ResourceType.TOPIC, name="t")
+        second = ConfigResource(type=ResourceType.BROKER, name="2")
+        found = await admin.describe_configs([topic, second])
+        assert found[topic]["retention.ms"].is_default
+        assert found[topic]["answered.by"].source is ConfigSource.UNKNOWN
+        assert found[second]["answered.by"].value == "2"
+        with pytest.raises(AdminError, match="x: UNKNOWN_TOPIC"):
+            await admin.describe_configs([ConfigResource(type=ResourceType.TOPIC, name="x")])
+        with pytest.raises(KafkaError, match="no live broker 9"):
+            await admin.describe_configs([ConfigResource(type=ResourceType.BROKER, name="9")])
+        with pytest.raises(ValueError, match="no number"):
+            await admin.describe_configs([ConfigResource(type=ResourceType.BROKER, name="nine")])
+
+    simulate(scenario, {ApiKey.DESCRIBE_CONFIGS: describe})
+
+
+def test_configurations_are_altered_key_by_key():
+    def alter(broker, request):
+        return iac.IncrementalAlterConfigsResponse(
+            responses=[
+                iac.AlterConfigsResourceResponse(
+                    resource_type=2, resource_name=each.resource_name, error_code=40 if each.resource_name == "x" else 0
+                )
+                for each in request.resources
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        topic = ConfigResource(type=ResourceType.TOPIC, name="t")
+        changes = [
+            ConfigAlteration(name="retention.ms", value="5"),
+            ConfigAlteration(name="segment.ms", value="ignored", operation=ConfigOperation.DELETE),
+        ]
+        await admin.alter_configs({topic: changes}, validate_only=True)
+        request = asked(cluster, ApiKey.INCREMENTAL_ALTER_CONFIGS)[0][1]
+        assert request.validate_only
+        assert [(c.name, c.config_operation, c.value) for c in request.resources[0].configs] == [
+            ("retention.ms", 0, "5"),
+            ("segment.ms", 1, None),
+        ]
+        with pytest.raises(AdminError, match="x: INVALID_CONFIG"):
+            await admin.alter_configs({ConfigResource(type=ResourceType.TOPIC, name="x"): changes})
+
+    simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter})
+
+
+def test_cluster_and_quorum():
+    cluster_answer = dcl.DescribeClusterResponse(
+        cluster_id="c",
+        controller_id=101,
+        brokers=[dcl.DescribeClusterBroker(broker_id=n, host=f"h{n}", port=n, rack="r") for n in (2, 1)],
+    )
+    states = [dq.ReplicaState(replica_id=101, log_end_offset=9, last_fetch_timestamp=5)]
+    partition = dq.DescribeQuorumResponsePartitionData(
+        leader_id=101, leader_epoch=3, high_watermark=8, current_voters=states
+    )
+    topics = [dq.DescribeQuorumResponseTopicData(topic_name="__cluster_metadata", partitions=[partition])]
+    answers = iter([dq.DescribeQuorumResponse(error_code=41), dq.DescribeQuorumResponse(topics=topics)])
+
+    async def scenario(cluster, admin):
+        described = await admin.describe_cluster()
+        assert (described.cluster_id, described.controller_id) == ("c", 101)
+        assert [(b.node_id, b.host, b.rack) for b in described.brokers] == [(1, "h1", "r"), (2, "h2", "r")]
+        quorum = await admin.describe_quorum()
+        assert (quorum.leader_id, quorum.leader_epoch, quorum.high_watermark) == (101, 3, 8)
+        assert [(v.replica_id, v.log_end_offset, v.last_fetch_ms) for v in quorum.voters] == [(101, 9, 5)]
+
+    handlers = {
+        ApiKey.DESCRIBE_CLUSTER: once(cluster_answer),
+        ApiKey.DESCRIBE_QUORUM: lambda broker, request: next(answers),
+    }
+    simulate(scenario, handlers)
+
+
+def test_offsets_at_both_ends():
+    async def scenario(cluster, admin):
+        cluster.topics["t"][0].end = 7
+        found = await admin.list_offsets({("t", 0): LATEST, ("t", 1): EARLIEST})
+        assert found == {TopicPartition("t", 0): (7, -1), TopicPartition("t", 1): (0, -1)}
+        with pytest.raises(KafkaError, match="no offsets of t-5"):
+            await admin.list_offsets({("t", 5): LATEST})
+
+    simulate(scenario, {}, **{"default.api.timeout.ms": 2000})
+
+
+def test_groups():
+    def list_groups(broker, request):
+        return lg.ListGroupsResponse(
+            groups=[lg.ListedGroup(group_id=f"g{broker}", protocol_type="consumer", group_state="Stable")]
+        )
+
+    def describe(broker, request):
+        member = desc.DescribedGroupMember(
+            member_id="m",
+            client_id="c",
+            client_host="/h",
+            member_assignment=encode_assignment([TopicPartition("t", 1)]) if list(request.groups) == ["g"] else b"\xff",
+        )
+        return desc.DescribeGroupsResponse(
+            groups=[
+                desc.DescribedGroup(
+                    group_id=request.groups[0], group_state="Stable", protocol_type="consumer", members=[member]
+                )
+            ]
+        )
+
+    def delete(broker, request):
+        (name,) = request.groups_names
+        code = ErrorCode.NON_EMPTY_GROUP if name == "busy" else ErrorCode.NONE
+        return dg.DeleteGroupsResponse(results=[dg.DeletableGroupResult(group_id=name, error_code=code)])
+
+    async def scenario(cluster, admin):
+        assert [group.group_id for group in await admin.list_groups()] == ["g1", "g2"]
+        described = (await admin.describe_groups(["g"]))["g"]
+        assert (described.coordinator, described.members[0].assignment) == (1, (TopicPartition("t", 1),))
+        foreign = (await admin.describe_groups(["other"]))["other"]
+        assert foreign.members[0].assignment == ()
+        await admin.delete_groups(["idle"])
+        with pytest.raises(AdminError, match="busy: NON_EMPTY_GROUP"):
+            await admin.delete_groups(["busy"])
+        await admin.alter_group_offsets("g", {("t", 0): 44})
+        assert cluster.offsets["g", "t", 0][0] == 44
+
+    simulate(
+        scenario,
+        {ApiKey.LIST_GROUPS: list_groups, ApiKey.DESCRIBE_GROUPS: describe, ApiKey.DELETE_GROUPS: delete},
+    )
+
+
+def test_replicas_records_and_directories():
+    def delete_records(broker, request):
+        return dr.DeleteRecordsResponse(
+            topics=[
+                dr.DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        dr.DeleteRecordsPartitionResult(partition_index=p.partition_index, low_watermark=p.offset)
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    elected = el.ElectLeadersResponse(
+        replica_election_results=[
+            el.ReplicaElectionResult(
+                topic="t",
+                partition_result=[
+                    el.PartitionResult(partition_id=0),
+                    el.PartitionResult(partition_id=1, error_code=ErrorCode.ELECTION_NOT_NEEDED),
+                ],
+            )
+        ]
+    )
+    reassigned = apr.AlterPartitionReassignmentsResponse(
+        responses=[
+            apr.ReassignableTopicResponse(
+                name="t", partitions=[apr.ReassignablePartitionResponse(partition_index=1, error_code=39)]
+            )
+        ]
+    )
+    moving = lpr.ListPartitionReassignmentsResponse(
+        topics=[
+            lpr.OngoingTopicReassignment(
+                name="t",
+                partitions=[
+                    lpr.OngoingPartitionReassignment(replicas=[1, 2], adding_replicas=[2], removing_replicas=[1])
+                ],
+            )
+        ]
+    )
+    directory = dld.DescribeLogDirsResult(
+        log_dir="/d",
+        total_bytes=100,
+        topics=[
+            dld.DescribeLogDirsTopic(
+                name="t", partitions=[dld.DescribeLogDirsPartition(partition_index=1, partition_size=7)]
+            )
+        ],
+    )
+
+    async def scenario(cluster, admin):
+        assert await admin.delete_records({("t", 0): 5, ("t", 1): 6}) == {("t", 0): 5, ("t", 1): 6}
+        assert sorted(broker for broker, _ in asked(cluster, ApiKey.DELETE_RECORDS)) == [1, 2], "each leader is asked"
+        assert await admin.elect_leaders([("t", 0), ("t", 1)]) == [("t", 0)]
+        with pytest.raises(AdminError, match="t-1: INVALID_REPLICA_ASSIGNMENT"):
+            await admin.alter_partition_reassignments({("t", 1): [2, 3], ("t", 0): None})
+        request = asked(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS)[0][1]
+        assert [p.replicas for p in request.topics[0].partitions] == [None, (2, 3)]
+        moves = await admin.list_partition_reassignments()
+        assert (moves[TopicPartition("t", 0)].adding, moves[TopicPartition("t", 0)].removing) == ((2,), (1,))
+        ((described,),) = (await admin.describe_log_dirs([2])).values()
+        assert (described.path, described.partitions[0].size_bytes) == ("/d", 7)
+        with pytest.raises(AdminError, match="t-9: UNKNOWN_TOPIC_OR_PARTITION"):
+            await admin.delete_records({("t", 9): 0})
+
+    simulate(
+        scenario,
+        {
+            ApiKey.DELETE_RECORDS: delete_records,
+            ApiKey.ELECT_LEADERS: once(elected),
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: once(reassigned),
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: once(moving),
+            ApiKey.DESCRIBE_LOG_DIRS: once(dld.DescribeLogDirsResponse(results=[directory])),
+        },
+    )
+
+
+def test_a_dead_cluster_is_given_up_in_time():
+    async def scenario(cluster, admin):
+        await admin.list_topics()
+        cluster.kill_broker(1)
+        assert len(await admin.list_topics()) == 1, "any broker answers"
+        cluster.kill_broker(2)
+        started = trio.current_time()
+        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT: MetadataRequest: no broker of broker1:9092"):
+            await admin.list_topics()
+        assert 2.9 < trio.current_time() - started < 6
+
+    simulate(scenario, {}, **{"default.api.timeout.ms": 3000})
+
+
+def test_an_api_that_is_not_served_is_told_at_once():
+    async def scenario(cluster, admin):
+        with pytest.raises(KafkaError, match="UNSUPPORTED_VERSION: API 19"):
+            await admin.create_topics([NewTopic(name="a")])
+
+    simulate(scenario, {})
+
+
+def test_misuse_is_told():
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers: missing admin configuration key"):
+        Admin({})
+
+    async def unopened():
+        with pytest.raises(RuntimeError, match="not open"):
+            await Admin({"bootstrap.servers": "a:1"}).list_topics()
+
+    trio.run(unopened)

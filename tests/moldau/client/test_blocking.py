@@ -1,0 +1,150 @@
+"""The blocking faces against a small cluster on real sockets: threads in front, one trio thread behind."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+import trio
+
+from client_fake_cluster import FakeCluster, Handler, whole_log
+from moldau import KafkaError
+from moldau.blocking import Admin, Consumer, Producer
+from moldau.runtime.config import ConfigError
+from moldau.runtime.real import real_environment
+from moldau.runtime.server import ServerLimits, serve
+
+
+class OnePort(FakeCluster):
+    """A single broker on a free port of 127.0.0.1."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 1)
+        self.port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def answer(self, broker, request):
+        response = super().answer(broker, request)
+        for node in (*getattr(response, "brokers", ()), *getattr(response, "coordinators", ())):
+            node.host, node.port = "127.0.0.1", self.port
+        return response
+
+
+@contextmanager
+def cluster():
+    """Runs the broker in a thread of its own."""
+    fake = OnePort()
+    started = threading.Event()
+    ended = []
+
+    async def main() -> None:
+        environment = real_environment()
+        listener = await environment.network.listen("127.0.0.1", 0)
+        fake.port = listener.address[1]
+        stop = trio.Event()
+        ended.append((trio.lowlevel.current_trio_token(), stop))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, environment, listener, lambda connection: Handler(fake, 1), ServerLimits())
+            started.set()
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield fake
+    finally:
+        token, stop = ended[0]
+        token.run_sync_soon(stop.set)
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_threads_share_a_producer_and_a_consumer_reads_it_all():
+    with cluster() as fake:
+        parts = fake.add_topic("t", 2)
+        config = {"bootstrap.servers": fake.bootstrap}
+        with Producer(config) as producer:
+
+            def send(start: int) -> None:
+                for number in range(start, start + 500):
+                    producer.send("t", b"%d" % number, key=b"%d" % number)
+
+            threads = [threading.Thread(target=send, args=(start,)) for start in (0, 500, 1000)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            last = producer.send("t", b"last", partition=0)
+            metadata = last.result(10_000)
+            assert (metadata.topic, metadata.partition) == ("t", 0)
+            assert parts[0].records()[metadata.offset].value == b"last"
+            assert last.is_done
+            producer.flush(10_000)
+            assert len(whole_log(parts)) == 1501
+            assert len(producer.partitions_for("t")) == 2
+        with Consumer(config | {"group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
+            consumer.subscribe(["t"])
+            values = []
+            for batch in consumer:
+                values += [record.value for record in batch.records]
+                if len(values) >= 1501:
+                    break
+            assert sorted(values) == whole_log(parts)
+            consumer.commit()
+            assert {p: c.offset for p, c in consumer.committed(consumer.assignment).items()} == {
+                ("t", number): part.end for number, part in enumerate(parts)
+            }
+            consumer.seek_to_beginning(("t", 0))
+            assert consumer.position(("t", 0)) == 0
+            assert consumer.poll_columns(5000)[0].columns.length > 0
+
+
+def test_errors_come_out_of_the_call_they_belong_to():
+    with cluster() as fake:
+        fake.add_topic("t")
+        config = {"bootstrap.servers": fake.bootstrap}
+        with Producer(config | {"max.block.ms": 200}) as producer:
+            delivery = producer.send("nope", b"")
+            with pytest.raises(KafkaError, match="nope"):
+                delivery.result()
+            with pytest.raises(KafkaError, match="nope"):
+                producer.send("nope", b"").result()
+            assert producer.send("t", b"fine").result().offset == 0
+        with pytest.raises(RuntimeError, match="not open"):
+            producer.send("t", b"")
+        with Admin(config) as admin:
+            assert [topic.name for topic in admin.list_topics()] == ["t"]
+            with pytest.raises(KafkaError, match="x: UNKNOWN_TOPIC"):
+                admin.describe_topics(["x"])
+        with pytest.raises(RuntimeError, match="not open"):
+            admin.list_topics()
+        with Consumer(config) as consumer, pytest.raises(ConfigError, match=r"group\.id"):
+            consumer.subscribe(["t"])
+
+
+def test_an_exception_in_the_block_ends_the_thread_without_waiting():
+    with cluster() as fake:
+        (part,) = fake.add_topic("t")
+        before = threading.active_count()
+
+        def fail() -> None:
+            config = {"bootstrap.servers": fake.bootstrap, "linger.ms": 60_000, "delivery.timeout.ms": 120_000}
+            with Producer(config) as producer:
+                producer.send("t", b"given up")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert threading.active_count() == before
+        assert part.values() == []
+
+
+def test_wrong_configuration_starts_no_thread():
+    before = threading.active_count()
+    with pytest.raises(ConfigError, match=r"did you mean linger\.ms"):
+        Producer({"bootstrap.servers": "a:1", "linger": 5})
+    assert threading.active_count() == before
