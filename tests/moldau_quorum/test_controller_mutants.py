@@ -1,0 +1,107 @@
+"""Planted bugs in the controller's decisions: the random lives of a partition must convict every one.
+
+A mutant replaces one function while the test lasts. The machine that judges is the one that the real code passes
+(``partition_machine``); a mutant that survives is a hole in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from moldau_quorum import image
+from moldau_quorum.controller import cluster, partition_change, partitions
+from moldau_quorum.controller.partition_change import Election, PartitionChange
+from partition_machine import PartitionMachine
+
+real_build = PartitionChange.build
+real_elect = PartitionChange._elect
+real_gone = partitions.brokers_gone
+
+
+def build_with(**changes):
+    def build(self):
+        return real_build(dataclasses.replace(self, **{k: v(self) for k, v in changes.items()}))
+
+    return build
+
+
+def elect_last_known_too_early(self, replicas, isr):
+    elected = real_elect(self, replicas, isr)
+    last_known = self.partition.last_known_elr
+    if elected.leader == -1 and not isr and last_known and self.acceptable(last_known[0]):
+        return dataclasses.replace(elected, leader=last_known[0])
+    return elected
+
+
+def elect_by_order_alone(self, replicas, isr):
+    elected = real_elect(self, replicas, isr)
+    if elected.leader == self.partition.leader:
+        return elected
+    for replica in replicas:
+        if self.acceptable(replica):
+            return dataclasses.replace(elected, leader=replica)
+    return elected
+
+
+def eligible_forever(self, replicas, isr):
+    """The ELR is not dropped when the ISR is large enough again."""
+    former = (*self.partition.elr, *self.partition.isr)
+    return tuple(r for r in replicas if r in former and r not in isr and r not in self.lost_state)
+
+
+def eligible_in_spite_of_loss(self, replicas, isr):
+    if len(isr) >= min(self.min_isr, len(replicas)):
+        return ()
+    former = (*self.partition.elr, *self.partition.isr)
+    return tuple(r for r in replicas if r in former and r not in isr)
+
+
+def every_replica_eligible(self, replicas, isr):
+    return () if len(isr) >= min(self.min_isr, len(replicas)) else tuple(r for r in replicas if r not in isr)
+
+
+MUTANTS = {
+    "every election is unclean": [
+        (PartitionChange, "build", build_with(election=lambda self: Election.UNCLEAN)),
+        (partition_change, "RECOVERING", 0),
+    ],
+    "the last known leader is preferred to the eligible ones": [
+        (PartitionChange, "_elect", elect_last_known_too_early)
+    ],
+    "the ISR does not matter in an election": [(PartitionChange, "_elect", elect_by_order_alone)],
+    "eligible replicas stay eligible": [(PartitionChange, "_eligible", eligible_forever)],
+    "an unclean restart is overlooked": [(PartitionChange, "_eligible", eligible_in_spite_of_loss)],
+    "an unclean restart counts as a clean one": [
+        (cluster, "brokers_gone", lambda *a, lost_state=False, **k: real_gone(*a, **k))
+    ],
+    "every replica is eligible": [(PartitionChange, "_eligible", every_replica_eligible)],
+    "min.insync.replicas is taken for more than leaders obey": [
+        (PartitionChange, "build", build_with(min_isr=lambda self: 3))
+    ],
+    "fenced brokers may lead": [(partitions, "acceptable_leader", lambda image, context: lambda broker: True)],
+    "fenced and stopping replicas may join the ISR": [(partitions, "_check_eligible", lambda *a: None)],
+    "a fenced broker stays in the ISR": [(cluster, "brokers_gone", lambda *a, **k: [])],
+    "the last known leader counts as clean": [(partition_change, "RECOVERING", 0)],
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_bugs_are_convicted(name: str, monkeypatch) -> None:
+    for owner, attribute, replacement in MUTANTS[name]:
+        monkeypatch.setattr(owner, attribute, replacement)
+    thorough = settings(
+        max_examples=400,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    with pytest.raises((AssertionError, image.r.MetadataCorruptError)):
+        run_state_machine_as_test(PartitionMachine, settings=thorough)
