@@ -16,7 +16,7 @@ import trio
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.framing import decode_request_header, encode_response
+from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
 from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Response
@@ -42,8 +42,11 @@ if TYPE_CHECKING:
     from moldau_broker.server.partition import Partition
 
 _KEY_VERSION = struct.Struct(">hh").unpack_from
+_CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
+_CLIENT_ID_AT = 10
 _PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
 _FETCH_FIRST, _FETCH_LAST = 4, 18
+_PRODUCE_FLEXIBLE, _FETCH_FLEXIBLE = 9, 12
 _TOPIC_IDS = 13
 HELD_MAX = 16
 """Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
@@ -82,6 +85,20 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
         ),
         apis,
     )
+
+
+def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
+    """Correlation id and position of the body of a request whose client id nobody needs. Raises ``DecodeError``."""
+    try:
+        correlation_id, length = _CORRELATION_CLIENT(frame, 4)
+        position: int = _CLIENT_ID_AT + max(0, length)
+        if flexible:
+            position = position + 1 if not frame[position] else skip_tagged_section(frame, position)
+    except (struct.error, IndexError) as error:
+        raise DecodeError("the frame ends inside the request header") from error
+    if position > len(frame):
+        raise DecodeError("the frame ends inside the client id")
+    return correlation_id, position
 
 
 class HandlerAnswer:
@@ -181,9 +198,9 @@ class BrokerConnection:
     # --- hot path --------------------------------------------------------------------------------------------------
 
     def _produce(self, frame: memoryview, version: int) -> Answer:
-        header = decode_request_header(frame)
+        correlation_id, position = _hot_header(frame, flexible=version >= _PRODUCE_FLEXIBLE)
         answer, operation = self._services.produce.handle(
-            frame, header.body_offset, version, header.correlation_id, self._touched, held=self._held > 0
+            frame, position, version, correlation_id, self._touched, held=self._held > 0
         )
         if isinstance(answer, VerifiedProduce):
             if self._held >= HELD_MAX:
@@ -200,11 +217,11 @@ class BrokerConnection:
     def _fetch(self, frame: memoryview, version: int) -> Answer:
         services = self._services
         context = services.context
-        header = decode_request_header(frame)
-        request = read_fetch_request(frame, header.body_offset, version)
+        correlation_id, position = _hot_header(frame, flexible=version >= _FETCH_FLEXIBLE)
+        request = read_fetch_request(frame, position, version)
         query = FetchQuery(
             version,
-            header.correlation_id,
+            correlation_id,
             request.replica_id,
             request.replica_epoch,
             request.max_wait_ms,

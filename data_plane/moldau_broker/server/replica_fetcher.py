@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
+from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.fetch import FetchPartition as FetchPartitionData
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, ReplicaState
@@ -187,7 +188,7 @@ class _Source:
                         continue
                     try:
                         await self._fetch(request)
-                    except (OSError, EOFError, trio.TooSlowError, KafkaError) as error:
+                    except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
                         self._logger.info("fetch-failed", error=error)
                         if isinstance(error, ConnectionError):
                             self._fetchers.suspect(self._broker_id)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -152,7 +153,7 @@ class TransactionMarkers:
         )
         try:
             response = await self._peers.request(leader, request, WRITE_MARKERS_VERSION)
-        except (OSError, trio.TooSlowError, KafkaError) as error:
+        except (OSError, trio.TooSlowError, KafkaError, DecodeError) as error:
             self._logger.info("markers-not-sent", leader=leader, partitions=len(keys), error=error)
             codes.update(dict.fromkeys(keys, ErrorCode.NETWORK_EXCEPTION))
             return
@@ -255,7 +256,7 @@ class TransactionVerifier:
         codes = dict.fromkeys(partitions, ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
             response = await self._ask(transactional_id, request)
-        except (OSError, trio.TooSlowError, KafkaError):
+        except (OSError, trio.TooSlowError, KafkaError, DecodeError):
             return codes
         for transaction in response.results_by_transaction:
             for topic_result in transaction.topic_results:

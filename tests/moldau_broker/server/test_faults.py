@@ -14,7 +14,7 @@ import trio
 from broker_cluster import Cluster, batch, run_cluster, values_of
 from moldau.protocol.errors import ErrorCode, KafkaError
 
-SEEDS = range(1, 1 + int(os.environ.get("MOLDAU_FAULT_SEEDS", "4")))
+SEEDS = range(1, 1 + int(os.environ.get("MOLDAU_FAULT_SEEDS", "3")))
 FIRST_SEED = int(os.environ.get("MOLDAU_FAULT_FIRST_SEED", "0"))
 PARTITIONS = 2
 
