@@ -3,7 +3,7 @@
 Each seed draws kills, power losses, cuts and resets among three controllers while three clients write and read one
 configuration value (unique numbers), without retrying anything whose outcome is unknown. Afterwards everything is
 healed, all controllers and brokers must show the same image, and an order must explain what the clients saw.
-``MOLDAU_QUORUM_SEEDS`` sets how many seeds are run.
+``MOLDAU_QUORUM_FIRST_SEED`` and ``MOLDAU_QUORUM_SEEDS`` set which seeds are run.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from moldau_jepsen.simulation.world import run_world
 from moldau_quorum.snapshot import snapshot_pieces
 from quorum_cluster import TestCluster, eventually
 
+FIRST_SEED = int(os.environ.get("MOLDAU_QUORUM_FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("MOLDAU_QUORUM_SEEDS", "12"))
 KEY = "retention.ms"
 FAULT_MS = 12_000
@@ -152,7 +153,7 @@ def restart_dead(cluster: TestCluster) -> None:
             controller.start()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_configurations_stay_linearizable_under_faults(seed: int) -> None:
     async def main(world) -> None:
         cluster = TestCluster(world)
