@@ -122,7 +122,7 @@ class Quorum:
                 await trio.sleep(0.005)
 
 
-ENGINES = [EngineName.RAFT]
+ENGINES = [EngineName.RAFT, EngineName.PYSYNCOBJ]
 
 
 def play(story, seed=1):
