@@ -207,7 +207,7 @@ def _dump_offset_index(disk: Disk, path: str, name: SegmentFileName, print_recor
             if log is not None:
                 header = _header_at(log, position)
                 if header is None or not header.base_offset <= name.base_offset + relative <= header.last_offset:
-                    raise CorruptLogFileError(path, byte, f"no batch with offset {name.base_offset + relative} there")
+                    raise CorruptLogFileError(path, byte, f"offset {name.base_offset + relative} is not there")
             last = (relative, position)
         _require_whole(path, data, layout.size)
     finally:

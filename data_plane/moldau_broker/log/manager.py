@@ -561,9 +561,16 @@ class LogManager:
             work = self._cleaner_checkpoint(directory)
             if work is not None:
                 works.append(work)
-        if self.settings.cleaner_enable:
-            works += self.cleaner.works(self._directories, self._logs, now_ms, self._work_failed)
-        return works
+        return works + self.cleaner_works(now_ms)
+
+    def cleaner_works(self, now_ms: int) -> list[Work]:
+        """The cleaner's next step, if one is due; ``next_tick_ms`` says when the next one will be.
+
+        Part of ``tick``. Steps are short, so whoever wants cleaning to advance calls this again after each.
+        """
+        if not self.settings.cleaner_enable:
+            return []
+        return self.cleaner.works(self._directories, self._logs, now_ms, self._work_failed)
 
     def next_tick_ms(self, now_ms: int) -> int:
         """When to call ``tick`` again: now while the cleaner can go on, else in a second.

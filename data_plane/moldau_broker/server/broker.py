@@ -301,6 +301,10 @@ class Broker:
             lambda: self.broker_epoch,
         )
         replicas.connect(self._fetchers)
+        replicas.set_throttles(
+            float(config.get_int("leader.replication.throttled.rate")),
+            float(config.get_int("follower.replication.throttled.rate")),
+        )
         self.metadata.is_suspect = self._fetchers.is_suspect
         producer_ids = ProducerIds(self.broker_id, controller, lambda: self.broker_epoch)
         topics = ImageTopicNames(self.metadata)
@@ -370,7 +374,10 @@ class Broker:
     def _topic_settings(self, topic: str) -> TopicSettings:
         config = topic_config(self.context.config, self.metadata.image.topic_config(topic))
         return TopicSettings(
-            log=LogConfig.from_config(config), min_insync_replicas=config.get_int("min.insync.replicas")
+            log=LogConfig.from_config(config),
+            min_insync_replicas=config.get_int("min.insync.replicas"),
+            leader_throttled=config.get_list("leader.replication.throttled.replicas"),
+            follower_throttled=config.get_list("follower.replication.throttled.replicas"),
         )
 
     async def _start_tasks(self, nursery: trio.Nursery) -> None:
@@ -385,6 +392,7 @@ class Broker:
         nursery.start_soon(self._watch_disks)
         nursery.start_soon(self._tick_isr)
         nursery.start_soon(self._tick_logs)
+        nursery.start_soon(self._clean_logs)
 
     async def _register(self, nursery: trio.Nursery, follower: MetadataFollower, logs: LogManager) -> None:
         """Registers, catches up, takes over the metadata, and waits to be unfenced."""
@@ -487,6 +495,11 @@ class Broker:
             self.context.config = self._config.with_values(changes)
         except ConfigError as error:
             self._logger.error("dynamic-config-refused", error=error)
+        config = self.context.config
+        self.context.replicas.set_throttles(
+            float(config.get_int("leader.replication.throttled.rate")),
+            float(config.get_int("follower.replication.throttled.rate")),
+        )
 
     # --- time ------------------------------------------------------------------------------------------------------
 
@@ -505,6 +518,18 @@ class Broker:
                 for work in self.context.logs.tick(self._environment.clock.wall_ms()):
                     limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
                     nursery.start_soon(self._offload, work, limiter)
+
+    async def _clean_logs(self) -> None:
+        """Lets the cleaner advance step by step while it has something to do."""
+        limiter = trio.CapacityLimiter(1)
+        logs, clock = self.context.logs, self._environment.clock
+        while True:
+            now_ms = clock.wall_ms()
+            works = logs.cleaner_works(now_ms)
+            for work in works:
+                await self._offload(work, limiter)
+            if not works:
+                await trio.sleep(max(1, logs.next_tick_ms(now_ms) - now_ms) / 1000)
 
     def _directory_failed(self, directory: str) -> None:
         """Notes a failed log directory; ``_watch_disks`` ends the broker."""
