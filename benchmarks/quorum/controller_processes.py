@@ -2,9 +2,9 @@
 
     python benchmarks/quorum/controller_processes.py [SECONDS]
 
-A change is an AlterClientQuotas request with one value, sent to the active controller and answered when it is durable on a
-majority (fdatasync). Failover is the time from kill -9 of the active controller to the next change that is answered, seen by a
-client that tries the others.
+A change is an AlterClientQuotas request with one value, sent to the active controller and answered when it is durable
+on a majority (fdatasync). Failover is the time from kill -9 of the active controller to the next change that is
+answered, seen by a client that tries the others.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau_quorum.controller.partitions import balance_leaders
 from partition_machine import PartitionMachine
 
@@ -262,3 +263,19 @@ def test_leaders_go_back_by_themselves_where_too_many_are_elsewhere() -> None:
     assert len(records) == 10
     controller.apply(records)
     assert all(p.leader == p.replicas[0] for p in controller.image.topics_by_name["t"].partitions.values())
+
+
+def test_an_unregistered_broker_is_no_eligible_leader_any_more() -> None:
+    controller = three_brokers(min_insync_replicas="2")
+    first, second, third = controller.partition("t").replicas
+    controller.fence(third)
+    controller.fence(second)
+    assert controller.partition("t").elr == (second,)
+    assert controller.handle(UnregisterBrokerRequest(broker_id=second)).error_code == 0
+    assert controller.partition("t").elr == ()
+    controller.fence(first)
+    controller.join(second)
+    assert controller.partition("t").leader == -1
+    controller.join(first)
+    assert controller.partition("t").leader == first
+    assert third not in controller.partition("t").isr

@@ -209,7 +209,11 @@ def fence_records(image: MetadataImage, context: Context, broker_ids: dict[int, 
 def unregister_broker(
     request: UnregisterBrokerRequest, image: MetadataImage, context: Context
 ) -> Result[UnregisterBrokerResponse]:
-    """Forgets a broker for good; one that lives registers again by itself."""
+    """Forgets a broker for good; one that lives registers again by itself.
+
+    With its registration goes the knowledge of its epoch, by which an unclean restart is told from a clean one. So it
+    cannot stay an eligible leader (KIP-966).
+    """
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Result(
@@ -218,7 +222,7 @@ def unregister_broker(
                 error_message=f"broker {request.broker_id} is not registered",
             )
         )
-    records = brokers_gone(image, context, {request.broker_id: None})
+    records = brokers_gone(image, context, {request.broker_id: None}, lost_state=True)
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return Result(records=tuple(records), response=UnregisterBrokerResponse())
 
