@@ -69,6 +69,11 @@ def _run_application(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _reader_went_away()
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        complain("interrupted")
+        return EXIT_INTERRUPTED
     return result if isinstance(result, int) else EXIT_DONE
 
 

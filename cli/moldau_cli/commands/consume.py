@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,10 @@ from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import trio
+
     from moldau import Consumer
     from moldau.consumer import ConsumedBatch
     from moldau.records import Record
@@ -50,15 +55,14 @@ def consume(
     if group is not None:
         config["group.id"] = group
 
-    async def work() -> None:
+    async def work() -> bool:
         from moldau import Consumer
 
         await check_topic(topic, address)
         async with Consumer(config) as consumer:
             if group is not None:
                 consumer.subscribe([topic])
-                await _pump(consumer, topic, {}, count, show_key=show_key)
-                return
+                return await _pump_until_signal(consumer, {}, count, show_key=show_key)
             known = [one.partition for one in await consumer.partitions_for(topic)]
             if partition is not None and partition not in known:
                 raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {partition}")
@@ -72,13 +76,36 @@ def consume(
                 ends = await consumer.end_offsets(wanted)
                 left = {one.partition: end for one, end in ends.items() if end > max(begins[one], offset or 0)}
                 if not left:
-                    return
-            await _pump(consumer, topic, left or {}, count, show_key=show_key)
+                    return True
+            return await _pump_until_signal(consumer, left or {}, count, show_key=show_key)
 
-    run(work, address)
+    if not run(work, address):
+        raise KeyboardInterrupt
 
 
-async def _pump(consumer: Consumer, topic: str, left: dict[int, int], count: int | None, *, show_key: bool) -> None:
+async def _pump_until_signal(consumer: Consumer, left: dict[int, int], count: int | None, *, show_key: bool) -> bool:
+    """Runs ``_pump``; returns False when a signal ended it. The consumer can then be closed in order (commit,
+    leave).
+    """
+    import trio
+
+    signalled = False
+
+    async def watch(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        nonlocal signalled
+        async for _ in signals:
+            signalled = True
+            scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, signals, nursery.cancel_scope)
+            await _pump(consumer, left, count, show_key=show_key)
+            nursery.cancel_scope.cancel()
+    return not signalled
+
+
+async def _pump(consumer: Consumer, left: dict[int, int], count: int | None, *, show_key: bool) -> None:
     """Writes what comes until ``count`` records are written or, where ``left`` was given, all partitions are read."""
     ends = bool(left)
     written = 0

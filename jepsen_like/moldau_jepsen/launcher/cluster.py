@@ -378,8 +378,12 @@ def exclusive(directory: Path) -> Iterator[None]:
     empty directory stays empty.
     """
     path = directory.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.name}.lock").open("ab") as lock:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = (path.parent / f".{path.name}.lock").open("ab")
+    except OSError as error:
+        raise LauncherUsageError(f"cannot use {directory}: {error.strerror}") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
