@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from moldau.consumer.chunk import FetchedChunk
@@ -27,6 +27,8 @@ from moldau_broker.replication.replica import FollowerProgress, Replica, Role
 from moldau_broker.server.fetch import FetchService
 from moldau_broker.server.replica_manager import ReplicaManager
 from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
+from moldau_jepsen.simulation.cluster import ClusterShape
+from moldau_jepsen.simulation.faults import FaultKind, Struck
 from moldau_quorum.controller import partitions
 from moldau_quorum.controller.partition_change import Election, PartitionChange
 from moldau_quorum.raft.core import RaftCore
@@ -44,6 +46,32 @@ if TYPE_CHECKING:
 Patch = tuple[object, str, object]
 
 SEEDS_MAX = 200
+
+QUORUM_RUNS = replace(
+    RunOptions(),
+    shape=ClusterShape(settings={"controller.quorum.election.timeout.ms": "120"}),
+    workload=replace(
+        RunOptions().workload, senders=1, assigned_readers=0, group_readers=1, sends_per_second=4.0, crash_every_s=0.0
+    ),
+    config_changes_per_second=25.0,
+    struck=Struck.CONTROLLERS,
+    kinds=(
+        FaultKind.KILL,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_MANY,
+        FaultKind.CRASH_POINT,
+        FaultKind.POWER,
+        FaultKind.POWER_ALL,
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+        FaultKind.BRIDGE,
+        FaultKind.HALVES,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+        FaultKind.DISK_SLOW,
+    ),
+)
+"""Runs that strike controllers alone, whose elections follow each other closely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,26 +439,39 @@ MUTANTS: dict[str, Mutant] = {
     for mutant in (
         Mutant(name="raft-quorum-too-small", area="quorum", text="one of three is a majority", patches=_quorum_of_one),
         Mutant(
-            name="raft-vote-not-persisted", area="quorum", text="a vote is gone after a crash", patches=_vote_forgotten
+            name="raft-vote-not-persisted",
+            area="quorum",
+            text="a vote is gone after a crash",
+            patches=_vote_forgotten,
+            options=QUORUM_RUNS,
         ),
-        Mutant(name="raft-votes-twice", area="quorum", text="a second vote in one epoch", patches=_votes_twice),
+        Mutant(
+            name="raft-votes-twice",
+            area="quorum",
+            text="a second vote in one epoch",
+            patches=_votes_twice,
+            options=QUORUM_RUNS,
+        ),
         Mutant(
             name="raft-votes-for-stale-log",
             area="quorum",
             text="a candidate with an older log gets votes",
             patches=_votes_for_stale_log,
+            options=QUORUM_RUNS,
         ),
         Mutant(
             name="raft-answers-before-durable",
             area="quorum",
             text="entries are counted before they are durable",
             patches=_answers_before_durable,
+            options=QUORUM_RUNS,
         ),
         Mutant(
             name="raft-commits-on-one",
             area="quorum",
             text="an entry that one voter holds is committed",
             patches=_counts_one_follower_twice,
+            options=QUORUM_RUNS,
         ),
         Mutant(
             name="raft-wal-not-synced", area="quorum", text="fsync of the log does nothing", patches=_wal_not_synced

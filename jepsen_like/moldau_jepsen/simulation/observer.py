@@ -149,7 +149,9 @@ class ClusterObserver(Instrument):
 
 
 def _batches(partition: Partition, start: int, end: int) -> list[BatchSeen] | None:
-    """Returns the batches of a log from offset ``start`` to ``end`` (exclusive); None if the disk refuses."""
+    """Returns the batches of a log from offset ``start`` to ``end`` (exclusive); None if the disk has failed."""
+    if partition.log.failed:
+        return None
     found: list[BatchSeen] = []
     position = start
     try:
