@@ -277,10 +277,17 @@ class LogCleaning:
         for group in self._groups(covered):
             yield from self._clean_group(group, transactions)
 
-    def _batches(self, segment: LogSegment, counter: str) -> Iterator[Batch]:
+    def _batches(self, segment: LogSegment, segment_end: int, counter: str) -> Iterator[Batch]:
         reader = BatchReader(segment.file, 0, segment.size)
+        next_offset = segment.base_offset
         for batch in reader:
-            problem = batch_problem(batch.header, batch.data)
+            header = batch.header
+            problem = batch_problem(header, batch.data)
+            if problem is None and not next_offset <= header.base_offset <= header.last_offset < segment_end:
+                problem = (
+                    f"offsets {header.base_offset} to {header.last_offset} between {next_offset} and {segment_end}"
+                )
+            next_offset = header.next_offset
             if problem is not None:
                 raise CorruptLogFileError(segment.file.path, batch.position, problem)
             setattr(self.statistics, counter, getattr(self.statistics, counter) + batch.header.size_bytes)
@@ -297,7 +304,7 @@ class LogCleaning:
         for segment, segment_end in self._segments:
             if segment_end <= plan.first_dirty_offset:
                 continue
-            for batch in self._batches(segment, "map_bytes_read"):
+            for batch in self._batches(segment, segment_end, "map_bytes_read"):
                 header = batch.header
                 if not self._map_batch(batch, transactions):
                     # The batch's records that found room do no harm: they are kept wherever they are newer.
@@ -355,8 +362,8 @@ class LogCleaning:
         cleaned = LogSegment(self._disk, self._directory, base, self._config, self._now_ms, CLEANED_SUFFIX)
         writer = _Writer(cleaned)
         group_end = group[-1][1]
-        for segment, _ in group:
-            for batch in self._batches(segment, "bytes_read"):
+        for segment, segment_end in group:
+            for batch in self._batches(segment, segment_end, "bytes_read"):
                 kept = self._filter(batch, transactions, last_of_group=batch.header.next_offset == group_end)
                 if kept is not None:
                     self.statistics.bytes_written += writer.add(kept)

@@ -348,9 +348,15 @@ class _Loader:
         self._load_producers(segment.base_offset)
         next_offset = segment.base_offset
 
+        later = (other.base_offset for other in self._segments if other.base_offset > segment.base_offset)
+        limit = min(later, default=1 << 62)
+
         def accept(batch: Batch) -> str | None:
             nonlocal next_offset, epoch
             header = batch.header
+            if header.base_offset > next_offset and header.next_offset > limit:
+                # The checksum does not cover the base offset: this one jumped.
+                return f"offsets {header.base_offset} to {header.last_offset}, the next segment begins at {limit}"
             if header.base_offset < next_offset:
                 return f"base offset {header.base_offset} after {next_offset - 1}"
             if header.partition_leader_epoch < epoch:
