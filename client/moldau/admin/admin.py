@@ -121,9 +121,8 @@ class AdminBase:
             from moldau.runtime.real import real_environment
 
             environment = real_environment()
-        nursery = await self._background.open()
         self._client = ClusterClient(environment, self._config, "admin")
-        await nursery.start(self._client.run)
+        await self._background.open(self._client.run)
         return self
 
     async def __aexit__(

@@ -37,12 +37,18 @@ class Background:
             raise RuntimeError("not open; use it as `async with ... as ...`")
         return self._nursery
 
-    async def open(self) -> trio.Nursery:
-        """Opens the nursery, once."""
+    async def open(self, *tasks: Callable[..., Awaitable[object]]) -> trio.Nursery:
+        """Opens the nursery, once, and starts ``tasks`` in it (``nursery.start``); leaves it again if that fails."""
         if self._manager is not None:
             raise RuntimeError("it can be opened only once")
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
+        try:
+            for task in tasks:
+                await self._nursery.start(task)
+        except BaseException as error:
+            await self.close(type(error), error, error.__traceback__)
+            raise
         return self._nursery
 
     def cancel(self) -> None:

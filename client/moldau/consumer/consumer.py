@@ -164,7 +164,6 @@ class Consumer:
             from moldau.runtime.real import real_environment
 
             environment = real_environment()
-        nursery = await self._background.open()
         client = self._client = ClusterClient(environment, self._config, "consumer")
         client.allow_auto_create = self._config.get_bool("allow.auto.create.topics")
         config = self._config
@@ -182,8 +181,7 @@ class Consumer:
         self._fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
         self._last_poll_ms = client.now_ms
         self._next_commit_ms = client.now_ms + self._auto_commit_ms
-        await nursery.start(client.run)
-        await nursery.start(self._fetcher.run)
+        await self._background.open(client.run, self._fetcher.run)
         return self
 
     async def __aexit__(

@@ -141,12 +141,11 @@ class Producer:
         self._sender = Sender(self._client, self._accumulator, acks=acks, transactional_id=transactional_id)
         if transactional_id is not None:
             self._transactions = self._make_transactions(transactional_id)
-        nursery = await self._background.open()
-        await nursery.start(self._client.run)
-        await nursery.start(self._sender.run)
+        tasks = [self._client.run, self._sender.run]
         if self._transactions is not None:
-            await nursery.start(self._transactions.run)
-        nursery.start_soon(self._forget_idle_topics)
+            tasks.append(self._transactions.run)
+        await self._background.open(*tasks)
+        self._background.nursery.start_soon(self._forget_idle_topics)
         return self
 
     async def __aexit__(

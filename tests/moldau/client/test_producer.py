@@ -316,7 +316,7 @@ def test_equal_seeds_give_equal_runs():
 
 
 def test_cancellation_anywhere_leaves_nothing_behind():
-    """The block is cancelled while it sends, while it closes, and while a background task waits; trio stays in order."""
+    """The block is cancelled while it opens, sends, closes; a background task fails; trio stays in order."""
 
     async def scenario(cluster, open_producer):
         (part,) = cluster.add_topic("t")
