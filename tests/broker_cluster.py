@@ -255,7 +255,9 @@ class Cluster:
                 await trio.sleep(0.005)
 
     def image(self):
-        return next(iter(self.running.values())).metadata.image
+        """The newest image that a broker has."""
+        images = [broker.metadata.image for broker in self.running.values()]
+        return max(images, key=lambda image: image.offset)
 
     def partition_image(self, topic: str, partition: int = 0):
         return self.image().topics_by_name.get(topic).partitions.get(partition)

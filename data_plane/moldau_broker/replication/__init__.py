@@ -12,5 +12,6 @@ module                    decides
 ``fetch_session``         incremental fetches (KIP-227), both the broker's cache and the follower's memory
 ``purgatory``             operations that wait for a condition or for their deadline, whichever is first, once
 ``timer_wheel``           deadlines in O(1)
+``throttle``              how fast replicas outside the ISR are copied
 ========================  ==========================================================================================
 """

@@ -78,6 +78,7 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
             verifies=context.config.get_bool("transaction.partition.verification.enable"),
         ),
         FetchService(
+            context.environment.clock,
             context.replicas,
             hints,
             max_bytes=context.config.get_int("fetch.max.bytes"),

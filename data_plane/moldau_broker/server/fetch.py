@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.protocol.hot import NodeEndpointResult
+    from moldau.runtime.environment import Clock
     from moldau.runtime.server import Answer
     from moldau_broker.replication.fetch_session import FetchContext, FetchPartition
     from moldau_broker.replication.purgatory import Delayed
@@ -93,10 +94,13 @@ class FetchPlan:
 class FetchService:
     """Serves Fetch for one broker."""
 
-    __slots__ = ("_hints", "_max_bytes", "_replicas", "early_watermarks")
+    __slots__ = ("_clock", "_hints", "_max_bytes", "_replicas", "early_watermarks")
 
-    def __init__(self, replicas: ReplicaManager, hints: Hints, *, max_bytes: int, early_watermarks: bool) -> None:
+    def __init__(
+        self, clock: Clock, replicas: ReplicaManager, hints: Hints, *, max_bytes: int, early_watermarks: bool
+    ) -> None:
         """``early_watermarks``: followers hear of a new high watermark at once, not with the next records (KIP-392)."""
+        self._clock = clock
         self._replicas = replicas
         self._hints = hints
         self._max_bytes = max_bytes
@@ -126,6 +130,10 @@ class FetchService:
         except PurgatoryFullError:
             return self.encode(query, context, plan), None
         return operation, operation
+
+    def holds_back(self, partition: Partition, query: FetchQuery) -> bool:
+        """Whether a follower is throttled now."""
+        return self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms())
 
     def lookup(self, query: FetchQuery, wanted: FetchPartition) -> Partition | None:
         """The local replica that is asked for."""
@@ -208,9 +216,17 @@ class FetchService:
             if result.error_code or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 plan.urgent = True
             plan.size_bytes += result.records_size
+            if query.from_follower and result.records_size:
+                self._count_throttled(query, wanted, result.records_size)
             remaining = max(0, remaining - result.records_size)
             plan.results.append((wanted, result))
         return plan
+
+    def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
+        partition = self.lookup(query, wanted)
+        if partition is None or not partition.leader_throttled or query.replica_id in partition.replica.maximal_isr:
+            return
+        self._replicas.leader_throttle.spend(count, self._clock.monotonic_ms())
 
     def _read(self, query: FetchQuery, wanted: FetchPartition, remaining: int, *, first: bool) -> Result:
         partition = self.lookup(query, wanted)
@@ -244,6 +260,8 @@ class FetchService:
                 )
         if query.from_follower:
             upper = log.log_end_offset
+            if self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms()):
+                upper = min(upper, wanted.fetch_offset)
         elif query.isolation_level == READ_COMMITTED:
             upper = stable
         else:
@@ -395,6 +413,8 @@ class FetchOperation(Operation):
         query = self._query
         wanted = self.wanted[partition]
         if query.from_follower:
+            if self._service.holds_back(partition, query):
+                return False  # it is asked again when its deadline comes
             upper = partition.log.log_end_offset
             if self._service.early_watermarks and wanted.sent_high_watermark < partition.replica.high_watermark:
                 return True

@@ -31,7 +31,19 @@ class Partition:
     of it).
     """
 
-    __slots__ = ("committed", "end", "error", "key", "log", "marker_count", "replica", "staged_failures", "topic_id")
+    __slots__ = (
+        "committed",
+        "end",
+        "error",
+        "follower_throttled",
+        "key",
+        "leader_throttled",
+        "log",
+        "marker_count",
+        "replica",
+        "staged_failures",
+        "topic_id",
+    )
 
     def __init__(self, key: TopicPartition, topic_id: uuid.UUID, log: PartitionLog, replica: Replica) -> None:
         self.key = key
@@ -41,6 +53,7 @@ class Partition:
         self.error = ErrorCode.NONE  # why the replica is gone
         self.end = WatchKey(self)  # followers' fetches wait for the log end
         self.committed = WatchKey(self)  # consumers' fetches wait for the high watermark
+        self.leader_throttled = self.follower_throttled = False  # by configuration, while outside the ISR
         self.marker_count = 0  # ends of transactions that were appended here as leader
         self.staged_failures = 0  # how often staged batches were lost to a disk error
 

@@ -304,6 +304,22 @@ class _Source:
             log.append_as_follower(memoryview(answer.records), now_ms=self._environment.clock.wall_ms())
         self._replicas.follower_advanced(partition, answer.high_watermark, answer.log_start_offset)
         self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        if partition.follower_throttled and len(answer.records):
+            self._throttle(partition, step.followed, len(answer.records))
+
+    def _throttle(self, partition: Partition, followed: Followed, count: int) -> None:
+        """Leaves a partition out for a while when copying has used up its rate;
+
+        members of the ISR are never held back.
+        """
+        if self._settings.broker_id in partition.replica.state.isr:
+            return
+        throttle = self._replicas.follower_throttle
+        now_ms = self._environment.clock.monotonic_ms()
+        throttle.spend(count, now_ms)
+        wait_ms = throttle.wait_ms(now_ms)
+        if wait_ms > 0:
+            self.core.delay(followed, now_ms, wait_ms)
 
     def _truncate(self, partition: Partition, step: Step) -> None:
         """Cuts the log to the end of the last epoch that it may share with the leader (KIP-595)."""

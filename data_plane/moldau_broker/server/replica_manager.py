@@ -20,6 +20,7 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
+from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
 from moldau_broker.server.delayed import ProduceOperation, ProduceWait, Waiters
 from moldau_broker.server.partition import Partition, WatchKey, partition_state
 
@@ -43,6 +44,8 @@ class TopicSettings:
 
     log: LogConfig
     min_insync_replicas: int
+    leader_throttled: tuple[str, ...] = ()  # leader.replication.throttled.replicas
+    follower_throttled: tuple[str, ...] = ()  # follower.replication.throttled.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,8 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_raw_name: dict[tuple[bytes, int], Partition] = {}  # the same, by what stands on the wire
         self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self.leader_throttle = ReplicationThrottle(UNLIMITED, clock.monotonic_ms())
+        self.follower_throttle = ReplicationThrottle(UNLIMITED, clock.monotonic_ms())
         self.eligible: Mapping[int, int] = {}  # broker epochs of the registered, unfenced, staying brokers
         self.alterations = AlterPartitionQueue(
             partitions_max=settings.alter_partition_batch_max, backoff_ms=settings.alter_partition_backoff_ms
@@ -352,7 +357,28 @@ class ReplicaManager:
         now_ms = self._clock.monotonic_ms()
         for partition in mine:
             partition.replica.configure(min_insync_replicas=settings.min_insync_replicas)
+            self._mark_throttled(partition, settings)
             self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
+
+    def _mark_throttled(self, partition: Partition, settings: TopicSettings) -> None:
+        broker_id = self._settings.broker_id
+        index = partition.key.partition
+        partition.leader_throttled = is_throttled(settings.leader_throttled, index, broker_id)
+        partition.follower_throttled = is_throttled(settings.follower_throttled, index, broker_id)
+
+    def set_throttles(self, leader_rate: float, follower_rate: float) -> None:
+        """Takes changed rates, in bytes per second."""
+        now_ms = self._clock.monotonic_ms()
+        self.leader_throttle.set_rate(leader_rate, now_ms)
+        self.follower_throttle.set_rate(follower_rate, now_ms)
+
+    def holds_back(self, partition: Partition, replica_id: int, now_ms: float) -> bool:
+        """Whether a follower outside the ISR must wait for its records, because copying has used up its rate."""
+        return (
+            partition.leader_throttled
+            and replica_id not in partition.replica.maximal_isr
+            and not self.leader_throttle.allows(now_ms)
+        )
 
     def _reconsider_all(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -401,6 +427,7 @@ class ReplicaManager:
             min_insync_replicas=settings.min_insync_replicas,
         )
         partition = Partition(key, topic_id, log, replica)
+        self._mark_throttled(partition, settings)
         self.partitions[key] = partition
         self.by_raw_name[key.topic.encode(), key.partition] = partition
         self.by_raw_id[topic_id.bytes, key.partition] = partition

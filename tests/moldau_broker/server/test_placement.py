@@ -177,3 +177,41 @@ def test_a_rolling_restart_refuses_nothing() -> None:
         assert (await cluster.client(await cluster.leader("t")).offset("t")).offset >= len(codes)
 
     run_cluster(scenario, brokers=3)
+
+
+def test_a_throttled_copy_takes_its_time_and_in_sync_replicas_do_not_wait() -> None:
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic(
+            "t",
+            replicas=1,
+            leader_replication_throttled_replicas="*",
+            follower_replication_throttled_replicas="*",
+        )
+        leader = await cluster.leader("t")
+        other = next(b for b in cluster.broker_ids if b != leader)
+        for number in range(20):
+            await cluster.client(leader).produce("t", batch(b"%05d" % number * 1000))
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name="t", partitions=[ReassignablePartition(partition_index=0, replicas=[leader, other])]
+                )
+            ]
+        )
+        begin = trio.current_time()
+        assert (await cluster.client(1).request(request)).error_code == ErrorCode.NONE
+        await cluster.until(lambda: len(cluster.partition_image("t").isr) == 2)
+        assert 1.5 < trio.current_time() - begin < 12, "100 kB at 20 kB/s, the first second's worth at once"
+        begin = trio.current_time()
+        for number in range(20):
+            answer = await cluster.client(leader).produce("t", batch(b"%05d" % number * 1000))
+            assert answer.error_code == ErrorCode.NONE
+        assert trio.current_time() - begin < 1
+
+    run_cluster(
+        scenario,
+        brokers=2,
+        leader_replication_throttled_rate="20000",
+        follower_replication_throttled_rate="20000",
+        replica_fetch_max_bytes="10000",
+    )
