@@ -319,6 +319,8 @@ class Producer:
         if batch is not None and batch.data is None:
             index = batch.write(timestamp, key, value, headers, self._batch_size)
         if batch is None or index < 0:
+            if transactions is not None:
+                transactions.admit(queue.partition)  # nothing of an earlier transaction is left in the queue
             appended = self._accumulator.append_new(queue, timestamp, key, value, headers, client.now_ms)
             if appended is None:
                 raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
