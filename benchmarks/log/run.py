@@ -92,53 +92,51 @@ def resident_mib() -> float:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
+def bare_writes(path: str, batch: bytearray, count: int) -> float:
+    """Seconds of a bare loop of ``os.write``."""
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    try:
+        return timed(lambda: [os.write(descriptor, batch) for _ in range(count)])
+    finally:
+        os.close(descriptor)
+        os.remove(path)
+
+
+def log_appends(directory: str, batch: bytearray, count: int, staged: int) -> float:
+    """Seconds of ``count`` appends, ``staged`` of them in one write."""
+    log = open_log(directory)
+    copies = [memoryview(bytearray(batch)) for _ in range(staged)]
+
+    def run() -> None:
+        for _ in range(count // staged):
+            for copy in copies:
+                log.stage_as_leader(copy, leader_epoch=1, now_ms=1)
+            log.flush_staged()
+
+    seconds = timed(run) * count / (count // staged * staged)
+    log.close()
+    shutil.rmtree(directory)
+    return seconds
+
+
 def measure_append(root: str, rows: list[dict[str, object]]) -> None:
     """Append by batch size, against bare writes of the same bytes."""
     for size, total in ((KIB, 24 * MIB), (16 * KIB, 128 * MIB), (128 * KIB, 256 * MIB), (MIB, 512 * MIB)):
         batch = make_batch(size)
         count = total // len(batch)
-        view = memoryview(batch)
-        best = {"log": 1e9, "staged": 1e9, "bare": 1e9}
-        for round_number in range(4):
-            path = f"{root}/bare-{round_number}"
-            descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-
-            def bare(descriptor: int = descriptor) -> None:
-                for _ in range(count):
-                    os.write(descriptor, batch)
-
-            best["bare"] = min(best["bare"], timed(bare))
-            os.close(descriptor)
-            os.remove(path)
-            log = open_log(f"{root}/append-{round_number}")
-
-            def single(log: PartitionLog = log) -> None:
-                for _ in range(count):
-                    log.append_as_leader(view, leader_epoch=1, now_ms=1)
-
-            best["log"] = min(best["log"], timed(single))
-            log.close()
-            shutil.rmtree(f"{root}/append-{round_number}")
-            log = open_log(f"{root}/staged-{round_number}")
-            copies = [memoryview(bytearray(batch)) for _ in range(8)]
-
-            def staged(log: PartitionLog = log, copies: list[memoryview] = copies) -> None:
-                for _ in range(count // 8):
-                    for copy in copies:
-                        log.stage_as_leader(copy, leader_epoch=1, now_ms=1)
-                    log.flush_staged()
-
-            best["staged"] = min(best["staged"], timed(staged) * count / (count // 8 * 8))
-            log.close()
-            shutil.rmtree(f"{root}/staged-{round_number}")
-        for name, label in (("log", "one append, one write"), ("staged", "8 staged, one write")):
+        bare, single, staged = 1e9, 1e9, 1e9
+        for _ in range(4):
+            bare = min(bare, bare_writes(f"{root}/bare", batch, count))
+            single = min(single, log_appends(f"{root}/append", batch, count, 1))
+            staged = min(staged, log_appends(f"{root}/append", batch, count, 8))
+        for seconds, label in ((single, "one append, one write"), (staged, "8 staged, one write")):
             rows.append(
                 {
                     "what": f"append {size // KIB} KiB batches, {label}",
-                    "MB/s": round(count * len(batch) / best[name] / 1e6),
-                    "us": round(best[name] / count * 1e6, 1),
-                    "bare MB/s": round(count * len(batch) / best["bare"] / 1e6),
-                    "ratio": round(best["bare"] / best[name], 2),
+                    "MB/s": round(count * len(batch) / seconds / 1e6),
+                    "us": round(seconds / count * 1e6, 1),
+                    "bare MB/s": round(count * len(batch) / bare / 1e6),
+                    "ratio": round(bare / seconds, 2),
                 }
             )
 
@@ -376,8 +374,10 @@ def main() -> int:
     lines = [
         "# Figures of the log",
         "",
-        "Made by `python benchmarks/log/run.py`. Append figures do not sync; the bare loop is `os.write` of the same batch.",
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, load average at the end {load}. {arguments.note}".strip(),
+        "Made by `python benchmarks/log/run.py`. Append figures do not sync; the bare loop is `os.write` of the same",
+        "batch. us are wall-clock microseconds, best of several rounds.",
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load average at the end {load}.",
+        arguments.note,
         *table(rows),
     ]
     print("\n".join(lines))
