@@ -24,6 +24,7 @@ import trio
 
 from moldau.admin import Admin as TrioAdmin
 from moldau.consumer import Consumer as TrioConsumer
+from moldau.producer import AbortableTransactionError, TransactionError
 from moldau.producer import Producer as TrioProducer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.sync import Signal
@@ -48,9 +49,10 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicListing,
     )
+    from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
-    from moldau.consumer.consumer import RebalanceCallback
+    from moldau.consumer.values import RebalanceCallback
     from moldau.producer import Delivery, PartitionerFunction, RecordMetadata
     from moldau.runtime.config import Config
 
@@ -259,6 +261,39 @@ class Producer:
         """Returns the partitions of a topic. Raises ``KafkaError``."""
         return self._portal.call(self._trio_producer.partitions_for, topic)
 
+    # Transactions: see ``moldau.producer.Producer`` for what each call waits for and raises. Records handed over before
+    # a commit belong to it.
+
+    def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Takes over the transactional id. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT)."""
+        self._portal.call(self._trio_producer.init_transactions, timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """Begins a transaction. Raises ``TransactionError``, ``RuntimeError`` where one is open."""
+        assert self._handover is not None
+        self._portal.call(self._handover.begin_transaction)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[tuple[str, int], int | CommittedOffset],
+        group: GroupMetadata | str,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Commits a consumer's offsets with the transaction. Raises ``TransactionError``, ``KafkaError``."""
+        self._portal.call(self._trio_producer.send_offsets_to_transaction, offsets, group, timeout_ms)
+
+    def commit_transaction(self, timeout_ms: float | None = None) -> None:
+        """Delivers and commits. Raises ``AbortableTransactionError`` (abort it), ``FatalTransactionError``,
+        ``KafkaError`` (REQUEST_TIMED_OUT: call again).
+        """
+        assert self._handover is not None
+        self._portal.call(self._handover.commit_transaction, timeout_ms)
+
+    def abort_transaction(self, timeout_ms: float | None = None) -> None:
+        """Aborts the transaction. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT)."""
+        assert self._handover is not None
+        self._portal.call(self._handover.abort_transaction, timeout_ms)
+
 
 _Handed = tuple[
     str,
@@ -283,6 +318,7 @@ class _Handover:
         self._wanted = Signal()
         self.taken = Signal()
         self._is_busy = False
+        self._refused: Exception | None = None  # why a record of the present transaction was not taken
 
     def end(self) -> None:
         """Refuses further records and fails those that wait."""
@@ -330,6 +366,7 @@ class _Handover:
                     )
                 except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
                     delivery.resolve(None, error)
+                    self._refused = error
                 else:
                     delivery.resolve(taken, None)
             self._is_busy = False
@@ -345,6 +382,27 @@ class _Handover:
         with trio.fail_after(timeout_ms / 1000):
             await self.wait_empty()
             await self._producer.flush()
+
+    async def begin_transaction(self) -> None:
+        """Begins a transaction once the records before it are taken."""
+        await self.wait_empty()
+        self._producer.begin_transaction()
+        self._refused = None
+
+    async def commit_transaction(self, timeout_ms: float | None) -> None:
+        """Commits once the records handed over before are taken; not without a record that could not be."""
+        await self.wait_empty()
+        if self._refused is not None and not isinstance(self._refused, TransactionError):
+            code = self._refused.code if isinstance(self._refused, KafkaError) else ErrorCode.INVALID_RECORD
+            why = f"a record of the transaction could not be sent: {self._refused}"
+            raise AbortableTransactionError(code, why) from self._refused
+        await self._producer.commit_transaction(timeout_ms)
+
+    async def abort_transaction(self, timeout_ms: float | None) -> None:
+        """Aborts once the records handed over before are taken."""
+        await self.wait_empty()
+        self._refused = None
+        await self._producer.abort_transaction(timeout_ms)
 
 
 @asynccontextmanager
@@ -410,6 +468,10 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Reads nothing any more, and leaves the group."""
         self._portal.call(self._consumer.unsubscribe)
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's place in its group, for ``Producer.send_offsets_to_transaction``. Raises ``ConfigError``."""
+        return self._portal.call_sync(self._consumer.group_metadata)
 
     @property
     def assignment(self) -> list[TopicPartition]:
