@@ -35,6 +35,7 @@ from moldau_jepsen.simulation.register import ConfigRegister
 from moldau_jepsen.simulation.world import derive_random, run_world
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
     import random
@@ -61,6 +62,8 @@ class RunOptions:
             partitions=3, senders=2, group_readers=2, sends_per_second=40.0, crash_every_s=10.0
         )
     )
+    transactions: bool | None = None
+    """Whether a transactional client works beside the others; drawn if None."""
     fault_seconds: float = 20.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
@@ -96,6 +99,8 @@ class Result:
     acknowledged: int
     polled: int
     fault_kinds: tuple[str, ...] = ()
+    operations: Mapping[str, int] = field(default_factory=dict)
+    """Operations of the clients by kind and outcome."""
 
     @property
     def passed(self) -> bool:
@@ -204,6 +209,7 @@ class _Run:
         self.cluster = SimulatedCluster(world, shape)
         self.judge = ClusterInvariants(trio.current_time)
         self.observer = ClusterObserver(self.cluster, self.judge)
+        self.transactions = draw.random() < 0.5 if options.transactions is None else options.transactions
         struck = draw.choices(list(Struck), weights=(3, 1, 1))[0] if options.struck is None else options.struck
         self.injector = FaultInjector(self.cluster, [CLIENT_HOST], synced=self.synced, struck=struck)
         if options.faults is not None:
@@ -265,6 +271,12 @@ class _Run:
     async def _phases(self) -> None:
         options, trace = self.options, self.world.trace
         workload = QueueWorkload(self.environment, self.cluster.bootstrap, options.workload, self.recorder)
+        transfers = TransactionWorkload(
+            self.environment,
+            self.cluster.bootstrap,
+            TransactionOptions(topic=options.workload.topic, partitions=options.workload.partitions),
+            self.recorder,
+        )
         try:
             self.cluster.start_all()
             await self.cluster.wait_healthy(options.forming_seconds)
@@ -275,6 +287,8 @@ class _Run:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(workload.run)
                 nursery.start_soon(self.register.run, options.config_changes_per_second)
+                if self.transactions:
+                    nursery.start_soon(transfers.run)
                 self.injector.schedule(self.plan, trio.current_time())
                 await trio.sleep(options.fault_seconds)
                 trace.note("phase", "healing")
@@ -283,6 +297,7 @@ class _Run:
                 trace.note("phase", "healthy")
                 workload.stop()
                 self.register.stop()
+                transfers.stop()
             trace.note("phase", "final read")
             await workload.final_read(options.reading_seconds)
         except* ClusterNotReadyError as group:
@@ -334,6 +349,16 @@ def draw_settings(draw: random.Random) -> dict[str, str]:
     }
 
 
+def count_operations(history: Sequence[Operation]) -> dict[str, int]:
+    """Returns how many operations of each kind ended in which way."""
+    counts: dict[str, int] = {}
+    for operation in history:
+        outcome = "aborted" if operation.aborted else operation.status.value
+        name = f"{operation.kind.value} {outcome}"
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))
+
+
 def draw_network(seed: int) -> NetworkProfile:
     """Returns the network of a seed: near or far, smooth or rough."""
     draw = derive_random(seed, "network profile")
@@ -372,6 +397,7 @@ def run_seed(seed: int, options: RunOptions | None = None) -> Result:
             acknowledged=run.recorder.acknowledged,
             polled=run.recorder.polled,
             fault_kinds=tuple(sorted({fault.kind.value for fault in run.plan})),
+            operations=count_operations(run.history),
         )
 
     with logs.installed():
