@@ -33,14 +33,16 @@ class TestController:
         self.node = cluster.world.node(f"c{node_id}")
         self._cluster = cluster
         self.running = None
+        self.shutdown = trio.Event()
 
     def start(self) -> None:
         self.running = None
         self.node.start(self._main)
 
     async def _main(self, environment) -> None:
+        self.shutdown = trio.Event()
         async with trio.open_nursery() as nursery:
-            run = functools.partial(run_controller, make_log=self._cluster.make_log)
+            run = functools.partial(run_controller, make_log=self._cluster.make_log, shutdown=self.shutdown)
             self.running = await nursery.start(run, environment, self._cluster.config(self.node_id))
 
     def kill(self) -> None:

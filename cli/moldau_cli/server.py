@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import traceback
-from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
@@ -163,9 +162,11 @@ class _Node:
         self._parent = parent
         self.ready = False
         self.asked_to_stop = False
+        self._broker_runs = False
 
     async def run(self) -> None:
-        """Runs the roles until a signal; each role performs its controlled shutdown when it is cancelled."""
+        """Runs the roles until a signal; each role then ends in order, the controller after the broker, which needs
+        it."""
         import trio
 
         from moldau.runtime.log import EventLogger
@@ -186,19 +187,45 @@ class _Node:
         import trio
 
         roles = self._config.get_list("process.roles")
+        broker_ended = trio.Event()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._set_when_cancelled, broker_ended)
             if "controller" in roles:
-                from moldau_quorum.server import run_controller
-
-                await nursery.start(partial(run_controller, self._environment, self._config))
+                await nursery.start(self._run_controller, broker_ended)
             if "broker" in roles:
-                from moldau_broker.server import run_broker
-
-                await nursery.start(partial(run_broker, self._environment, self._config))
+                await nursery.start(self._run_broker, broker_ended)
             gc.collect()
             gc.freeze()
             self.ready = True
             log.info("ready", roles=",".join(roles), pid=os.getpid())
+
+    async def _run_controller(self, shutdown: trio.Event, task_status: trio.TaskStatus[object]) -> None:
+        import trio
+
+        from moldau_quorum.server import run_controller
+
+        with trio.CancelScope(shield=True):
+            await run_controller(self._environment, self._config, shutdown=shutdown, task_status=task_status)
+
+    async def _run_broker(self, ended: trio.Event, task_status: trio.TaskStatus[object]) -> None:
+        from moldau_broker.server import run_broker
+
+        self._broker_runs = True
+        try:
+            await run_broker(self._environment, self._config, task_status=task_status)
+        finally:
+            self._broker_runs = False
+            ended.set()
+
+    async def _set_when_cancelled(self, broker_ended: trio.Event) -> None:
+        """A signal has come: a broker that runs says itself when it has ended."""
+        import trio
+
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not self._broker_runs:
+                broker_ended.set()
 
     async def _watch_signals(self, signals: AsyncIterator[int], work: trio.CancelScope) -> None:
         async for number in signals:

@@ -10,6 +10,7 @@ state.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -36,8 +37,10 @@ from moldau_quorum.log_engine import (
     ElectionTiming,
     EngineName,
     LogLimits,
+    MembershipChangeError,
     MetadataLogConfig,
     MetadataLogFactory,
+    NotLeaderError,
 )
 from moldau_quorum.log_engine_factory import metadata_log
 from moldau_quorum.metadata_service import MetadataService
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from moldau_quorum.log_engine import MetadataLog
 
 DISCOVERY_TIMEOUT_MS: Final = 5_000
+HANDOVER_TIMEOUT_MS: Final = 2_000
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -82,11 +86,13 @@ async def run_controller(
     config: Config,
     *,
     make_log: MetadataLogFactory | None = None,
+    shutdown: trio.Event | None = None,
     task_status: trio.TaskStatus[ControllerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Runs one controller until cancelled. Started when it listens and takes part in the quorum.
+    """Runs one controller. Started when it listens and takes part in the quorum.
 
-    ``make_log`` replaces the engine that ``metadata.quorum.engine`` names.
+    It ends when ``shutdown`` is set, after it has handed its leadership to another voter (bounded), or at once, as a
+    crash would end it, when it is cancelled. ``make_log`` replaces the engine that ``metadata.quorum.engine`` names.
 
     Raises:
         NodeDirectoryError: the directory is in use, or belongs to another node, cluster or engine.
@@ -108,8 +114,12 @@ async def run_controller(
     try:
         bound = await _listen(environment, config)
         try:
+            machine = MetadataStateMachine(node_id)
             make = make_log or functools.partial(metadata_log, engine)
-            await _run(environment, config, make, directory, bound, logger, task_status)
+            async with trio.open_nursery() as nursery:
+                if shutdown is not None:
+                    nursery.start_soon(_end_when_asked, shutdown, machine, nursery.cancel_scope)
+                await _run(environment, config, make, machine, directory, bound, logger, task_status)
         finally:
             for _, listener in bound:
                 listener.close()
@@ -133,6 +143,7 @@ async def _run(
     environment: Environment,
     config: Config,
     make_log: MetadataLogFactory,
+    machine: MetadataStateMachine,
     directory: NodeDirectory,
     bound: Sequence[tuple[ListenerEndpoint, Listener]],
     logger: EventLogger,
@@ -140,10 +151,11 @@ async def _run(
 ) -> None:
     node_id = config.get_int("node.id")
     settings = Settings.of(config)
-    machine = MetadataStateMachine(node_id)
     voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
     known = voters or await _known_voters(environment, config, directory)
-    log = make_log(environment, _log_config(config, directory, known, joins=node_id not in voters), machine)
+    log = machine.log = make_log(
+        environment, _log_config(config, directory, known, joins=node_id not in voters), machine
+    )
 
     def endpoints() -> tuple[Endpoint, ...]:
         host = voters[node_id][0] if node_id in voters else ""
@@ -214,6 +226,19 @@ async def _run(
         bound_addresses = [listener.address for _, listener in bound]
         logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in bound_addresses))
         task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=bound_addresses))
+
+
+async def _end_when_asked(shutdown: trio.Event, machine: MetadataStateMachine, scope: trio.CancelScope) -> None:
+    """Ends the node in order: its successor is elected before it goes, so that nobody waits for an election timeout."""
+    await shutdown.wait()
+    log = machine.log
+    if log is not None and log.leadership.active and len(log.voters) > 1:
+        with (
+            trio.move_on_after(HANDOVER_TIMEOUT_MS / 1000),
+            contextlib.suppress(NotLeaderError, MembershipChangeError),
+        ):
+            await log.transfer_leadership()
+    scope.cancel()
 
 
 async def _serve(

@@ -17,7 +17,7 @@ from moldau_quorum.snapshot import SnapshotReader, snapshot_pieces
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from moldau_quorum.log_engine import CommittedEntry, Leadership, LogPosition
+    from moldau_quorum.log_engine import CommittedEntry, Leadership, LogPosition, MetadataLog
 
 
 class MetadataStateMachine:
@@ -26,6 +26,8 @@ class MetadataStateMachine:
     def __init__(self, node_id: int) -> None:
         """Empty, as before the first entry."""
         self.image = MetadataImage(offset=0)
+        self.log: MetadataLog | None = None
+        """The log that drives this machine, once it is made."""
         self._restoring: SnapshotReader | None = None
         self._expected: deque[tuple[MetadataImage, MetadataImage]] = deque()
         self._on_image: list[Callable[[MetadataImage], None]] = []

@@ -649,3 +649,47 @@ def test_a_controller_whose_machine_goes_silent_costs_no_live_broker_its_leaders
         assert not any(broker.fenced for broker in following.running.machine.image.brokers.values())
 
     run_world(main, 89)
+
+
+def test_a_controller_that_is_asked_to_stop_hands_over_first() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        for number in range(3):
+            await create(client, topic(f"t{number}"))
+            active = await cluster.wait_active()
+            active.shutdown.set()
+            asked = trio.current_time()
+            await active.node.wait_ended()
+            await create(client, topic(f"u{number}"))
+            assert trio.current_time() - asked < 0.25, "no election timeout passes"
+            active.start()
+            await eventually(lambda: active.running is not None)  # noqa: B023 - waited for within the turn
+            await trio.sleep(1)
+        statistics = [c.running.active.statistics() for c in cluster.controllers.values()]
+        assert sum(each.brokers_fenced for each in statistics) == 0
+        assert not world.failures
+
+    run_world(main, 97)
+
+
+def test_a_lone_controller_stops_at_once_and_a_starting_one_too() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        controller = cluster.controllers[101]
+        controller.start()
+        await cluster.wait_active()
+        controller.shutdown.set()
+        with trio.fail_after(0.5):
+            await controller.node.wait_ended()
+        joining = cluster.join(104)  # looks for a quorum that is not there
+        joining.start()
+        await trio.sleep(3)
+        assert joining.running is None
+        joining.shutdown.set()
+        with trio.fail_after(0.5):
+            await joining.node.wait_ended()
+
+    run_world(main, 101)
