@@ -1,7 +1,7 @@
 """Seeded campaigns against the quorum: a random mixture of faults and clients per seed, judged after every step.
 
-    python tests/raft_campaign.py --seeds 5000 [--first N] [--engine raft] [--jobs N]
-    python tests/raft_campaign.py --replay SEED
+    python tests/raft_campaign.py --seeds 5000 [--first N] [--engine raft|pysyncobj] [--keep-going]
+    python tests/raft_campaign.py --replay SEED [--engine ...]
 
 A run is a function of its seed alone; a failing seed prints the command that replays it with its timeline.
 """
@@ -248,9 +248,13 @@ def main(arguments=None):
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--replay", type=int)
     parser.add_argument("--keep-going", action="store_true")
+    parser.add_argument("--engine", choices=("raft", "pysyncobj"), default="raft")
     options = parser.parse_args(arguments)
+    chosen = {}
+    if options.engine == "pysyncobj":
+        from raft_pysyncobj import OPTIONS as chosen
     if options.replay is not None:
-        campaign = Campaign(options.replay, verbose=True)
+        campaign = Campaign(options.replay, verbose=True, **chosen)
         try:
             campaign.run()
         finally:
@@ -260,12 +264,13 @@ def main(arguments=None):
     begin, failed, counts, virtual = time.perf_counter(), [], {}, 0.0
     for seed in range(options.first, options.first + options.seeds):
         try:
-            world = run_seed(seed)
+            world = run_seed(seed, **chosen)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is a find
             failed.append(seed)
             if not isinstance(error, AssertionError):
                 traceback.print_exc()
-            print(f"seed {seed}: {type(error).__name__}: {error}\n  python tests/raft_campaign.py --replay {seed}")
+            print(f"seed {seed}: {type(error).__name__}: {error}")
+            print(f"  python tests/raft_campaign.py --replay {seed} --engine {options.engine}")
             if not options.keep_going:
                 break
             continue

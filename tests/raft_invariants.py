@@ -42,6 +42,7 @@ class RaftInvariants:
         self.epochs = {}
         self.agreed = {}  # node -> voters that agreed to an election of it, since its last epoch
         self.leading = {}
+        self.has_pre_vote = getattr(world.engine, "has_pre_vote", True)
 
     def fail(self, text):
         raise Violation(self.world, text)
@@ -73,6 +74,12 @@ class RaftInvariants:
     # --- messages
 
     def sending(self, member, recipient, body):
+        inspect = getattr(self.world.engine, "vote_in", None)
+        if inspect is not None:
+            vote = inspect(member.node_id, recipient, body)
+            if vote is not None:
+                self.vote(member.node_id, *vote)
+            return
         _, message = decode_message(recipient, body)
         if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
             self.vote(member.node_id, message.epoch, recipient)
@@ -85,6 +92,8 @@ class RaftInvariants:
             self.fail(f"node {node} votes for {candidate} in epoch {epoch}, after it voted for {before}")
 
     def delivering(self, member, body):
+        if not self.has_pre_vote:
+            return
         sender, message = decode_message(member.node_id, body)
         if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
             self.agreed[member.node_id][sender] = True
@@ -111,7 +120,7 @@ class RaftInvariants:
             self.fail(f"the epoch of node {number} fell from {self.epochs[number]} to {core.epoch}")
         if core.epoch > self.epochs[number]:
             own = core.hard_state.voted_for == number
-            if own and not self.agreed[number] and core.configuration.quorum > 1:
+            if self.has_pre_vote and own and not self.agreed[number] and core.configuration.quorum > 1:
                 self.fail(f"node {number} entered epoch {core.epoch} though nobody had agreed to an election")
             self.epochs[number] = core.epoch
             self.agreed[number] = {}

@@ -149,7 +149,7 @@ class World:
         self.sequence += 1
         heapq.heappush(self.events, (self.now + delay, self.sequence, action, arguments))
 
-    def run_until(self, end, steps_max=150_000):
+    def run_until(self, end, steps_max=400_000):
         while self.events and self.events[0][0] <= end:
             self.now, _, action, arguments = heapq.heappop(self.events)
             self.steps += 1
@@ -280,7 +280,7 @@ class World:
         member = self.members[recipient]
         if member.node is None or self.links[sender, recipient].cut:
             return
-        if self.verbose:
+        if self.verbose and self.engine is RaftNode:
             _, message = decode_message(recipient, body)
             if hasattr(message, "entries"):
                 message = replace(message, entries=tuple(entry[:3] for entry in message.entries))

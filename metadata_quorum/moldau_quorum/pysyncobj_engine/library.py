@@ -116,10 +116,6 @@ class _Serializer:
             self._index = index
             self._owner.begin_snapshot(data[2], data[1])
 
-    def deserialize(self) -> tuple[None, LibraryEntry, LibraryEntry, list[object]]:
-        last, before = self._owner.restore()
-        return None, last, before, []
-
     def getTransmissionData(self, member: MemberNode) -> tuple[tuple[int, int, int, bytes], bool, bool]:
         index, number, count, data = self._owner.next_piece(member.id)
         return (index, number, count, data), number == 0, number + 1 == count
@@ -190,6 +186,7 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         self._draw = draw
         self._timing = timing
         self.answer_fix: LibraryMessage | None = None
+        self._won_term: int | None = None  # a lone voter's election, not yet durable
         self._barriers: collections.Counter[int] = collections.Counter()
         self._votes: dict[int, int] = {}  # member to the last term in which its vote was counted
         self.sequences: collections.Counter[int] = collections.Counter()
@@ -244,6 +241,24 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
     def _SyncObj__generateRaftTimeout(self) -> float:
         low, high = self._timing.election_timeout_ms_min, self._timing.election_timeout_ms_max
         return (low + (high - low) * self._draw.random()) / 1000
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
+        """As the library does it, but nothing that goes wrong is swallowed."""
+        last, before = self.owner.restore()
+        journal = self._own_journal
+        if clearJournal or len(journal) < 2 or (journal.entry(0), journal.entry(1)) != (before, last):
+            journal.clear()
+            journal.add(*before)
+            journal.add(*last)
+        self._SyncObj__raftLastApplied = last[1]
+        self._SyncObj__raftCommitIndex = min(max(self.commit_index, last[1]), journal.entry(-1)[1])
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        """A lone voter wins, and would commit, in the step in which it votes: it waits until its vote is durable."""
+        if len(self.member_nodes) == 1:
+            self._won_term = self.term
+        else:
+            super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         """Commands are never unpickled."""
@@ -303,8 +318,12 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         for node in self.member_nodes.values():
             if node != self.selfNode:
                 self._private("connectedNodes").add(node)
-        commit = self.commit_index
+        commit, won_term = self.commit_index, self._won_term
         self.doTick(0)
+        if won_term is not None:
+            self._won_term = None
+            if won_term == self.term and not self.leads:
+                super()._SyncObj__onBecomeLeader()
         if self.leads and self.commit_index > commit:
             self._call("sendAppendEntries")
 
@@ -435,8 +454,6 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         """A received snapshot is durable and in place: loads it."""
         self.enter(now_ms)
         self._call("loadDumpFile", clearJournal=False)
-        if self.commit_index < self.last_applied:
-            self._SyncObj__raftCommitIndex = self.last_applied
 
     def snapshot_acknowledged(self, member: int, now_ms: float) -> None:
         """A member wants the next piece: it is alive."""

@@ -239,13 +239,6 @@ class PySyncObjNode:
     def _load(self) -> None:
         assert self._reader is not None, "there is a snapshot to load"
         self.library.load_snapshot()
-        self._check_loaded()
-
-    def _check_loaded(self) -> None:
-        """The library swallows what goes wrong when it loads a snapshot."""
-        assert self._reader is not None, "there is a snapshot to load"
-        if self.library.last_applied != self._reader.point.index or self.applied_index != self._reader.point.index:
-            raise LogDamagedError(f"{self._reader.path}: could not be loaded")
 
     def receive(self, body: Buffer, now_ms: float) -> int | None:
         """See ``EngineNode``."""
@@ -308,7 +301,6 @@ class PySyncObjNode:
         self._since_snapshot = [0, 0]
         self._journal.anchor(*decode_anchor(self._reader.read_piece(0)))
         self.library.snapshot_stored(self._now_ms)
-        self._check_loaded()
         for index in [index for index in self._proposals if index <= self.applied_index]:
             pending = self._proposals.pop(index)
             self._proposal_bytes -= pending.size_bytes

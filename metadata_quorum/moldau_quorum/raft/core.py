@@ -226,10 +226,16 @@ class RaftCore:
         self._reset_election_timer()
 
     def _campaign(self, *, pre_vote: bool) -> None:
-        """Starts an election, if this node may vote in it."""
+        """Starts an election, if this node may vote in it.
+
+        It is repeated sooner than a silent leader is given up: asking costs nothing, since others that hear a leader do
+        not answer, and a split vote is to be settled quickly.
+        """
         self._reset_election_timer()
         if not self._may_lead():
             return
+        pause_ms = self.timing.heartbeat_interval_ms if pre_vote else self.timing.election_timeout_ms_min / 2
+        self._election_deadline_ms = self.now_ms + pause_ms * (1 + self.draw())
         self.leader_id = None
         self._votes = {}
         self._own_vote_number = None  # a vote for itself that is not durable yet belongs to an election that is over
