@@ -74,9 +74,10 @@ def test_brokers_register_and_follow_what_is_created_with_one_controller() -> No
     run_world(main, 1)
 
 
-def test_three_controllers_elect_one_and_survive_its_death() -> None:
+@pytest.mark.parametrize("engine", ["raft", "pysyncobj"])
+def test_three_controllers_elect_one_and_survive_its_death(engine: str) -> None:
     async def main(world) -> None:
-        cluster = TestCluster(world)
+        cluster = TestCluster(world, metadata_quorum_engine=engine)
         cluster.start_controllers()
         await cluster.start_brokers(1, 2, 3)
         client = cluster.client()
