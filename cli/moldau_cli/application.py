@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from moldau_cli.commands import chaos, cluster, configs, consume, demo, groups, log, produce, quorum, sim, topics
+from moldau_cli.commands import chaos, cluster, configs, consume, demo, groups, log, produce, quorum, sim, topics, txns
 
 application = typer.Typer(
     name="moldau",
@@ -23,6 +23,7 @@ application.add_typer(groups.commands, name="groups")
 application.add_typer(quorum.commands, name="quorum")
 application.add_typer(log.commands, name="log")
 application.add_typer(sim.commands, name="sim")
+application.add_typer(txns.commands, name="txns")
 application.command("produce")(produce.produce)
 application.command("consume")(consume.consume)
 application.command("demo")(demo.demo)

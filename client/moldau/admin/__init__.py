@@ -2,6 +2,7 @@
 
 from moldau.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, AdminError
 from moldau.admin.groups import Admin
+from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
 from moldau.admin.values import (
     ClusterDescription,
     ConfigAlteration,
@@ -44,9 +45,12 @@ __all__ = [
     "NewTopic",
     "PartitionDescription",
     "PartitionReassignment",
+    "ProducerDescription",
     "QuorumDescription",
     "QuorumReplica",
     "ResourceType",
     "TopicDescription",
     "TopicListing",
+    "TransactionDescription",
+    "TransactionListing",
 ]

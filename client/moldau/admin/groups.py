@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.admin.admin import AdminError, TopicsAdmin, raise_failures
+from moldau.admin.admin import AdminError, raise_failures
+from moldau.admin.transactions import TransactionsAdmin
 from moldau.admin.values import (
     GroupDescription,
     GroupListing,
@@ -58,7 +59,7 @@ def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return topics
 
 
-class Admin(TopicsAdmin):
+class Admin(TransactionsAdmin):
     """The admin client. Use it as an async context manager; all methods belong to the trio thread that opened it."""
 
     # --- groups

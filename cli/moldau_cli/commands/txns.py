@@ -1,0 +1,164 @@
+"""``moldau txns``: transactional ids, their transactions, and ending those that hang."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin
+    from moldau.admin import ProducerDescription, TransactionDescription, TransactionListing
+
+commands = typer.Typer(help="List, describe, terminate and abort transactions.", rich_markup_mode=None)
+
+
+@commands.command("list")
+def list_transactions(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only this state (Ongoing, Empty, ...); may be repeated.")
+    ] = None,
+    producer_id: Annotated[list[int] | None, typer.Option("--producer-id", help="Only this producer id.")] = None,
+    running_longer_than: Annotated[
+        int, typer.Option("--running-longer-than", metavar="MS", help="Only transactions open for longer.")
+    ] = -1,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """List transactional ids with their state."""
+
+    async def work(admin: Admin) -> list[TransactionListing]:
+        return await admin.list_transactions(
+            states=state or (), producer_ids=producer_id or (), min_duration_ms=running_longer_than
+        )
+
+    output.answer_rows(
+        "transactions",
+        ["transactional_id", "state", "producer_id", "coordinator"],
+        [
+            {
+                "transactional_id": one.transactional_id,
+                "state": one.state,
+                "producer_id": one.producer_id,
+                "coordinator": one.coordinator,
+            }
+            for one in with_admin(bootstrap_server, work)
+        ],
+    )
+
+
+@commands.command()
+def describe(
+    transactional_id: Annotated[str, typer.Argument(help="Transactional id.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show a transactional id and the partitions that its transaction includes."""
+
+    async def work(admin: Admin) -> TransactionDescription:
+        return (await admin.describe_transactions([transactional_id]))[transactional_id]
+
+    found = with_admin(bootstrap_server, work)
+    partitions = [str(partition) for partition in sorted(found.partitions)]
+    document: dict[str, output.Json] = {
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "coordinator": found.coordinator,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "start_ms": found.start_ms if found.start_ms >= 0 else None,
+        "partitions": list(partitions),
+    }
+    output.answer(document, "\n".join(f"{key}: {output.cell(value)}" for key, value in document.items()))
+
+
+@commands.command()
+def producers(
+    topic: Annotated[str, typer.Argument(help="Topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="Partition.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show the producers that a partition remembers, with the start of the transaction that each has open there."""
+
+    async def work(admin: Admin) -> list[ProducerDescription]:
+        return await admin.describe_producers((topic, partition))
+
+    output.answer_rows(
+        "producers",
+        ["producer_id", "epoch", "last_sequence", "coordinator_epoch", "transaction_start_offset"],
+        [
+            {
+                "producer_id": one.producer_id,
+                "epoch": one.producer_epoch,
+                "last_sequence": one.last_sequence,
+                "last_timestamp_ms": one.last_timestamp_ms,
+                "coordinator_epoch": one.coordinator_epoch,
+                "transaction_start_offset": one.transaction_start_offset if one.transaction_start_offset >= 0 else None,
+            }
+            for one in with_admin(bootstrap_server, work)
+        ],
+    )
+
+
+@commands.command()
+def terminate(
+    transactional_id: Annotated[str, typer.Argument(help="Transactional id.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Fence the producer of a transactional id; its open transaction is aborted."""
+
+    async def work(admin: Admin) -> None:
+        await admin.describe_transactions([transactional_id])  # an id that does not exist is not to be created
+        await admin.terminate_transaction(transactional_id)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"terminated": transactional_id}, f"terminated {transactional_id}")
+
+
+@commands.command()
+def abort(
+    topic: Annotated[str, typer.Argument(help="Topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="Partition.")],
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", min=0, help="First offset of the transaction that hangs there.")
+    ] = None,
+    producer_id: Annotated[
+        int | None, typer.Option("--producer-id", min=0, help="Its producer id, instead of the offset.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """End a transaction that hangs in one partition because no coordinator knows of it any more."""
+    if (start_offset is None) == (producer_id is None):
+        raise UsageError("give either --start-offset or --producer-id (see `moldau txns producers`)")
+
+    async def work(admin: Admin) -> ProducerDescription:
+        for one in await admin.describe_producers((topic, partition)):
+            if one.transaction_start_offset >= 0 and (
+                one.transaction_start_offset == start_offset or one.producer_id == producer_id
+            ):
+                await admin.abort_transaction(
+                    (topic, partition),
+                    producer_id=one.producer_id,
+                    producer_epoch=one.producer_epoch,
+                    coordinator_epoch=max(0, one.coordinator_epoch),
+                )
+                return one
+        which = f"starts at offset {start_offset}" if producer_id is None else f"belongs to producer id {producer_id}"
+        raise CommandError(f"no open transaction in {topic}-{partition} {which}; see `moldau txns producers`")
+
+    ended = with_admin(bootstrap_server, work)
+    document: dict[str, output.Json] = {
+        "topic": topic,
+        "partition": partition,
+        "producer_id": ended.producer_id,
+        "producer_epoch": ended.producer_epoch,
+        "start_offset": ended.transaction_start_offset,
+    }
+    output.answer(
+        document,
+        f"aborted the transaction of producer id {ended.producer_id} in {topic}-{partition} "
+        f"from offset {ended.transaction_start_offset}",
+    )
