@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
-WORKLOADS = ("queue",)
+WORKLOADS = ("queue", "transactions")
 Pairs = list[str] | None
 
 
@@ -31,7 +31,7 @@ def run(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
     ] = None,
-    workload: Annotated[str, typer.Option(help="What the clients do: queue.")] = "queue",
+    workload: Annotated[str, typer.Option(help="What the clients do: queue or transactions.")] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
     duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
     seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
@@ -58,6 +58,7 @@ def run(
     """Run clients against a cluster while faults strike it; exit code 1 when an anomaly was found."""
     from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, refuse_impossible, run_chaos
     from moldau_jepsen.workloads.queue import QueueOptions
+    from moldau_jepsen.workloads.transactions import TransactionOptions
 
     if workload not in WORKLOADS:
         raise UsageError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}")
@@ -81,6 +82,9 @@ def run(
                 producer=cast("dict[str, object]", parse_settings(producer or [])),
                 consumer=cast("dict[str, object]", parse_settings(consumer or [])),
             ),
+            transactions=TransactionOptions(clients=3, transactions_per_second=10.0)
+            if workload == "transactions"
+            else None,
             keep_data=keep_data,
         )
         refuse_impossible(options)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -30,6 +30,7 @@ from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,10 @@ class ChaosOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Configuration keys of the fresh cluster's nodes."""
     workload: QueueOptions = field(default_factory=QueueOptions)
+    """Topic, readers and, without ``transactions``, senders."""
+    transactions: TransactionOptions | None = None
+    """Transactional clients, which take the place of the senders. The promise is then that of transactions, whatever
+    isolation level the readers are given."""
     final_read_s: float = 90.0
     keep_data: bool = False
     """Keeps the nodes' data and logs also when no anomaly was found."""
@@ -154,7 +159,7 @@ class _Run:
         with (options.directory / "history").open("wb") as stream:
             writer = HistoryWriter(stream)
             recorder = Recorder(self.environment.clock, writer.add)
-            workload = QueueWorkload(self.environment, bootstrap, queue, recorder)
+            workload = self._workload(bootstrap, recorder)
             async with trio.open_nursery() as nursery:
                 await nursery.start(operations.run)
                 await operations.create_topic(
@@ -173,6 +178,16 @@ class _Run:
                 nursery.cancel_scope.cancel()
 
     sampling = True
+
+    def _workload(self, bootstrap: str, recorder: Recorder) -> _Workload:
+        queue, transactions = self.options.workload, self.options.transactions
+        if transactions is None:
+            return QueueWorkload(self.environment, bootstrap, queue, recorder)
+        shared = replace(transactions, topic=queue.topic, partitions=queue.partitions, producer=queue.producer)
+        return _Beside(
+            QueueWorkload(self.environment, bootstrap, replace(queue, senders=0), recorder),
+            TransactionWorkload(self.environment, bootstrap, shared, recorder),
+        )
 
     async def _harm(
         self, cluster: LocalCluster | None, links: Links | None, operations: ClusterOperations, recorder: Recorder
@@ -238,6 +253,7 @@ class _Run:
     def _judge(self) -> ChaosResult:
         options = self.options
         options_text = {
+            "workload": "queue" if options.transactions is None else "transactions",
             "seed": str(options.seed),
             "faults": ", ".join(kind.value for kind in options.kinds),
             "brokers": str(options.brokers),
@@ -251,7 +267,7 @@ class _Run:
         facts = RunFacts(
             duration_s=options.duration_s,
             settings=options_text,
-            promised=check_options(options.workload),
+            promised=check_options(options.workload, transactional=options.transactions is not None),
             faults=tuple(self.faults),
             samples=tuple(self.samples),
         )
@@ -259,8 +275,40 @@ class _Run:
         return judge(options.directory)
 
 
-def check_options(workload: QueueOptions) -> CheckOptions:
+class _Workload(Protocol):
+    """The clients of a run."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    async def final_read(self, timeout_s: float) -> None: ...
+
+
+class _Beside:
+    """Readers of one workload beside the writers of another."""
+
+    def __init__(self, readers: QueueWorkload, writers: TransactionWorkload) -> None:
+        self._readers = readers
+        self._writers = writers
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._readers.run)
+            nursery.start_soon(self._writers.run)
+
+    def stop(self) -> None:
+        self._writers.stop()
+        self._readers.stop()
+
+    async def final_read(self, timeout_s: float) -> None:
+        await self._readers.final_read(timeout_s)
+
+
+def check_options(workload: QueueOptions, *, transactional: bool = False) -> CheckOptions:
     """What the workload's configuration promises."""
+    if transactional:
+        return CheckOptions(read_committed=True, idempotent=True, subscribe=False)
     acks = str(workload.producer.get("acks", "all"))
     idempotence = str(workload.producer.get("enable.idempotence", True)).lower()
     return CheckOptions(
