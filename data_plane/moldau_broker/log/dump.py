@@ -251,7 +251,8 @@ def _dump_transaction_index(disk: Disk, path: str, name: SegmentFileName, print_
     for byte in range(0, len(data) - len(data) % size, size):
         version, producer, first, last, stable = TRANSACTION_ENTRY.unpack_from(data, byte)
         yield (
-            f"version: {version} producerId: {producer} firstOffset: {first} lastOffset: {last} lastStableOffset: {stable}"
+            f"version: {version} producerId: {producer} firstOffset: {first} lastOffset: {last} "
+            f"lastStableOffset: {stable}"
         )
         if version != 0:
             raise CorruptLogFileError(path, byte, f"version {version}, expected 0")

@@ -1,0 +1,542 @@
+"""The logs of a broker: which there are, in which directories; starting, creating, deleting and moving them.
+
+A directory that fails goes offline alone: its logs leave ``logs``, all others go on (KIP-112). Which error means that
+is the callers' and the works' knowledge: they call ``fail_directory``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.runtime.log import EventLogger
+from moldau_broker.log.checkpoint import (
+    decode_partition_metadata,
+    encode_partition_metadata,
+    read_file,
+    write_atomically,
+)
+from moldau_broker.log.cleaner_manager import CleanerManager
+from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.directory import LogDirectory
+from moldau_broker.log.errors import CorruptLogFileError, LogError, LogStorageError
+from moldau_broker.log.loader import LoadReport, LoadRequest, load_log
+from moldau_broker.log.names import (
+    DELETE_DIRECTORY_SUFFIX,
+    FUTURE_DIRECTORY_SUFFIX,
+    PARTITION_METADATA,
+    marked_directory,
+    parse_directory,
+    partition_directory,
+)
+from moldau_broker.log.values import LogDirectoryInfo, ReplicaDirectoryInfo, TopicPartition, Work, run_work
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Collection, Mapping, Sequence
+
+    from moldau.runtime.environment import Disk
+    from moldau_broker.log.partition_log import PartitionLog
+
+_logger = EventLogger("moldau.log")
+_COPY_BYTES = 1024 * 1024
+_TICK_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryProgress:
+    """How far loading at start has come."""
+
+    logs_done: int
+    logs_total: int
+    recovered_bytes: int
+    truncated_logs: int
+
+
+class LogStore:
+    """All logs of one broker. Not thread-safe: one event loop, which also completes the works."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Sequence[str],
+        *,
+        node_id: int,
+        cluster_id: str,
+        random: random.Random,
+        settings: LogManagerSettings | None = None,
+        default_config: LogConfig | None = None,
+    ) -> None:
+        """``directories`` are absolute paths (``log.dirs``); ``random`` draws directory ids, names and jitter."""
+        if not directories:
+            raise ValueError("log.dirs is empty, a broker needs at least one directory")
+        if len(dict.fromkeys(directories)) != len(directories):
+            raise ValueError(f"log.dirs names a directory twice: {', '.join(directories)}")
+        self._disk = disk
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._random = random
+        self.settings = settings or LogManagerSettings()
+        self._default_config = default_config or LogConfig()
+        self._topic_configs: dict[str, LogConfig] = {}
+        self._directories = {path: LogDirectory(disk, path) for path in directories}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._future_logs: dict[TopicPartition, PartitionLog] = {}
+        self._doomed: list[tuple[int, str]] = []  # (due, directory) of deleted partitions
+        self._doomed_files: list[tuple[int, tuple[str, ...]]] = []
+        self._due: dict[str, int] = {}
+        self._flushing: dict[str, None] = {}
+        self._total = self._done = self._recovered_bytes = self._truncated = 0
+        self.reports: dict[TopicPartition, LoadReport] = {}
+        self.cleaner = CleanerManager(disk, self.settings)
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        """Logs that are loaded and online; treat as read-only."""
+        return self._logs
+
+    @property
+    def future_logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        """Logs that are being copied to another directory."""
+        return self._future_logs
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """The log of a partition, None if there is none or its directory is offline."""
+        return self._logs.get(topic_partition)
+
+    @property
+    def directories(self) -> Sequence[LogDirectory]:
+        """All directories in the order of ``log.dirs``."""
+        return list(self._directories.values())
+
+    @property
+    def online_directories(self) -> list[str]:
+        """Paths of the directories that work."""
+        return [path for path, directory in self._directories.items() if directory.online]
+
+    @property
+    def offline_directories(self) -> list[str]:
+        """Paths of the directories that failed."""
+        return [path for path, directory in self._directories.items() if not directory.online]
+
+    @property
+    def recovery_progress(self) -> RecoveryProgress:
+        """How far ``recovery_work`` has come."""
+        return RecoveryProgress(
+            logs_done=self._done,
+            logs_total=self._total,
+            recovered_bytes=self._recovered_bytes,
+            truncated_logs=self._truncated,
+        )
+
+    def _new_id(self) -> uuid.UUID:
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def topic_config(self, topic: str) -> LogConfig:
+        """Settings of a topic's logs."""
+        return self._topic_configs.get(topic, self._default_config)
+
+    def update_topic_config(self, topic: str, config: LogConfig) -> None:
+        """Takes over changed settings of a topic, also for its logs that exist."""
+        self._topic_configs[topic] = config
+        for logs in (self._logs, self._future_logs):
+            for topic_partition, log in logs.items():
+                if topic_partition.topic == topic:
+                    log.update_config(config)
+
+    def update_default_config(self, config: LogConfig) -> None:
+        """Takes over changed broker defaults for the topics that have no settings of their own."""
+        self._default_config = config
+        for logs in (self._logs, self._future_logs):
+            for topic_partition, log in logs.items():
+                if topic_partition.topic not in self._topic_configs:
+                    log.update_config(config)
+
+    def _jitter(self, config: LogConfig) -> int:
+        most = min(config.segment_jitter_ms, config.segment_ms)
+        return self._random.randrange(most) if most > 0 else 0
+
+    # Start -----------------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int, configs: Mapping[str, LogConfig] | None = None) -> None:
+        """Opens the directories. A failing one is offline; with none left, or one of another node, it raises.
+
+        Raises ``LogStorageError`` (no directory works), ``ValueError`` (a directory belongs to another cluster or
+        node).
+        """
+        self._topic_configs = dict(configs or {})
+        for directory in self._directories.values():
+            try:
+                directory.open(self._node_id, self._cluster_id, self._new_id)
+            except (OSError, LogStorageError) as error:
+                directory.error = error
+                directory.release()
+                _logger.error("log-directory-offline", directory=directory.path, reason=error)
+        if not self.online_directories:
+            causes = "; ".join(f"{path}: {directory.error}" for path, directory in self._directories.items())
+            raise LogStorageError(", ".join(self._directories), f"no log directory works: {causes}")
+        for interval in ("retention", "flush", "recovery-points", "log-starts", "high-watermarks", "producers"):
+            self._due[interval] = now_ms
+        self._due["retention"] = now_ms + 30_000  # as Kafka: no deletion in the rush of a start
+        self._due["now"] = now_ms
+
+    def recovery_work(self) -> list[Work]:
+        """One work per log found. Run at most ``num.recovery.threads.per.data.dir`` of a directory side by side.
+
+        The logs are in ``logs`` when their works are complete. A log that cannot be loaded takes its directory offline.
+        """
+        works: list[Work] = []
+        now_ms = self._due["now"]
+        for directory in self._directories.values():
+            if directory.online:
+                try:
+                    works += self._directory_work(directory, now_ms)
+                except OSError as error:
+                    self.fail_directory(directory.path, error)
+        self._total = len(works)
+        _logger.info("log-recovery-begins", logs=self._total, directories=len(self.online_directories))
+        return works
+
+    def recover_all(self) -> None:
+        """Does all of ``recovery_work`` in this thread; a log that cannot be loaded takes its directory offline."""
+        for work in self.recovery_work():
+            try:
+                run_work(work)
+            except OSError:
+                continue  # the work's ``failed`` has taken the directory offline
+
+    def _directory_work(self, directory: LogDirectory, now_ms: int) -> list[Work]:
+        works: list[Work] = []
+        for name in self._disk.list_directory(directory.path):
+            path = f"{directory.path}/{name}"
+            parsed = parse_directory(name) if self._disk.is_directory(path) else None
+            if parsed is None or parsed.kind == "stray":
+                continue
+            if parsed.kind == "delete":
+                self._doomed.append((now_ms, path))
+                continue
+            works.append(self._load_work(directory, path, parsed.topic_partition, parsed.kind == "future", now_ms))
+        return works
+
+    def _load_work(
+        self, directory: LogDirectory, path: str, topic_partition: TopicPartition, is_future: bool, now_ms: int
+    ) -> Work:
+        config = self.topic_config(topic_partition.topic)
+        known = not is_future
+        request = LoadRequest(
+            directory=path,
+            topic_partition=topic_partition,
+            config=config,
+            checkpoints=directory,
+            now_ms=now_ms,
+            clean=directory.clean,
+            recovery_point=directory.recovery_points.offsets.get(topic_partition, 0) if known else 0,
+            recovery_point_known=known and directory.recovery_points.known,
+            log_start_offset=directory.log_starts.offsets.get(topic_partition, 0) if known else 0,
+            high_watermark=directory.high_watermarks.offsets.get(topic_partition, 0) if known else 0,
+            topic_id=self._read_topic_id(path, directory.damaged),
+            is_future=is_future,
+            jitter_ms=self._jitter(config),
+            producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
+            damaged=directory.damaged,
+        )
+        loaded: list[tuple[PartitionLog, LoadReport]] = []
+
+        def run() -> None:
+            loaded.append(load_log(self._disk, request))
+
+        def complete() -> None:
+            log, report = loaded[0]
+            self._done += 1
+            self._recovered_bytes += report.recovered_bytes
+            self._truncated += report.truncated_at is not None
+            if not directory.online:
+                log.release()
+                return
+            self._register(log, report)
+
+        def failed(error: BaseException) -> None:
+            self._done += 1
+            self.fail_directory(directory.path, error)
+
+        return Work(name=f"load {path}", run=run, complete=complete, failed=failed, directory=directory.path)
+
+    def _register(self, log: PartitionLog, report: LoadReport) -> None:
+        topic_partition = log.topic_partition
+        logs = self._future_logs if log.is_future else self._logs
+        other = logs.get(topic_partition)
+        if other is not None:
+            # A crash between the two renames of a move, or a directory copied by hand: the longer log stays.
+            log, other = (log, other) if log.log_end_offset > other.log_end_offset else (other, log)
+            _logger.error(
+                "log-in-two-directories", partition=topic_partition, kept=log.directory, deleted=other.directory
+            )
+            self._discard(other, self._due["now"])
+        logs[topic_partition] = log
+        self.reports[topic_partition] = report
+        for problem in report.problems:
+            _logger.warning("log-repaired", partition=topic_partition, directory=log.parent_directory, problem=problem)
+        _logger.info(
+            "log-loaded",
+            partition=topic_partition,
+            done=self._done,
+            total=self._total,
+            segments=report.segments,
+            recovered_bytes=report.recovered_bytes,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+        )
+
+    def _read_topic_id(self, directory: str, damaged: Collection[str]) -> uuid.UUID | None:
+        path = f"{directory}/{PARTITION_METADATA}"
+        if path in damaged or not self._disk.exists(path):
+            return None
+        try:
+            return decode_partition_metadata(path, read_file(self._disk, path))
+        except CorruptLogFileError as error:
+            _logger.error("partition-metadata-damaged", path=path, reason=error.reason)
+            return None
+
+    # Creating, deleting, moving --------------------------------------------------------------------------------------
+
+    def get_or_create(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: uuid.UUID,
+        now_ms: int,
+        directory: str | None = None,
+    ) -> PartitionLog:
+        """The log of a partition; a new one goes into ``directory``, or the online one with the fewest logs.
+
+        A log that has no topic id yet takes this one. Raises ``LogError`` INCONSISTENT_TOPIC_ID, ``LogStorageError``.
+        """
+        log = self._logs.get(topic_partition)
+        if log is not None:
+            if log.topic_id is None:
+                self._set_topic_id(log, topic_id)
+            elif log.topic_id != topic_id:
+                raise LogError(
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has topic id {log.topic_id}, not {topic_id}"
+                )
+            return log
+        log = self._create(topic_partition, topic_id, directory or self._emptiest(), now_ms, is_future=False)
+        self._logs[topic_partition] = log
+        return log
+
+    def _emptiest(self) -> str:
+        counts = dict.fromkeys(self.online_directories, 0)
+        if not counts:
+            raise LogStorageError(", ".join(self._directories), "all log directories are offline")
+        for log in [*self._logs.values(), *self._future_logs.values()]:
+            counts[log.parent_directory] += 1
+        return min(counts, key=lambda path: counts[path])
+
+    def _create(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, parent: str, now_ms: int, *, is_future: bool
+    ) -> PartitionLog:
+        directory = self._online(parent)
+        name = (
+            marked_directory(topic_partition, self._new_id().hex, FUTURE_DIRECTORY_SUFFIX)
+            if is_future
+            else partition_directory(topic_partition)
+        )
+        config = self.topic_config(topic_partition.topic)
+        try:
+            if not is_future:
+                # Offsets of a deleted log of that name must not be taken for this one's.
+                directory.forget(topic_partition)
+            log, _ = load_log(
+                self._disk,
+                LoadRequest(
+                    directory=f"{parent}/{name}",
+                    topic_partition=topic_partition,
+                    config=config,
+                    checkpoints=directory,
+                    now_ms=now_ms,
+                    topic_id=topic_id,
+                    is_future=is_future,
+                    jitter_ms=self._jitter(config),
+                    producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
+                ),
+            )
+            self._set_topic_id(log, topic_id)
+        except OSError as error:
+            self.fail_directory(parent, error)
+            raise LogStorageError(parent, f"creating {topic_partition} failed: {error}") from error
+        return log
+
+    def _online(self, path: str) -> LogDirectory:
+        directory = self._directories.get(path)
+        if directory is None:
+            raise LogError(
+                ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not one of log.dirs: {', '.join(self._directories)}"
+            )
+        if not directory.online:
+            raise LogStorageError(path, f"offline: {directory.error}")
+        return directory
+
+    def _set_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        write_atomically(self._disk, f"{log.directory}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
+        log.topic_id = topic_id
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+        """Removes a partition's log, and its future one; files go after ``file.delete.delay.ms``. Returns whether it
+        existed.
+
+        Readers that hold slices go on. Raises ``LogStorageError``.
+        """
+        existed = False
+        for logs in (self._logs, self._future_logs):
+            log = logs.pop(topic_partition, None)
+            if log is not None:
+                existed = True
+                self._discard(log, now_ms)
+        self.cleaner.forget(topic_partition)
+        self.reports.pop(topic_partition, None)
+        return existed
+
+    def _discard(self, log: PartitionLog, now_ms: int) -> None:
+        parent = log.parent_directory
+        target = f"{parent}/{marked_directory(log.topic_partition, self._new_id().hex, DELETE_DIRECTORY_SUFFIX)}"
+        log.release()
+        try:
+            self._disk.rename(log.directory, target)
+            self._disk.sync_directory(parent)
+        except OSError as error:
+            self.fail_directory(parent, error)
+            raise LogStorageError(parent, f"deleting {log.topic_partition} failed: {error}") from error
+        self._doomed.append((now_ms + log.config.file_delete_delay_ms, target))
+
+    def alter_replica_log_dir(self, topic_partition: TopicPartition, path: str, now_ms: int) -> PartitionLog | None:
+        """AlterReplicaLogDirs: begins to move a replica to another directory; None if it is there already.
+
+        The future log is filled by ``copy_to_future`` and takes over by ``replace_current_with_future``. Raises
+        ``LogError`` LOG_DIR_NOT_FOUND or UNKNOWN_TOPIC_OR_PARTITION, ``LogStorageError``.
+        """
+        self._online(path)
+        log = self._logs.get(topic_partition)
+        if log is None:
+            raise LogError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} has no online log here")
+        future = self._future_logs.get(topic_partition)
+        if future is not None:
+            if future.parent_directory == path:
+                return future
+            del self._future_logs[topic_partition]
+            self._discard(future, now_ms)
+        if log.parent_directory == path:
+            return None
+        topic_id = log.topic_id or self._new_id()
+        future = self._create(topic_partition, topic_id, path, now_ms, is_future=True)
+        self._future_logs[topic_partition] = future
+        if log.log_start_offset > 0:
+            future.truncate_fully_and_start_at(log.log_start_offset, now_ms)
+        return future
+
+    def copy_to_future(self, topic_partition: TopicPartition, now_ms: int, max_bytes: int = _COPY_BYTES) -> bool:
+        """Copies at most ``max_bytes`` (or one batch) to the future log; returns whether it has caught up.
+
+        Raises ``LogError`` if a batch of the current log is damaged, ``LogStorageError``.
+        """
+        current, future = self._logs[topic_partition], self._future_logs[topic_partition]
+        if future.log_end_offset > current.log_end_offset:
+            future.truncate_to(current.log_end_offset)
+        if future.log_end_offset < current.log_start_offset:
+            future.truncate_fully_and_start_at(current.log_start_offset, now_ms)
+        result = current.read(
+            future.log_end_offset, max_bytes=max_bytes, upper_bound_offset=current.log_end_offset, min_one_batch=True
+        )
+        for piece in result.ranges:
+            future.append_as_follower(memoryview(piece.file.read(piece.position, piece.count)), now_ms=now_ms)
+        return future.log_end_offset >= current.log_end_offset
+
+    def replace_current_with_future(self, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
+        """Makes the future log, which has caught up, the current one; the old one is deleted.
+
+        Raises ``LogStorageError``.
+        """
+        current, future = self._logs[topic_partition], self._future_logs[topic_partition]
+        assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
+        parent = future.parent_directory
+        target = f"{parent}/{partition_directory(topic_partition)}"
+        try:
+            future.flush()
+            self._directories[parent].forget(topic_partition)
+            self._disk.rename(future.directory, target)
+            self._disk.sync_directory(parent)
+        except OSError as error:
+            self.fail_directory(parent, error)
+            raise LogStorageError(parent, f"moving {topic_partition} failed: {error}") from error
+        future.moved(target)
+        future.is_future = False
+        future.update_high_watermark(current.high_watermark)
+        if current.log_start_offset > future.log_start_offset:
+            future.increment_log_start_offset(current.log_start_offset)
+        del self._future_logs[topic_partition]
+        self._logs[topic_partition] = future
+        self.cleaner.forget(topic_partition)
+        self._discard(current, now_ms)
+        return future
+
+    # Directories -----------------------------------------------------------------------------------------------------
+
+    def fail_directory(self, path: str, error: BaseException) -> list[TopicPartition]:
+        """Takes a directory offline; returns the partitions that went with it. Others are not touched. Idempotent."""
+        directory = self._directories[path]
+        lost: list[TopicPartition] = []
+        if directory.online:
+            directory.online = False
+            directory.error = error
+            _logger.error("log-directory-offline", directory=path, reason=error)
+        for logs in (self._logs, self._future_logs):
+            for topic_partition in [key for key, log in logs.items() if log.parent_directory == path]:
+                logs.pop(topic_partition).release()
+                self.cleaner.forget(topic_partition)
+                if topic_partition not in lost:
+                    lost.append(topic_partition)
+        self._doomed = [(due, name) for due, name in self._doomed if not name.startswith(path + "/")]
+        self._doomed_files = [(due, names) for due, names in self._doomed_files if not names[0].startswith(path + "/")]
+        directory.release()
+        return lost
+
+    def describe_log_dirs(self, topics: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
+        """DescribeLogDirs for all partitions, or those asked for."""
+        return [self._describe(directory, topics) for directory in self._directories.values()]
+
+    def _describe(self, directory: LogDirectory, topics: Collection[TopicPartition] | None) -> LogDirectoryInfo:
+        replicas: list[ReplicaDirectoryInfo] = []
+        for logs in (self._logs, self._future_logs):
+            for key, log in sorted(logs.items()):
+                if log.parent_directory != directory.path or (topics is not None and key not in topics):
+                    continue
+                current = self._logs.get(key, log)
+                behind = current.log_end_offset - log.log_end_offset if log.is_future else 0
+                replicas.append(
+                    ReplicaDirectoryInfo(
+                        topic=key.topic,
+                        partition=key.partition,
+                        size_bytes=log.size_bytes,
+                        offset_lag=max(0, behind if log.is_future else log.log_end_offset - log.high_watermark),
+                        is_future=log.is_future,
+                    )
+                )
+        usable = total = -1
+        if directory.online:
+            try:
+                usable = self._disk.free_bytes(directory.path)
+                total = usable + sum(replica.size_bytes for replica in replicas)
+            except OSError as error:
+                self.fail_directory(directory.path, error)
+                replicas = []
+        return LogDirectoryInfo(
+            path=directory.path,
+            error=ErrorCode.NONE if directory.online else ErrorCode.KAFKA_STORAGE_ERROR,
+            directory_id=directory.directory_id or uuid.UUID(int=0),
+            total_bytes=total,
+            usable_bytes=usable,
+            replicas=replicas,
+        )
