@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.messages.fetch import (
@@ -132,7 +133,11 @@ class BrokerConnection:
         size = int.from_bytes(self._read_exactly(4), "big", signed=True)
         if not 4 <= size <= FRAME_BYTES_MAX:
             raise ConnectionError(f"an answer of {size} bytes; the limit is {FRAME_BYTES_MAX}")
-        _, message = decode_response(response_class, version, self._read_exactly(size))
+        frame = self._read_exactly(size)
+        try:
+            _, message = decode_response(response_class, version, frame)
+        except ProtocolError as error:
+            raise ConnectionError(f"an answer that is no {response_class.__name__}: {error}") from error
         return message
 
     def _read_exactly(self, count: int) -> memoryview:

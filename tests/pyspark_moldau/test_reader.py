@@ -1,0 +1,154 @@
+"""Goal: the reader shows exactly the records of a range, whatever batches lie in the log, and gives up in time.
+Method: its decoder on real batches (plain, transactional, aborted, control, both timestamp types); a broker of a few
+lines that misbehaves.
+"""
+
+import socket
+import threading
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
+from moldau.records import (
+    CorruptRecordError,
+    TimestampType,
+    encode_batch,
+    encode_end_txn_marker,
+    iterate_batches,
+    set_max_timestamp,
+)
+from pyspark_moldau import reader
+from pyspark_moldau.options import ClientOptions, Subscription
+from pyspark_moldau.reader import ClusterReader, ReadTimeoutError
+
+
+def batch(first, count, *, producer=None, log_append_ms=None):
+    owner = {} if producer is None else {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+    made = bytearray(
+        encode_batch(
+            [(1000 + n, None, b"%d" % n, ()) for n in range(first, first + count)],
+            base_offset=first,
+            is_transactional=producer is not None,
+            **owner,
+        )
+    )
+    if log_append_ms is not None:
+        set_max_timestamp(made, 0, log_append_ms, TimestampType.LOG_APPEND_TIME)
+    return bytes(made)
+
+
+def marker(at, producer, *, commit):
+    return bytes(
+        encode_end_txn_marker(
+            commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=1, base_offset=at
+        )
+    )
+
+
+def decoded(records, first, end, *, committed=False, aborted=()):
+    """(timestamp type, values) of each chunk."""
+    client = ClientOptions(bootstrap=(("h", 1),), read_committed=committed)
+    data = PartitionData(
+        records=records,
+        aborted_transactions=[AbortedTransaction(producer_id=who, first_offset=at) for who, at in aborted],
+    )
+    batches = list(iterate_batches(records))
+    chunks = ClusterReader(client)._decode(data, batches, first, end)
+    return [(chunk.timestamp_type, values_of(chunk.columns)) for chunk in chunks]
+
+
+def values_of(columns):
+    bounds = memoryview(columns.values.offsets).cast("i")
+    data = columns.values.data
+    return [int(bytes(data[bounds[i] : bounds[i + 1]])) for i in range(columns.length)]
+
+
+def test_a_range_may_begin_and_end_inside_of_batches():
+    log = batch(0, 5) + batch(5, 5) + batch(10, 5)
+    assert decoded(log, 3, 12) == [(0, [3, 4, 5, 6, 7, 8, 9, 10, 11])]
+    assert decoded(log, 5, 5) == []
+
+
+def test_chunks_change_with_the_kind_of_timestamp():
+    log = batch(0, 2) + batch(2, 2, log_append_ms=77) + batch(4, 1)
+    assert decoded(log, 0, 5) == [(0, [0, 1]), (1, [2, 3]), (0, [4])]
+
+
+def test_control_records_are_never_shown():
+    log = batch(0, 2, producer=9) + marker(2, 9, commit=True) + batch(3, 1)
+    assert decoded(log, 0, 4) == [(0, [0, 1, 3])]
+    assert decoded(log, 0, 4, committed=True) == [(0, [0, 1, 3])]
+
+
+def test_committed_reads_skip_what_was_aborted_and_nothing_else():
+    log = (
+        batch(0, 2, producer=7)
+        + batch(2, 2, producer=8)
+        + batch(4, 1)
+        + marker(5, 7, commit=False)
+        + batch(6, 2, producer=7)
+        + marker(8, 8, commit=True)
+        + marker(9, 7, commit=True)
+    )
+    aborted = [(7, 0)]
+    assert decoded(log, 0, 10, committed=True, aborted=aborted) == [(0, [2, 3, 4, 6, 7])]
+    assert decoded(log, 0, 10, aborted=aborted) == [(0, [0, 1, 2, 3, 4, 6, 7])]
+
+
+def test_a_flipped_bit_is_an_error_not_a_record():
+    log = bytearray(batch(0, 3))
+    log[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        decoded(bytes(log), 0, 3)
+
+
+class RudeBroker(threading.Thread):
+    """Answers every connection with ``answer`` and closes it."""
+
+    def __init__(self, answer):
+        super().__init__(daemon=True)
+        self._answer = answer
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.met = 0
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                peer, _ = self._server.accept()
+            except OSError:
+                return
+            with peer:
+                self.met += 1
+                peer.recv(1000)
+                peer.sendall(self._answer)
+
+    def close(self):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.join(10)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x0a\0\0\0\x01", b"\0\0\0\x0c" + b"\xff" * 12],
+    ids=["closed", "endless", "negative", "cut", "garbage"],
+)
+def test_a_broker_that_talks_nonsense_is_asked_again_and_given_up_in_time(answer, monkeypatch):
+    monkeypatch.setattr(reader, "BACKOFF_FIRST_S", 0.01)
+    broker = RudeBroker(answer)
+    client = ClientOptions(bootstrap=(("127.0.0.1", broker.port),), api_timeout_ms=100)
+    try:
+        with pytest.raises(ReadTimeoutError, match=r"could not look up topics for 0\.1 s"):
+            ClusterReader(client).partitions(Subscription(topics=("t",)))
+        assert broker.met > 1
+    finally:
+        broker.close()
+
+
+def test_final_errors_are_not_retried():
+    waits = reader._Patience("read t-0", 60_000)
+    with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+        waits.failed(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
