@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def bootstrap():
-    with cluster(brokers=3, settings={"group.initial.rebalance.delay.ms": "0"}) as running:
+    with cluster(brokers=3, settings={"group.initial.rebalance.delay.ms": "0"}, links=False) as running:
         yield running.bootstrap
 
 

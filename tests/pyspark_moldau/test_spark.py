@@ -22,7 +22,7 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module")
 def brokers():
-    with cluster(brokers=3) as running:
+    with cluster(brokers=3, links=False) as running:
         yield running
 
 

@@ -94,7 +94,8 @@ def simulate(
 ) -> T:
     """Runs ``scenario`` against a simulated cluster, in this process and on virtual time, and returns its result.
 
-    The nodes run the production code on virtual disks and a virtual network; the same seed gives the same run. The
+    The nodes run the production code on virtual disks and a virtual network; the same seed gives the same run. Brokers
+    sync before they acknowledge unless ``settings`` say otherwise (``log.flush.interval.messages``). The
     scenario gets the started cluster: ``await sim.wait_healthy(seconds)``, ``sim.kill(id)``, ``sim.lose_power(id)``,
     ``sim.start(id)``, ``sim.world.network`` for cuts. Clients take the environment of a machine of their own,
     ``sim.world.node("app").environment``, and ``sim.bootstrap``.

@@ -36,10 +36,11 @@ def run_scenario(
     raised: list[Exception] = []  # an exception of the scenario must not come out as a group of trio's
 
     async def main(world: World) -> T | None:
-        cluster = SimulatedCluster(world, ClusterShape(brokers=brokers, controllers=controllers, settings=settings))
+        # Brokers sync before they acknowledge, so that a loss of power costs nothing that was promised.
+        chosen = {"log.flush.interval.messages": "1", **settings}
+        cluster = SimulatedCluster(world, ClusterShape(brokers=brokers, controllers=controllers, settings=chosen))
         judge = ClusterInvariants(trio.current_time)
-        power_is_safe = settings.get("log.flush.interval.messages") == "1"
-        observer = ClusterObserver(cluster, judge, power_is_safe=power_is_safe)
+        observer = ClusterObserver(cluster, judge)
         trio.lowlevel.add_instrument(observer)
         try:
             cluster.start_all()

@@ -42,10 +42,9 @@ async def scenario(sim: SimulatedCluster) -> tuple[list[int], str]:
 
 
 def test_one_seed_is_one_run() -> None:
-    settings = {"log.flush.interval.messages": "1"}
-    first = simulate(scenario, seed=5, settings=settings)
+    first = simulate(scenario, seed=5)
     assert first[0] == list(range(COUNT))
-    assert simulate(scenario, seed=5, settings=settings) == first
+    assert simulate(scenario, seed=5) == first
 
 
 def test_what_the_scenario_raises_is_raised() -> None:
