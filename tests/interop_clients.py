@@ -14,12 +14,13 @@ import time
 WAIT_S = 30.0
 
 
-def create_topic(bootstrap, name, partitions, replicas):
+def create_topic(bootstrap, name, partitions, replicas, timeout_s=20):
     """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there)."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(timeout=20)
+    made = admin.create_topics([NewTopic(name, partitions, replicas)], request_timeout=timeout_s)
+    made[name].result(timeout=timeout_s + 10)
 
 
 class ConfluentClient:

@@ -145,3 +145,20 @@ def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster):
     load.halt()
     check_all_read_once(cluster, load)
     assert cluster.stop_all() == []
+
+
+def test_without_a_majority_of_controllers_writes_go_on_and_metadata_waits(cluster):
+    load = Load(cluster.bootstrap)
+    wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
+    for controller in (101, 102):
+        cluster.kill(controller)
+    before = len(load.acknowledged)
+    wait_until(lambda: len(load.acknowledged) > before + 1000, "writes go on without a quorum")
+    with pytest.raises(Exception, match=r"TIMED_OUT|timed out|NOT_CONTROLLER|BROKER_NOT_AVAILABLE"):
+        create_topic(cluster.bootstrap, "impossible", 1, 1, timeout_s=3)
+    for controller in (101, 102):
+        cluster.start_node(controller)
+    wait_until(lambda: cluster.quorum() is not None, "the quorum has a leader again")
+    create_topic(cluster.bootstrap, "possible", 1, 1)
+    load.halt()
+    check_all_read_once(cluster, load)
