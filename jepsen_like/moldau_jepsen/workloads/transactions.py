@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 TRANSACTION_TIMEOUT_MS = 5_000
 """The coordinator ends what a crashed client left open after this time, if no successor does."""
 
+_FLUSH_SHARE = 0.8
+"""Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionOptions:
@@ -147,6 +150,8 @@ class TransactionWorkload:
                 )
                 transaction.deliveries.append(delivery)
             if draw.random() < options.abort_share:
+                if draw.random() < _FLUSH_SHARE:
+                    await producer.flush()
                 await self._abort(process, producer, transaction, "")
                 return
             transaction.committing = True
