@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.moldau-installed
 EXTRAS := spark,chaos,demo,test,lint
 SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test lint format install sim bench clean
 
