@@ -192,11 +192,12 @@ class Campaign:
 
     def do_transfer(self):
         for member in self.world.active():
+            leader = member.node.core.leader
             voters = [voter for voter in sorted(member.node.core.configuration.voters) if voter != member.node_id]
-            if voters:
+            if voters and leader is not None:
                 target = self.random.choice(voters)
                 self.world.log("transfer", member.node_id, target)
-                self.world.guard(member, lambda member=member, target=target: member.node.core.leader.transfer(target))
+                self.world.guard(member, leader.transfer, target)
 
     def do_membership(self):
         world, draw = self.world, self.random

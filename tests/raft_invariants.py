@@ -42,6 +42,7 @@ class RaftInvariants:
         self.epochs = {}
         self.agreed = {}  # node -> voters that agreed to an election of it, since its last epoch
         self.leading = {}
+        self.keeps_commit_index = getattr(world.engine, "keeps_commit_index", True)
         self.has_pre_vote = getattr(world.engine, "has_pre_vote", True)
 
     def fail(self, text):
@@ -107,7 +108,7 @@ class RaftInvariants:
         self.check_epoch(member, core)
         self.check_log(member, core)
         self.check_commit(member, core)
-        if core.applied_index > core.commit_index and core.installing is None:
+        if self.keeps_commit_index and core.applied_index > core.commit_index and core.installing is None:
             self.fail(f"node {member.node_id} applied {core.applied_index}, but committed {core.commit_index}")
         leader = core.leader
         if leader is not None and self.leading.get(member.node_id) != core.epoch:
@@ -143,7 +144,7 @@ class RaftInvariants:
 
     def check_commit(self, member, core):
         number = member.node_id
-        if core.commit_index < self.commits[number]:
+        if self.keeps_commit_index and core.commit_index < self.commits[number]:
             self.fail(f"the commit index of node {number} fell to {core.commit_index} from {self.commits[number]}")
         for index in range(max(self.commits[number], core.log.base_index) + 1, core.commit_index + 1):
             entry = core.log.entry(index)

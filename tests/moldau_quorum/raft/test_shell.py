@@ -9,6 +9,7 @@ import trio
 
 from moldau.protocol.framing import decode_request_header
 from moldau.runtime.server import ServerLimits, serve
+from moldau.runtime.sync import Signal
 from moldau_jepsen.simulation.world import run_world
 from moldau_quorum.log_engine import (
     ElectionTiming,
@@ -77,6 +78,7 @@ class Quorum:
         self.limits = limits or LogLimits()
         self.voters = {number: (f"c{number}", PORT) for number in range(1, count + 1)}
         self.logs, self.machines = {}, {}
+        self.started = Signal()
         for number in range(1, count + spares + 1):
             self.start(number)
 
@@ -103,6 +105,7 @@ class Quorum:
             )
             await nursery.start(lambda task_status: log.run(task_status=task_status))
             self.logs[number], self.machines[number] = log, machine
+            self.started.notify()
 
     def kill(self, number, *, power=False):
         self.logs.pop(number, None)
@@ -111,6 +114,11 @@ class Quorum:
             node.lose_power()
         else:
             node.kill()
+
+    async def running(self, number):
+        """The log of a node that has been started."""
+        await self.started.wait_until(lambda: number in self.logs)
+        return self.logs[number]
 
     async def active(self, seconds=10.0, besides=()):
         """The log of the active leader."""
@@ -199,9 +207,7 @@ def test_failover_keeps_what_was_committed(engine, power):
         assert quorum.machines[leader.node_id].values == expected
         quorum.start(old)
         with trio.fail_after(10):
-            while old not in quorum.logs:
-                await trio.sleep(0.01)
-            await quorum.logs[old].wait_for_commit(leader.high_watermark)
+            await (await quorum.running(old)).wait_for_commit(leader.high_watermark)
         assert quorum.machines[old].values == expected
 
     play(story)
@@ -250,9 +256,7 @@ def test_slow_follower_gets_a_snapshot(engine):
             leader.read_committed(1, 100)
         quorum.start(late)
         with trio.fail_after(20):
-            while late not in quorum.logs:
-                await trio.sleep(0.01)
-            await quorum.logs[late].wait_for_commit(leader.high_watermark)
+            await (await quorum.running(late)).wait_for_commit(leader.high_watermark)
         assert quorum.machines[late].values == [b"%d" % number for number in range(200)]
         for number in quorum.voters:
             quorum.kill(number, power=True)

@@ -1,0 +1,107 @@
+"""The hardened pysyncobj holds where the stock library fails, in the same world, under the same judge.
+
+The tests of the port (``raft/test_shell.py``) run on this engine too. More seeds: ``make campaign-pysyncobj``.
+"""
+
+import ast
+import gc
+import logging
+import pathlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import moldau_quorum
+import raft_campaign
+import raft_pysyncobj
+import raft_stock_pysyncobj
+from moldau_quorum.pysyncobj_engine.wire import decode, encode
+from moldau_quorum.raft.messages import MessageError
+from raft_invariants import Violation
+
+SEEDS = 30
+MESSAGES = [
+    {"type": "request_vote", "term": 3, "last_log_index": 7, "last_log_term": 2},
+    {"type": "response_vote", "term": 3},
+    {
+        "type": "append_entries",
+        "term": 3,
+        "commit_index": 4,
+        "entries": ((b"\x10x", 6, 2), (b"\x01", 7, 3)),
+        "prevLogIdx": 5,
+        "prevLogTerm": 2,
+    },
+    {"type": "snapshot", "term": 3, "index": 9, "piece": 1, "count": 2, "data": b"piece"},
+    {"type": "snapshot_ack", "index": 9, "next": 1},
+    {"type": "next_node_idx", "next_node_idx": 8, "reset": False, "success": True},
+    {"type": "stale_term", "term": 4},
+    {"type": "timeout_now", "term": 3},
+]
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_hardened_library_breaks_no_invariant(part):
+    for seed in range(part, SEEDS, 3):
+        raft_campaign.run_seed(seed, **raft_pysyncobj.OPTIONS)
+
+
+@pytest.mark.filterwarnings("ignore")  # the library never closes its journal
+def test_stock_library_is_convicted(caplog):
+    """A node applies an entry that is not the committed one: what facts and the decision record say of the library."""
+    caplog.set_level(logging.CRITICAL + 1)
+    with pytest.raises(Violation, match=r"applies|commits|lost|leads"):
+        raft_campaign.run_seed(13, **raft_stock_pysyncobj.OPTIONS)
+    gc.collect()
+
+
+def test_one_module_imports_the_library():
+    root = pathlib.Path(moldau_quorum.__file__).parent
+    importers = []
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(name.split(".")[0] == "pysyncobj" for name in names):
+                importers.append(path.relative_to(root).as_posix())
+    assert set(importers) == {"pysyncobj_engine/library.py"}
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["type"])
+def test_messages_round_trip(message):
+    assert decode(2, encode(1, 2, 3, 99, message)) == (1, 3, 99, message)
+    with pytest.raises(MessageError):
+        decode(3, encode(1, 2, 3, 99, message))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_mutilated_messages_are_refused_or_sound(data):
+    message = data.draw(st.sampled_from(MESSAGES))
+    body = bytearray(encode(1, 2, 3, 99, message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        _, _, _, decoded = decode(2, bytes(body))
+    except MessageError:
+        return
+    assert "transmission" not in decoded
+    assert decoded.keys() == message.keys() or decoded["type"] != message["type"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "apply_command", "command": b"x"},
+        {"type": "append_entries", "term": 1, "commit_index": 1, "transmission": "finish", "data": b"pickle"},
+        {"type": "append_entries", "term": 1, "commit_index": 1, "serialized": (b"x", True, True)},
+        {**MESSAGES[2], "entries": ((b"", 6, 2),)},
+        {**MESSAGES[2], "entries": ((b"x", 7, 2),)},
+        {**MESSAGES[3], "piece": 2},
+    ],
+)
+def test_forms_that_carry_pickles_or_nonsense_are_refused(message):
+    import msgpack
+
+    with pytest.raises(MessageError):
+        decode(2, msgpack.packb((2, 1, 2, 3, 99, message)))
