@@ -10,7 +10,7 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau_jepsen.simulation import run_seed
+from moldau_jepsen.simulation import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
@@ -81,27 +81,53 @@ def test_a_leader_crash_loses_nothing_and_is_the_same_run_again():
 
 
 def test_the_same_seed_is_the_same_run_in_fresh_interpreters():
-    script = "from moldau_jepsen.simulation import run_seed; print(run_seed(7).trace_hash)"
-    found = [
-        subprocess.run(
+    script = (
+        "from moldau_jepsen.simulation import RunOptions, run_seed; "
+        "print(run_seed(7, RunOptions(fault_seconds=4.0)).trace_hash)"
+    )
+    running = [
+        subprocess.Popen(
             [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {script}"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
-            check=True,
-        ).stdout.strip()
+        )
         for hash_seed in ("1", "4711")
     ]
-    assert found[0] == found[1] == run_seed(7).trace_hash
+    found = [process.communicate()[0].strip() for process in running]
+    assert found[0] == found[1] == run_seed(7, RunOptions(fault_seconds=4.0)).trace_hash
 
 
-REGRESSIONS = {
-    1: "a broker whose last log directory had failed lived on and led partitions without a log",
-    16: "the same, after a full disk: consumers asked its ghost for ever",
-}
+async def full_disk(world):
+    """Fills the disk of a partition's leader while records are produced; returns how its process ended."""
+    cluster = SimulatedCluster(world, ClusterShape())
+    environment = world.node("client").environment
+    cluster.start_all()
+    await cluster.wait_healthy(30)
+    await cluster.create_topic(environment, "flights", 1, {})
+    leader = cluster.brokers[1].metadata.image.topics_by_name["flights"].partitions[0].leader
+    machine = cluster.machines[leader]
+    machine.disk.profile.capacity_bytes = machine.disk.used_bytes() + 1_000
+    async with Producer({"bootstrap.servers": cluster.bootstrap}, environment=environment) as producer:
+        deliveries = [await producer.send("flights", b"x" * 500) for _ in range(20)]
+        with trio.fail_after(30):
+            for delivery in deliveries:
+                await delivery
+    assert not machine.is_running
+    failure = machine.failure
+    machine.disk.profile.capacity_bytes = 1 << 30
+    await cluster.wait_healthy(30)
+    return failure
 
 
-@pytest.mark.parametrize("seed", [*REGRESSIONS, 100, 101])
+def test_a_broker_whose_disk_is_full_ends_and_others_lead():
+    """Found by the simulation's first seeds: such a broker lived on, and led partitions without a log."""
+    failure = run_world(full_disk, 3)
+    assert isinstance(failure, BaseExceptionGroup)
+    assert failure.subgroup(OSError) is not None
+
+
+@pytest.mark.parametrize("seed", [1, 16, 100])
 def test_seeds_are_clean(seed):
     result = run_seed(seed)
     assert result.violations == (), "\n".join([result.replay_command, *result.violations, *result.timeline[-300:]])

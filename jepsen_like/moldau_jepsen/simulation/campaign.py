@@ -59,7 +59,12 @@ class RunOptions:
     shape: ClusterShape = field(default_factory=ClusterShape)
     workload: QueueOptions = field(
         default_factory=lambda: QueueOptions(
-            partitions=3, senders=2, group_readers=2, sends_per_second=40.0, crash_every_s=10.0
+            partitions=3,
+            senders=2,
+            group_readers=2,
+            sends_per_second=40.0,
+            crash_every_s=10.0,
+            consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500},
         )
     )
     transactions: bool | None = None
@@ -344,6 +349,8 @@ def draw_settings(draw: random.Random) -> dict[str, str]:
         "broker.heartbeat.interval.ms": str(session_ms // draw.choice((3, 5))),
         "controller.quorum.election.timeout.ms": str(draw.choice((400, 1_000))),
         "replica.fetch.wait.max.ms": str(draw.choice((100, 500))),
+        "group.min.session.timeout.ms": "500",
+        "group.initial.rebalance.delay.ms": str(draw.choice((0, 500))),
         "log.segment.bytes": str(draw.choice((1 << 30, 16_384, 2_048))),
         "log.index.interval.bytes": str(draw.choice((4_096, 64))),
     }

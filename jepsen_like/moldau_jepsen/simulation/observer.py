@@ -139,7 +139,11 @@ class ClusterObserver(Instrument):
             self._look_at_followers(node_id, view, watermark)
 
     def _look_at_followers(self, leader_id: int, view: _ReplicaView, watermark: int) -> None:
-        for member in view.partition.replica.state.isr:
+        # Committed is what the metadata says, not what the leader believes.
+        committed = self._judge.partition(view.key).states.get(view.partition.replica.state.partition_epoch)
+        if committed is None or committed.leader_epoch != view.partition.replica.state.leader_epoch:
+            return
+        for member in committed.isr:
             broker = self._cluster.brokers.get(member)
             if member == leader_id or broker is None or not broker.is_built:
                 continue
