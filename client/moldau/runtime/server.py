@@ -39,6 +39,13 @@ _unpack_size = struct.Struct(">i").unpack_from
 SIZE_BYTES = 4
 """The size prefix of a frame."""
 
+GROWTH_FACTOR = 4
+"""By how much a receive buffer grows at a time towards the frame that was announced."""
+
+STEPWISE_BYTES_MAX = 1024 * 1024
+"""Up to this size a frame's memory is reserved step by step, beyond it at once, so that two that have begun cannot wait
+for each other. A peer that announces a large frame and sends a trickle thus keeps nobody from the budget."""
+
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: no request is shorter."""
 
@@ -425,17 +432,26 @@ class _ConnectionLoop:
         if pending >= SIZE_BYTES:
             needed += _unpack_size(self._buffer, self._start)[0]
         if needed > len(self._buffer):
-            await self._grow(needed)
+            if self._start:
+                self._move_to_front(pending)
+            if self._end == len(self._buffer):
+                size = min(needed, GROWTH_FACTOR * len(self._buffer))
+                reserved = size if size <= STEPWISE_BYTES_MAX else needed
+                if self._reserved < reserved:
+                    await self._reserve(reserved)
+                self._enlarge(size)
         elif self._start + needed > len(self._buffer) or self._start > len(self._buffer) // 2:
-            self._buffer[:pending] = self._view[self._start : self._end].tobytes()
-            self._start, self._end = 0, pending
+            self._move_to_front(pending)
 
-    async def _grow(self, needed: int) -> None:
-        """Replaces the buffer by one of ``needed`` bytes, which wait for their place in the shared budget.
+    def _move_to_front(self, pending: int) -> None:
+        self._buffer[:pending] = self._view[self._start : self._end].tobytes()
+        self._start, self._end = 0, pending
 
-        A fresh buffer takes memory only where bytes arrive (calloc), so that announcing a large frame costs nothing.
+    async def _reserve(self, needed: int) -> None:
+        """Waits for ``needed`` bytes of the shared budget, in place of what this connection had reserved.
+
+        What it holds while it waits (at most ``STEPWISE_BYTES_MAX``) is not counted: nobody waits with bytes in hand.
         """
-        pending = self._view[self._start : self._end].tobytes()
         budget = self._server.budget
         if self._reserved:
             budget.release(self._reserved)
@@ -445,10 +461,20 @@ class _ConnectionLoop:
             await budget.acquire(needed)
             self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
         self._reserved = needed
-        self._buffer = bytearray(needed)
-        self._view = memoryview(self._buffer)
-        self._start, self._end = 0, len(pending)
-        self._buffer[: self._end] = pending
+
+    def _enlarge(self, size: int) -> None:
+        """Replaces the full buffer by one of ``size`` bytes.
+
+        In steps, as bytes arrive: a fresh ``bytearray`` is filled with zeros, and a peer that announces a large frame
+        without sending it must cost neither that memory nor that time.
+        """
+        pending = self._end
+        assert self._start == 0, "a buffer is enlarged when it is full"
+        assert self._reserved >= size, "a large buffer is paid for"
+        buffer = bytearray(size)
+        buffer[:pending] = self._view[:pending]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
 
     def shrink_if_parked(self) -> None:
         """Gives a large buffer back while the reader waits with nothing in it."""
