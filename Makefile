@@ -9,7 +9,7 @@ SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test lint format install sim bench clean
+.PHONY: demo test lint format install sim bench clean campaign-raft campaign-pysyncobj mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -33,6 +33,16 @@ format: install
 
 sim: install
 	$(BIN)/moldau sim run --seeds $(SEEDS)
+
+# The quorum alone: seeded faults judged after every step, on both engines, and planted bugs that must be found.
+campaign-raft: install
+	$(BIN)/python tests/raft_campaign.py --seeds $(or $(CAMPAIGN_SEEDS),5000) --keep-going
+
+campaign-pysyncobj: install
+	$(BIN)/python tests/raft_campaign.py --engine pysyncobj --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
+
+mutants-raft: install
+	$(BIN)/python tests/raft_mutants.py
 
 bench: install
 	$(BIN)/python -m benchmarks.cluster
