@@ -80,7 +80,7 @@ class ProduceService:
         request = read_produce_request(frame, position, version)
         if request.transactional_id is not None and (held or self._unverified(request, version)):
             return VerifiedProduce(self, bytes(frame), position, version, correlation_id), None
-        return self.append(request, version, correlation_id, touched, {})
+        return self.append(request, version, correlation_id, touched, None)
 
     def append(
         self,
@@ -88,7 +88,7 @@ class ProduceService:
         version: int,
         correlation_id: int,
         touched: dict[Partition, int],
-        verified: Verified,
+        verified: Verified | None,
     ) -> tuple[Answer, ProduceOperation | None]:
         """Stages the batches of a request.
 
@@ -169,11 +169,11 @@ class ProduceService:
         acks: int,
         version: int,
         touched: dict[Partition, int],
-        verified: Verified,
+        verified: Verified | None,
     ) -> tuple[ProducePartitionResult, int]:
         """Stages one batch; returns its result and the offset (exclusive) that must be committed, -1 after an error."""
         if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
-            error = self._transaction_error(partition, records, verified.get((topic, index)))
+            error = self._transaction_error(partition, records, verified, (topic, index))
             if error is not ErrorCode.NONE:
                 return ProducePartitionResult(index, error), -1
         touched.setdefault(partition, partition.staged_failures)
@@ -196,14 +196,21 @@ class ProduceService:
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
-    def _transaction_error(self, partition: Partition, records: memoryview, answer: Answered | None) -> ErrorCode:
+    def _transaction_error(
+        self, partition: Partition, records: memoryview, verified: Verified | None, key: tuple[bytes, int]
+    ) -> ErrorCode:
         """Whether a transactional batch may be appended: its transaction is open here, or includes the partition."""
+        if not partition.is_leader:
+            return ErrorCode.NONE  # it is refused for that, and the client looks for the leader
         if len(records) < _PRODUCER_END:
             return ErrorCode.CORRUPT_MESSAGE
-        if partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
+        if not self._verifies or partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
             return ErrorCode.NONE
+        if verified is None:
+            return ErrorCode.INVALID_TXN_STATE  # the request names no transactional id
+        answer = verified.get(key)
         if answer is None:
-            return ErrorCode.NONE if not self._verifies else ErrorCode.INVALID_TXN_STATE
+            return ErrorCode.NOT_ENOUGH_REPLICAS  # leadership or a transaction came while others were asked about
         error, markers = answer
         if error is ErrorCode.NONE and markers != partition.marker_count:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile: ask again whether it was this one

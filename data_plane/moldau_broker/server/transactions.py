@@ -262,7 +262,7 @@ class TransactionVerifier:
             for topic_result in transaction.topic_results:
                 for partition in topic_result.results_by_partition:
                     code = ErrorCode(partition.partition_error_code)
-                    codes[topic_result.name, partition.partition_index] = _TRY_AGAIN.get(code, code)
+                    codes[topic_result.name, partition.partition_index] = _ANSWERS.get(code, code)
         return codes
 
     async def _ask(self, transactional_id: str, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
@@ -282,13 +282,12 @@ class TransactionVerifier:
         return response
 
 
-_TRY_AGAIN = dict.fromkeys(
-    (
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-    ),
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-)
-"""What concerns the coordinator, not the producer: a producer knows how to wait for replicas."""
+_ANSWERS: Mapping[ErrorCode, ErrorCode] = {
+    # What concerns the coordinator, not the producer: a producer knows how to wait for replicas.
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    # The coordinator has the last word on who is fenced; to an append it is an old epoch (KIP-588).
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
