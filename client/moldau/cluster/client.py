@@ -119,6 +119,11 @@ class ClusterClient:
         return self.environment.clock.monotonic_ms()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether this end closed the connections: errors that follow are no news."""
+        return self._closed
+
+    @property
     def request_timeout_ms(self) -> int:
         return self._request_timeout_ms
 

@@ -15,9 +15,6 @@ that does not poll within ``max.poll.interval.ms`` leaves its group; heartbeats 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
@@ -30,73 +27,22 @@ from moldau.cluster.offsets import list_offsets
 from moldau.consumer.assignors import assignors_of
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
 from moldau.consumer.group import CommitFailedError, GroupClient
-from moldau.consumer.membership import GroupIdentity, Membership, MemberState
+from moldau.consumer.membership import GroupIdentity, Membership
 from moldau.consumer.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
+from moldau.consumer.rebalance import Rebalancer
+from moldau.consumer.taking import take_columns, take_records
+from moldau.consumer.values import ConsumedBatch, ConsumedColumns, duration_ms
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.records import ColumnBuilder, Columns, CorruptRecordError, Record
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from moldau.consumer.values import RebalanceCallback
     from moldau.runtime.environment import Environment
 
 T = TypeVar("T")
-
-RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
-
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedBatch:
-    """Records of one partition, in order. ``next_offset`` is the position behind them."""
-
-    topic: str
-    partition: int
-    records: list[Record]
-    next_offset: int
-    leader_epoch: int
-    high_watermark: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedColumns:
-    """Records of one partition as columns in Arrow's layout (see ``moldau.records.columns``)."""
-
-    topic: str
-    partition: int
-    columns: Columns
-    next_offset: int
-    high_watermark: int
-
-
-class _Join:
-    """A join in the background. ``assigned`` or ``error`` is set when ``finished`` is."""
-
-    __slots__ = ("assigned", "error", "finished", "scope")
-
-    def __init__(self) -> None:
-        self.finished = trio.Event()
-        self.scope = trio.CancelScope()
-        self.assigned: list[TopicPartition] = []
-        self.error: KafkaError | None = None
-
-
-def duration_ms(text: str) -> int:
-    """Parses an ISO 8601 duration of days, hours, minutes and seconds. Raises ``ValueError``."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 class Consumer:
@@ -141,18 +87,14 @@ class Consumer:
         self._next_commit_ms = math.inf
         self._is_committing = False
         self._positions = Positions()
-        self._topics: list[str] | None = None
-        self._pattern: re.Pattern[str] | None = None
         self._background = Background()
         self._client: ClusterClient | None = None
         self._fetcher: Fetcher | None = None
         self._group: GroupClient | None = None
         self._membership: Membership | None = None
-        self._join: _Join | None = None
+        self._rebalancer: Rebalancer | None = None
         self._is_heartbeating = False
         self._last_poll_ms = 0.0
-        self._joined_topics: list[str] = []
-        self._owns_since_join: list[TopicPartition] = []
         self._is_closed = False
 
     # --- life
@@ -179,6 +121,19 @@ class Consumer:
             self._group = GroupClient(client, self._group_id, config, self._membership)
         committed = None if self._group is None else self._group.committed
         self._fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
+        if self._group is not None and self._membership is not None:
+            self._rebalancer = Rebalancer(
+                client,
+                self._fetcher,
+                self._positions,
+                self._group,
+                self._membership,
+                commit=self._commit_if_automatic,
+                hides_internal=config.get_bool("exclude.internal.topics"),
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_revoked,
+                on_lost=self._on_lost,
+            )
         self._last_poll_ms = client.now_ms
         self._next_commit_ms = client.now_ms + self._auto_commit_ms
         await self._background.open(client.run, self._fetcher.run)
@@ -198,16 +153,10 @@ class Consumer:
         client, _ = self._opened()
         self._is_closed = True
         with trio.move_on_after(timeout_ms / 1000):
-            if self._join is not None:
-                self._join.scope.cancel()
-                self._join = None
-            if self._group is not None:
-                if self._auto_commits:
-                    await self._commit_quietly(self._consumed())
-                if self._topics is not None:
-                    if self._on_revoked is not None and self._positions.by_partition:
-                        await self._on_revoked(self.assignment)
-                    await self._group.leave("the consumer was closed")
+            if self._rebalancer is not None and self._is_subscribed:
+                await self._rebalancer.leave("the consumer was closed")
+            else:
+                await self._commit_if_automatic()
         client.logger.debug("consumer_closed")
         self._end()
 
@@ -237,7 +186,7 @@ class Consumer:
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, without a group's say. Raises ``RuntimeError`` while subscribed."""
         client, fetcher = self._opened()
-        if self._topics is not None:
+        if self._is_subscribed:
             raise RuntimeError("the consumer is subscribed; unsubscribe() first")
         wanted = [TopicPartition(*partition) for partition in partitions]
         self._positions.assign(wanted)
@@ -246,21 +195,15 @@ class Consumer:
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Joins the group for these topics, or for all whose whole name matches ``pattern``, at the next ``poll``."""
-        client, _ = self._opened()
-        if self._group is None:
+        self._opened()
+        if self._group is None or self._rebalancer is None:
             raise ConfigError(["group.id: needed to subscribe; use assign() to read without a group"])
         names = list(dict.fromkeys(topics))
         if bool(names) == (pattern is not None):
             raise ValueError("subscribe takes either topics or a pattern")
-        if self._topics is None and self._positions.by_partition:
+        if not self._is_subscribed and self._positions.by_partition:
             raise RuntimeError("partitions are assigned by hand; unsubscribe() first")
-        self._pattern = None if pattern is None else re.compile(pattern)
-        if self._pattern is None:
-            self._topics = names
-            client.set_topics(names)
-        else:
-            self._topics = self._matching_topics()
-            client.want_all_topics()
+        self._rebalancer.subscribe(names, pattern)
         if not self._is_heartbeating:
             self._is_heartbeating = True
             self._background.nursery.start_soon(
@@ -270,28 +213,16 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Reads nothing any more, and leaves the group."""
         fetcher = self._opened()[1]
-        if self._topics is not None and self._group is not None:
-            if self._join is not None:
-                self._join.scope.cancel()
-                self._join = None
-            if self._auto_commits:
-                await self._commit_quietly(self._consumed())
-            await self._revoke(self.assignment)
-            await self._group.leave("the consumer unsubscribed")
-        self._topics = None
-        self._pattern = None
+        if self._is_subscribed:
+            assert self._rebalancer is not None
+            await self._rebalancer.leave("the consumer unsubscribed")
         self._positions.assign([])
         fetcher.wake()
         await trio.lowlevel.checkpoint()
 
-    def _matching_topics(self) -> list[str]:
-        assert self._pattern is not None
-        hides_internal = self._config.get_bool("exclude.internal.topics")
-        return sorted(
-            name
-            for name, topic in self._opened()[0].picture.topics.items()
-            if self._pattern.fullmatch(name) and topic.partitions and not (topic.is_internal and hides_internal)
-        )
+    @property
+    def _is_subscribed(self) -> bool:
+        return self._rebalancer is not None and self._rebalancer.topics is not None
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -301,7 +232,7 @@ class Consumer:
     @property
     def subscription(self) -> list[str]:
         """The topics it is subscribed to."""
-        return list(self._topics or ())
+        return [] if self._rebalancer is None else list(self._rebalancer.topics or ())
 
     @property
     def group_generation(self) -> int:
@@ -334,7 +265,7 @@ class Consumer:
         consumer can be polled again afterwards. Cancelling loses nothing.
         """
         limit = self._max_poll_records if max_records is None else max_records
-        return await self._poll(timeout_ms, lambda: self._take(limit))
+        return await self._poll(timeout_ms, lambda: take_records(self._positions, limit))
 
     async def poll_columns(
         self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024
@@ -342,21 +273,21 @@ class Consumer:
         """Like ``poll``, but as columns in Arrow's layout, without an object for each record: about ``max_bytes`` in
         all.
         """
-        return await self._poll(timeout_ms, lambda: self._take_columns(max_bytes))
+        return await self._poll(timeout_ms, lambda: take_columns(self._positions, max_bytes))
 
     async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
         client, fetcher = self._opened()
         if self._is_closed:
             raise RuntimeError("the consumer is closed")
-        if self._topics is None and not self._positions.by_partition:
+        if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")
         await trio.lowlevel.checkpoint()
         deadline_ms = client.now_ms + timeout_ms
         self._last_poll_ms = client.now_ms
         self._commit_when_due()
         while True:
-            if self._topics is not None:
-                await self._keep_membership(deadline_ms)
+            if self._rebalancer is not None and self._is_subscribed:
+                await self._rebalancer.keep(self._background.nursery, deadline_ms)
                 self._last_poll_ms = client.now_ms
             if fetcher.errors:
                 raise fetcher.errors.popleft()
@@ -377,200 +308,10 @@ class Consumer:
     async def __anext__(self) -> ConsumedBatch:
         while not self._is_closed:
             # One partition at a time: what a poll returned counts as processed when the next one begins.
-            batches = await self._poll(1000, lambda: self._take(self._max_poll_records, partitions_max=1))
+            batches = await self._poll(1000, lambda: take_records(self._positions, self._max_poll_records, 1))
             if batches:
                 return batches[0]
         raise StopAsyncIteration
-
-    def _take(self, limit: int, partitions_max: int = 2**31) -> list[ConsumedBatch]:
-        batches: list[ConsumedBatch] = []
-        left = limit
-        for partition, position in list(self._positions.by_partition.items()):
-            if left <= 0 or len(batches) >= partitions_max:
-                break
-            if position.is_paused or not position.has_position:
-                continue
-            records: list[Record] = []
-            while left > 0 and position.chunks:
-                chunk = position.chunks[0]
-                try:
-                    part = chunk.take(left)
-                except CorruptRecordError as error:
-                    if records:
-                        break
-                    raise self._corrupt(position, error) from error
-                records += part
-                left -= len(part)
-                position.advance(chunk.offset, chunk.epoch)
-                if chunk.offset >= chunk.end_offset:
-                    position.chunks.popleft()
-            if records:
-                batches.append(
-                    ConsumedBatch(
-                        topic=partition.topic,
-                        partition=partition.partition,
-                        records=records,
-                        next_offset=position.offset,
-                        leader_epoch=position.offset_epoch,
-                        high_watermark=position.high_watermark,
-                    )
-                )
-                self._positions.rotate(partition)
-        return batches
-
-    def _take_columns(self, max_bytes: int) -> list[ConsumedColumns]:
-        taken: list[ConsumedColumns] = []
-        left = max_bytes
-        for partition, position in list(self._positions.by_partition.items()):
-            if left <= 0:
-                break
-            if position.is_paused or not position.has_position or not position.chunks:
-                continue
-            builder = ColumnBuilder()
-            while builder.size_bytes < left and position.chunks:
-                chunk = position.chunks[0]
-                try:
-                    chunk.take_columns(builder, left)
-                except CorruptRecordError as error:
-                    if builder.length:
-                        break
-                    raise self._corrupt(position, error) from error
-                position.advance(chunk.offset, chunk.epoch)
-                if chunk.offset >= chunk.end_offset:
-                    position.chunks.popleft()
-            if builder.length:
-                left -= builder.size_bytes
-                taken.append(
-                    ConsumedColumns(
-                        topic=partition.topic,
-                        partition=partition.partition,
-                        columns=builder.finish(),
-                        next_offset=position.offset,
-                        high_watermark=position.high_watermark,
-                    )
-                )
-                self._positions.rotate(partition)
-        return taken
-
-    @staticmethod
-    def _corrupt(position: PartitionPosition, error: CorruptRecordError) -> KafkaError:
-        # The same bytes would fail again: they are dropped, and fetched anew by the next poll.
-        offset = position.offset
-        position.seek(offset, position.offset_epoch)
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {error}")
-
-    # --- membership
-
-    async def _keep_membership(self, deadline_ms: float) -> None:
-        """Joins where that is needed, and takes over what a finished join brought. Runs inside ``poll``."""
-        client, fetcher = self._opened()
-        membership = self._membership
-        assert membership is not None
-        assert self._group is not None
-        while True:
-            self._notice_changes(membership)
-            if self._join is None:
-                if membership.state is not MemberState.UNJOINED:
-                    return
-                await self._prepare_join(membership)
-                if self._pattern is not None and not self._topics:
-                    # Nothing matches yet: there is nothing to join for.
-                    return
-                self._join = _Join()
-                self._background.nursery.start_soon(self._run_join, self._join)
-            join = self._join
-            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
-                if membership.is_cooperative and self._positions.by_partition:
-                    # Members keep working through a cooperative rebalance: look again when records arrive.
-                    if not join.finished.is_set() and not any(p.chunks for p in self._positions.by_partition.values()):
-                        await fetcher.arrived.wait()
-                else:
-                    await join.finished.wait()
-            if not join.finished.is_set():
-                return
-            self._join = None
-            if join.error is not None:
-                raise join.error
-            await self._adopt(membership, join.assigned)
-
-    def _notice_changes(self, membership: Membership) -> None:
-        """Joins again when the topics changed: by a new subscription, a new match, or (as leader) new partitions."""
-        if self._pattern is not None:
-            self._topics = self._matching_topics()
-        if membership.state is not MemberState.STABLE or self._join is not None:
-            return
-        assert self._group is not None
-        if self._topics != self._joined_topics:
-            membership.rejoin("the subscription changed")
-            return
-        picture = self._opened()[0].picture
-        for topic, count in self._group.partition_counts.items():
-            info = picture.topics.get(topic)
-            if info is not None and info.partitions and len(info.partitions) != count:
-                membership.rejoin(f"topic {topic} has {len(info.partitions)} partitions, not {count} any more")
-                return
-        if self._group.partition_counts:
-            for topic in self._joined_topics:
-                info = picture.topics.get(topic)
-                if topic not in self._group.partition_counts and info is not None and info.partitions:
-                    membership.rejoin(f"topic {topic} came into being")
-                    return
-
-    async def _prepare_join(self, membership: Membership) -> None:
-        """Before JoinGroup: commit, and under the eager protocol give everything up."""
-        if self._auto_commits and membership.has_generation:
-            await self._commit_quietly(self._consumed())
-        held = self.assignment
-        self._owns_since_join = held
-        if not held:
-            return
-        if not membership.has_generation:
-            # Others may already own them.
-            self._positions.assign([])
-            self._owns_since_join = []
-            if self._on_lost is not None:
-                await self._on_lost(held)
-        elif not membership.is_cooperative:
-            await self._revoke(held)
-
-    async def _revoke(self, partitions: list[TopicPartition]) -> None:
-        if partitions and self._on_revoked is not None:
-            await self._on_revoked(partitions)
-        revoked = dict.fromkeys(partitions)
-        self._positions.assign([each for each in self._positions.by_partition if each not in revoked])
-
-    async def _run_join(self, join: _Join) -> None:
-        assert self._group is not None
-        topics = list(self._topics or ())
-        self._joined_topics = topics
-        with join.scope:
-            try:
-                join.assigned = await self._group.join(topics, self._owns_since_join, lambda: dict.fromkeys(topics, 0))
-            except KafkaError as error:
-                join.error = error
-            join.finished.set()
-            self._opened()[1].arrived.notify()
-
-    async def _adopt(self, membership: Membership, assigned: list[TopicPartition]) -> None:
-        """Takes over an assignment: what is lost is revoked first (cooperative), then the new partitions begin."""
-        client, fetcher = self._opened()
-        held = dict.fromkeys(self.assignment)
-        wanted = dict.fromkeys(assigned)
-        revoked = [partition for partition in held if partition not in wanted]
-        if revoked:
-            if self._auto_commits:
-                await self._commit_quietly(self._consumed())
-            await self._revoke(revoked)
-            membership.rejoin("partitions were given up and can be assigned to others")
-        added = [partition for partition in wanted if partition not in held]
-        for partition in added:
-            if not self._pattern:
-                client.add_topic(partition.topic)
-        self._positions.assign(assigned)
-        client.logger.info("assigned", group=self._group_id, generation=membership.generation, partitions=len(assigned))
-        if self._on_assigned is not None and (added or not membership.is_cooperative):
-            await self._on_assigned(added)
-        fetcher.wake()
 
     # --- positions
 
@@ -687,6 +428,10 @@ class Consumer:
             if offsets:
                 self._is_committing = True
                 self._background.nursery.start_soon(self._commit_quietly, offsets)
+
+    async def _commit_if_automatic(self) -> None:
+        if self._auto_commits:
+            await self._commit_quietly(self._consumed())
 
     async def _commit_quietly(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
         """Commits in the background; a failure is told by the log and made good by the next commit."""

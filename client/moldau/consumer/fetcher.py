@@ -401,7 +401,8 @@ class Fetcher:
             response = await self._request_fetch(node_id, wanted)
             self._fetched(response, asked)
         except TRANSPORT_ERRORS as error:
-            self._client.logger.info("fetch_unanswered", node=node_id, error=error)
+            if not self._client.is_closed:
+                self._client.logger.info("fetch_unanswered", node=node_id, error=error)
             self._client.request_update()
             for position in wanted:
                 position.preferred_replica = -1

@@ -204,7 +204,8 @@ class Sender:
         try:
             response = await pending.wait(self._client.request_timeout_ms)
         except TRANSPORT_ERRORS as error:
-            self._client.logger.info("produce_unanswered", node=node_id, error=error)
+            if not self._client.is_closed:
+                self._client.logger.info("produce_unanswered", node=node_id, error=error)
             self._unanswered([batch for parts in by_topic.values() for batch in parts.values()])
         else:
             assert isinstance(response, ProduceResponse)

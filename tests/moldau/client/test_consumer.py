@@ -10,7 +10,7 @@ import trio
 from client_fake_cluster import FakeCluster
 from moldau import Consumer, KafkaError, TopicPartition
 from moldau.consumer import LogTruncatedError, OffsetOutOfRangeError
-from moldau.consumer.consumer import duration_ms
+from moldau.consumer.values import duration_ms
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.records import encode_batch, encode_end_txn_marker
@@ -691,3 +691,58 @@ def test_iteration_yields_one_partition_at_a_time():
             assert seen == {0: numbers(0, 10), 1: numbers(10, 20)}
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_polls_that_are_cancelled_lose_nothing(strategy, seed):
+    """A member polls with deadlines that cut it off anywhere, callbacks included, while another comes and goes."""
+
+    async def scenario(cluster, open_consumer):
+        parts = cluster.add_topic("t", 4)
+        drawn = cluster.world.random("cuts")
+        config = {"partition_assignment_strategy": strategy, "heartbeat_interval_ms": 200, "enable_auto_commit": False}
+        seen: list[tuple[int, int, bytes]] = []
+
+        async def pause(partitions) -> None:
+            await trio.sleep(0.02)
+
+        callbacks = {"on_assigned": pause, "on_revoked": pause, "on_lost": pause}
+
+        async def rival() -> None:
+            for _ in range(3):
+                async with open_consumer(group_id="g", **config) as other:
+                    other.subscribe(["t"])
+                    with trio.move_on_after(2):
+                        while True:
+                            for batch in await other.poll(100):
+                                seen.extend((batch.partition, r.offset, r.value) for r in batch.records)
+                            await other.commit()
+                await trio.sleep(1)
+
+        async with open_consumer(callbacks, group_id="g", **config) as consumer, trio.open_nursery() as nursery:
+            consumer.subscribe(["t"])
+            nursery.start_soon(rival)
+            with trio.move_on_after(15):
+                number = 0
+                while True:
+                    if number < 150:
+                        fill(parts[number % 4], number, number + 1)
+                        cluster.appended.notify()
+                    number += 1
+                    batches = []
+                    await trio.sleep(drawn.random() * 0.1)
+                    with trio.move_on_after(drawn.random() * 0.15):
+                        batches = await consumer.poll(1000)
+                    for batch in batches:
+                        seen.extend((batch.partition, r.offset, r.value) for r in batch.records)
+            with trio.fail_after(60):
+                while len(consumer.assignment) < 4 or any(
+                    (consumer.position_nowait(p) or 0) < parts[p.partition].end for p in consumer.assignment
+                ):
+                    for batch in await consumer.poll(200):
+                        seen.extend((batch.partition, r.offset, r.value) for r in batch.records)
+        expected = {(n, r.offset, r.value) for n, part in enumerate(parts) for r in part.records()}
+        assert set(seen) == expected, "every record was seen at least once"
+
+    simulate(scenario, seed)

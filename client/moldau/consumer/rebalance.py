@@ -1,0 +1,217 @@
+"""A subscriber's part in its group's rebalances: when to join, what to give up before, what to take over after.
+
+Theory of operation: everything that the application can notice happens inside ``poll``: partitions are revoked
+(callback, commit), a join runs in the background, and a later poll takes over what it brought. A poll may be cancelled
+at any checkpoint; the next one then goes on where it was, at worst repeating a callback.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.consumer.membership import Membership, MemberState
+from moldau.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer.fetcher import Fetcher
+    from moldau.consumer.group import GroupClient
+    from moldau.consumer.positions import Positions
+    from moldau.consumer.values import RebalanceCallback
+
+
+class _Join:
+    """A join in the background. ``assigned`` or ``error`` is set when ``finished`` is."""
+
+    __slots__ = ("added", "assigned", "error", "finished", "is_adopted", "scope")
+
+    def __init__(self) -> None:
+        self.finished = trio.Event()
+        self.scope = trio.CancelScope()
+        self.assigned: list[TopicPartition] = []
+        self.error: KafkaError | None = None
+        self.is_adopted = False  # the positions are those of ``assigned``; the application may not know yet
+        self.added: list[TopicPartition] = []
+
+
+class Rebalancer:
+    """Keeps one subscriber in its group. All methods are called by the task that polls."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        fetcher: Fetcher,
+        positions: Positions,
+        group: GroupClient,
+        membership: Membership,
+        *,
+        commit: Callable[[], Awaitable[None]],
+        hides_internal: bool,
+        on_assigned: RebalanceCallback | None,
+        on_revoked: RebalanceCallback | None,
+        on_lost: RebalanceCallback | None,
+    ) -> None:
+        """``commit`` commits positions where that is done in the background, and does nothing elsewhere."""
+        self._client = client
+        self._fetcher = fetcher
+        self._positions = positions
+        self._group = group
+        self.membership = membership
+        self._commit = commit
+        self._hides_internal = hides_internal
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._on_lost = on_lost
+        self.topics: list[str] | None = None  # None: not subscribed
+        self._pattern: re.Pattern[str] | None = None
+        self._joined_topics: list[str] = []
+        self._owned_before: list[TopicPartition] = []
+        self._join: _Join | None = None
+
+    def subscribe(self, names: list[str], pattern: str | None) -> None:
+        """Takes the topics to join for; the next ``keep`` joins. Raises ``re.error``."""
+        self._pattern = None if pattern is None else re.compile(pattern)
+        if self._pattern is None:
+            self.topics = names
+            self._client.set_topics(names)
+        else:
+            self.topics = self._matching_topics(self._pattern)
+            self._client.want_all_topics()
+
+    def _matching_topics(self, pattern: re.Pattern[str]) -> list[str]:
+        return sorted(
+            name
+            for name, topic in self._client.picture.topics.items()
+            if pattern.fullmatch(name) and topic.partitions and not (topic.is_internal and self._hides_internal)
+        )
+
+    async def leave(self, reason: str) -> None:
+        """Commits, gives everything up and leaves the group."""
+        if self._join is not None:
+            self._join.scope.cancel()
+            self._join = None
+        await self._commit()
+        await self._revoke(list(self._positions.by_partition))
+        self.topics = None
+        self._pattern = None
+        await self._group.leave(reason)
+
+    async def keep(self, nursery: trio.Nursery, deadline_ms: float) -> None:
+        """Joins where that is needed, and takes over what a finished join brought; waits for it until ``deadline_ms``.
+
+        Raises ``KafkaError`` where joining is hopeless; the next call tries again.
+        """
+        membership = self.membership
+        while True:
+            self._notice_changes()
+            if self._join is None:
+                if membership.state is not MemberState.UNJOINED:
+                    return
+                await self._prepare()
+                if not self.topics:
+                    # No topic matches the pattern yet: there is nothing to join for.
+                    return
+                self._join = _Join()
+                nursery.start_soon(self._run, self._join, self.topics)
+            join = self._join
+            await self._wait(join, deadline_ms)
+            if not join.finished.is_set():
+                return
+            if join.error is not None:
+                self._join = None
+                raise join.error
+            await self._adopt(join)
+            self._join = None
+
+    async def _wait(self, join: _Join, deadline_ms: float) -> None:
+        positions = self._positions.by_partition
+        with trio.move_on_after(max(deadline_ms - self._client.now_ms, 0) / 1000):
+            if not (self.membership.is_cooperative and positions):
+                await join.finished.wait()
+            elif not join.finished.is_set() and not any(position.chunks for position in positions.values()):
+                # Members keep working through a cooperative rebalance: look again when records arrive.
+                await self._fetcher.arrived.wait()
+
+    def _notice_changes(self) -> None:
+        """Joins again when the topics changed: by a new subscription, a new match, or (as leader) new partitions."""
+        if self._pattern is not None:
+            self.topics = self._matching_topics(self._pattern)
+        membership, counts = self.membership, self._group.partition_counts
+        if membership.state is not MemberState.STABLE or self._join is not None:
+            return
+        if self.topics != self._joined_topics:
+            membership.rejoin("the subscription changed")
+            return
+        known = self._client.picture.topics
+        for topic in (*counts, *(self._joined_topics if counts else ())):
+            info = known.get(topic)
+            if info is not None and info.partitions and len(info.partitions) != counts.get(topic):
+                membership.rejoin(f"topic {topic} has {len(info.partitions)} partitions, not {counts.get(topic, 0)}")
+                return
+
+    async def _prepare(self) -> None:
+        """Before JoinGroup: commit, and under the eager protocol give everything up."""
+        membership = self.membership
+        if membership.has_generation:
+            await self._commit()
+        held = list(self._positions.by_partition)
+        self._owned_before = held
+        if not held:
+            return
+        if not membership.has_generation:
+            # Others may already own them.
+            if self._on_lost is not None:
+                await self._on_lost(held)
+            self._positions.assign([])
+            self._owned_before = []
+        elif not membership.is_cooperative:
+            await self._revoke(held)
+
+    async def _revoke(self, partitions: list[TopicPartition]) -> None:
+        if partitions and self._on_revoked is not None:
+            await self._on_revoked(partitions)
+        revoked = dict.fromkeys(partitions)
+        self._positions.assign([each for each in self._positions.by_partition if each not in revoked])
+
+    async def _run(self, join: _Join, topics: list[str]) -> None:
+        self._joined_topics = topics
+        with join.scope:
+            try:
+                join.assigned = await self._group.join(topics, self._owned_before, lambda: dict.fromkeys(topics, 0))
+            except KafkaError as error:
+                join.error = error
+            join.finished.set()
+            self._fetcher.arrived.notify()
+
+    async def _adopt(self, join: _Join) -> None:
+        """Takes over an assignment: what is lost is revoked first (cooperative), then the new partitions begin."""
+        membership = self.membership
+        if not join.is_adopted:
+            wanted = dict.fromkeys(join.assigned)
+            held = dict.fromkeys(self._positions.by_partition)
+            revoked = [partition for partition in held if partition not in wanted]
+            if revoked:
+                await self._commit()
+                await self._revoke(revoked)
+                membership.rejoin("partitions were given up and can be assigned to others")
+            join.added = [partition for partition in wanted if partition not in held]
+            if self._pattern is None:
+                for partition in join.added:
+                    self._client.add_topic(partition.topic)
+            self._positions.assign(join.assigned)
+            join.is_adopted = True
+            self._client.logger.info(
+                "assigned",
+                group=membership.identity.group_id,
+                generation=membership.generation,
+                partitions=len(join.assigned),
+            )
+        if self._on_assigned is not None and (join.added or not membership.is_cooperative):
+            await self._on_assigned(join.added)
+        self._fetcher.wake()
