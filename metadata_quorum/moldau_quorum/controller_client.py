@@ -52,6 +52,11 @@ DIRECT_APIS: Final = frozenset(
 """Requests whose response carries NOT_CONTROLLER at the top."""
 
 
+SLOW_APIS: Final = frozenset((ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER))
+"""Requests that may take long by right. Answers leave a connection in order, so these get connections of their own."""
+SLOW_ATTEMPT_TIMEOUT_MS: Final = 65_000
+
+
 class ControllerUnavailableError(TimeoutError):
     """No active controller answered in time. Whether the request was executed is unknown."""
 
@@ -157,8 +162,10 @@ class ControllerClient:
                 )
             answer: R | None = None
             target = self._target
-            with trio.move_on_after(min(remaining_ms, self._attempt_timeout_ms) / 1000) as scope:
-                answer = await self._attempt(message, response_class, principal)
+            is_slow = message.__api_key__ in SLOW_APIS
+            attempt_ms = min(remaining_ms, SLOW_ATTEMPT_TIMEOUT_MS if is_slow else self._attempt_timeout_ms)
+            with trio.move_on_after(attempt_ms / 1000) as scope:
+                answer = await (self._attempt_alone if is_slow else self._attempt)(message, response_class, principal)
             if answer is not None:
                 self.active_controller_id = target
                 return answer
@@ -206,13 +213,32 @@ class ControllerClient:
             self._drop_connection(connection)
             return None
 
+    async def _attempt_alone(self, message: Request, response_class: type[R], principal: bytes | None) -> R | None:
+        """Like ``_attempt``, on a connection of its own, which delays nobody's answer."""
+        host, port = self._voters[self._target]
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                connection = await self._open(host, port)
+            try:
+                return await self._forward(connection, message, response_class, principal, SLOW_ATTEMPT_TIMEOUT_MS)
+            finally:
+                connection.close()
+        except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
+            self._log.debug("controller-unreachable", controller=self._target, error=error)
+            return None
+
     async def _forward(
-        self, connection: RpcConnection, message: Request, response_class: type[R], principal: bytes | None
+        self,
+        connection: RpcConnection,
+        message: Request,
+        response_class: type[R],
+        principal: bytes | None,
+        timeout_ms: float = ATTEMPT_TIMEOUT_MS,
     ) -> R | None:
         version = APIS[message.__api_key__].versions.last
         frame = encode_request(message, version, 0, self._client_id)[4:]
         envelope = EnvelopeRequest(request_data=frame, request_principal=principal, client_host_address=b"")
-        answer = await connection.request(envelope, timeout_ms=ATTEMPT_TIMEOUT_MS)
+        answer = await connection.request(envelope, timeout_ms=timeout_ms)
         if not isinstance(answer, EnvelopeResponse):
             raise ConnectionError(f"{type(answer).__name__} instead of EnvelopeResponse")
         if answer.error_code != ErrorCode.NONE or answer.response_data is None:

@@ -3,6 +3,7 @@ KIP-919)."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -36,6 +37,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's name of the metadata log."""
 VOTER_CHANGE_TIMEOUT_MS: Final = 60_000
 TRANSFER_TIMEOUT_MS: Final = 10_000
+FORGET_TIMEOUT_MS: Final = 5_000
 BROKERS, CONTROLLERS = 1, 2
 
 
@@ -131,10 +133,17 @@ class QuorumAdmin:
         except MembershipChangeError as error:
             return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))
         except trio.TooSlowError:
+            await self._forget_learner(voter)
             return AddRaftVoterResponse(
                 error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="the node did not catch up in time"
             )
         return AddRaftVoterResponse(error_message=None)
+
+    async def _forget_learner(self, voter: VoterEndpoint) -> None:
+        """Takes a node out again that was still catching up."""
+        with trio.move_on_after(FORGET_TIMEOUT_MS / 1000), contextlib.suppress(NotLeaderError, MembershipChangeError):
+            if voter.voter_id not in self._log.voters:
+                await self._log.remove_voter(voter.voter_id, voter.directory_id)
 
     async def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
         """Takes the vote from a node. Raises ``NotActiveError``."""

@@ -502,6 +502,11 @@ def test_leadership_is_handed_to_a_named_voter() -> None:
     run_world(main, 61)
 
 
+async def expect_not_added(client, request: AddRaftVoterRequest) -> None:
+    response = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
+    assert response.error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST), response
+
+
 def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
     async def main(world) -> None:
         cluster = TestCluster(world)
@@ -513,6 +518,21 @@ def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
         joining = cluster.join(104)
         joining.start()
         await eventually(lambda: joining.running is not None)
+        absent = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=8_000,
+            voter_id=105,
+            voter_directory_id=UUID(int=5),
+            listeners=[RaftListener(name="CONTROLLER", host="nowhere", port=9093)],
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect_not_added, client, absent)
+            await trio.sleep(2)
+            asked = trio.current_time()
+            await create(client, topic("meanwhile", factor=1))
+            assert trio.current_time() - asked < 0.5, "a slow request delays no other"
+        replicas = (await cluster.wait_active()).running.log.status().replicas
+        assert [replica.voter.voter_id for replica in replicas] == [101, 102, 103], "nobody waits for node 105"
         request = AddRaftVoterRequest(
             cluster_id=None,
             timeout_ms=20_000,
