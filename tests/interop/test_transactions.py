@@ -1,6 +1,5 @@
-"""Goal: the transactions of unmodified clients hold here: what is committed is seen as a whole, what is aborted never,
-zombies are fenced, and offsets move with the records. Method: confluent-kafka, aiokafka and Moldau's own producer write
-transactions; each of their consumers reads both isolation levels.
+"""Goal: unmodified clients use transactions: what was committed is read, what was aborted is not, and offsets go along.
+Method: librdkafka's and aiokafka's transactional producers, consumers that read committed and uncommitted.
 """
 
 import asyncio
@@ -8,75 +7,22 @@ import time
 
 import pytest
 
-from moldau.blocking import Consumer as MoldauConsumer
-from moldau.blocking import Producer as MoldauProducer
+from interop_clients import WAIT_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-PARTITIONS = 3
-WAIT_S = 30.0
 
-
-def confluent_transactions(bootstrap, topic, transactional_id, transactions):
+def librdkafka_producer(bootstrap, transactional_id):
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
     producer.init_transactions(WAIT_S)
-    for values, commit in transactions:
-        producer.begin_transaction()
-        for number, value in enumerate(values):
-            producer.produce(topic, value, partition=number % PARTITIONS)
-        assert producer.flush(WAIT_S) == 0
-        if commit:
-            producer.commit_transaction(WAIT_S)
-        else:
-            producer.abort_transaction(WAIT_S)
+    return producer
 
 
-def aiokafka_transactions(bootstrap, topic, transactional_id, transactions):
-    from aiokafka import AIOKafkaProducer
-
-    async def run():
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=transactional_id)
-        await producer.start()
-        try:
-            for values, commit in transactions:
-                await producer.begin_transaction()
-                futures = [
-                    await producer.send(topic, value, partition=number % PARTITIONS)
-                    for number, value in enumerate(values)
-                ]
-                await asyncio.gather(*futures)
-                await (producer.commit_transaction() if commit else producer.abort_transaction())
-        finally:
-            await producer.stop()
-
-    asyncio.run(run())
-
-
-def moldau_transactions(bootstrap, topic, transactional_id, transactions):
-    with MoldauProducer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id}) as producer:
-        producer.init_transactions()
-        for values, commit in transactions:
-            producer.begin_transaction()
-            for number, value in enumerate(values):
-                producer.send(topic, value, partition=number % PARTITIONS)
-            producer.flush()
-            if commit:
-                producer.commit_transaction()
-            else:
-                producer.abort_transaction()
-
-
-WRITERS = {
-    "confluent": confluent_transactions,
-    "aiokafka": aiokafka_transactions,
-    "moldau": moldau_transactions,
-}
-
-
-def confluent_read(bootstrap, topic, isolation, count):
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
+def read_all(bootstrap, topic, isolation, count, settle_s=1.0):
+    """Values of all partitions: at least ``count``, and whatever else comes in the ``settle_s`` after."""
+    from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
         {
@@ -84,151 +30,104 @@ def confluent_read(bootstrap, topic, isolation, count):
             "group.id": "unused",
             "isolation.level": isolation,
             "enable.auto.commit": False,
-            "enable.partition.eof": True,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found, ended, deadline = [], set(), time.monotonic() + WAIT_S
-    while (len(ended) < PARTITIONS or len(found) < count) and time.monotonic() < deadline:
-        message = consumer.poll(0.2)
-        if message is None:
-            continue
-        if message.error() is None:
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
+    found = []
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None
             found.append(message.value())
-        else:
-            assert message.error().code() == KafkaError._PARTITION_EOF
-            ended.add(message.partition())
+            if len(found) == count:
+                deadline = time.monotonic() + settle_s
     consumer.close()
     return sorted(found)
 
 
-def aiokafka_read(bootstrap, topic, isolation, count):
-    from aiokafka import AIOKafkaConsumer, TopicPartition
-
-    async def run():
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, isolation_level=isolation, auto_offset_reset="earliest", group_id=None
-        )
-        await consumer.start()
-        found, idle, deadline = [], 0, time.monotonic() + WAIT_S
-        try:
-            consumer.assign([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
-            while (len(found) < count or idle < 2) and time.monotonic() < deadline:
-                polled = await consumer.getmany(timeout_ms=300)
-                found += [message.value for messages in polled.values() for message in messages]
-                idle = 0 if polled else idle + 1
-        finally:
-            await consumer.stop()
-        return sorted(found)
-
-    return asyncio.run(run())
+def test_committed_records_are_read_and_aborted_ones_only_by_those_who_ask(bootstrap, topic):
+    producer = librdkafka_producer(bootstrap, f"tx-{topic}")
+    for outcome in ("commit", "abort", "commit"):
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(topic, key=b"%d" % number, value=f"{outcome}-{number}".encode())
+        if outcome == "commit":
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.flush(WAIT_S)
+            producer.abort_transaction(WAIT_S)
+    committed = sorted([b"commit-%d" % number for number in range(10)] * 2)
+    assert read_all(bootstrap, topic, "read_committed", 20) == committed
+    everything = sorted(committed + [b"abort-%d" % number for number in range(10)])
+    assert read_all(bootstrap, topic, "read_uncommitted", 30) == everything
 
 
-def moldau_read(bootstrap, topic, isolation, count):
-    with MoldauConsumer(
-        {"bootstrap.servers": bootstrap, "isolation.level": isolation, "auto.offset.reset": "earliest"}
-    ) as consumer:
-        consumer.assign([(topic, partition) for partition in range(PARTITIONS)])
-        found, idle, deadline = [], 0, time.monotonic() + WAIT_S
-        while (len(found) < count or idle < 2) and time.monotonic() < deadline:
-            polled = consumer.poll(300)
-            found += [bytes(record.value) for batch in polled for record in batch.records]
-            idle = 0 if polled else idle + 1
-        return sorted(found)
+def test_a_second_producer_of_the_same_name_fences_the_first(bootstrap, topic):
+    from confluent_kafka import KafkaException
 
-
-READERS = {"confluent": confluent_read, "aiokafka": aiokafka_read, "moldau": moldau_read}
-
-
-@pytest.mark.parametrize("writer", list(WRITERS))
-def test_committed_is_seen_and_aborted_is_not(writer, bootstrap, topic):
-    transactions = [([b"%d-%d" % (number, k) for k in range(7)], number % 3 != 1) for number in range(6)]
-    WRITERS[writer](bootstrap, topic, f"id-of-{topic}", transactions)
-    committed = sorted(value for values, commit in transactions if commit for value in values)
-    everything = sorted(value for values, _ in transactions for value in values)
-    for name, read in READERS.items():
-        assert read(bootstrap, topic, "read_committed", len(committed)) == committed, name
-        assert read(bootstrap, topic, "read_uncommitted", len(everything)) == everything, name
-
-
-def test_an_open_transaction_holds_readers_of_committed_data_back(bootstrap, topic):
-    from confluent_kafka import Producer
-
-    holder = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"holder-{topic}"})
-    holder.init_transactions(WAIT_S)
-    holder.begin_transaction()
-    holder.produce(topic, b"held", partition=0)
-    assert holder.flush(WAIT_S) == 0
-    plain = Producer({"bootstrap.servers": bootstrap})
-    plain.produce(topic, b"behind", partition=0)
-    assert plain.flush(WAIT_S) == 0
-    assert confluent_read(bootstrap, topic, "read_uncommitted", 2) == [b"behind", b"held"]
-    assert confluent_read(bootstrap, topic, "read_committed", 0) == []
-    holder.commit_transaction(WAIT_S)
-    assert confluent_read(bootstrap, topic, "read_committed", 2) == [b"behind", b"held"]
-
-
-def test_a_zombie_is_fenced_and_what_it_left_open_is_aborted(bootstrap, topic):
-    from confluent_kafka import KafkaException, Producer
-
-    config = {"bootstrap.servers": bootstrap, "transactional.id": f"fenced-{topic}"}
-    zombie = Producer(config)
-    zombie.init_transactions(WAIT_S)
-    zombie.begin_transaction()
-    zombie.produce(topic, b"zombie", partition=1)
-    assert zombie.flush(WAIT_S) == 0
-    successor = Producer(config)
-    successor.init_transactions(WAIT_S)
-    successor.begin_transaction()
-    successor.produce(topic, b"successor", partition=1)
-    successor.commit_transaction(WAIT_S)
+    first = librdkafka_producer(bootstrap, f"fenced-{topic}")
+    first.begin_transaction()
+    first.produce(topic, value=b"first")
+    first.flush(WAIT_S)
+    second = librdkafka_producer(bootstrap, f"fenced-{topic}")
     with pytest.raises(KafkaException) as caught:
-        zombie.commit_transaction(WAIT_S)
-    assert caught.value.args[0].fatal()
-    assert confluent_read(bootstrap, topic, "read_committed", 1) == [b"successor"]
+        first.commit_transaction(WAIT_S)
+    assert caught.value.args[0].fatal() or "FENCED" in caught.value.args[0].name()
+    second.begin_transaction()
+    second.produce(topic, value=b"second")
+    second.commit_transaction(WAIT_S)
+    assert read_all(bootstrap, topic, "read_committed", 1) == [b"second"]
 
 
-def test_offsets_move_with_the_records_or_not_at_all(bootstrap, topic):
-    """The read-process-write loop of librdkafka: half of its transactions are aborted and done again."""
-    from confluent_kafka import Consumer, Producer, TopicPartition
+def test_offsets_are_committed_with_the_transaction(bootstrap, topic):
+    from confluent_kafka import Consumer, TopicPartition
 
-    group, source = f"group-{topic}", f"{topic}-source"
-    plain = Producer({"bootstrap.servers": bootstrap})
-    for number in range(20):
-        plain.produce(source, b"%d" % number, partition=0)
-    assert plain.flush(WAIT_S) == 0
-
+    group = f"pipe-{topic}"
+    producer = librdkafka_producer(bootstrap, f"pipe-{topic}")
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
-            "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
         }
     )
-    consumer.subscribe([source])
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"pipe-{topic}"})
-    producer.init_transactions(WAIT_S)
-    done, turn, deadline = 0, 0, time.monotonic() + WAIT_S
-    while done < 20 and time.monotonic() < deadline:
-        messages = [message for message in consumer.consume(5, 1.0) if message.error() is None]
-        if not messages:
-            continue
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + WAIT_S
+    while not consumer.assignment() and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    for outcome, offset in (("abort", 5), ("commit", 7)):
         producer.begin_transaction()
-        for message in messages:
-            producer.produce(topic, b"done-" + message.value(), partition=message.offset() % PARTITIONS)
-        position = [TopicPartition(source, 0, messages[-1].offset() + 1)]
-        producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), WAIT_S)
-        turn += 1
-        if turn % 2:
-            producer.abort_transaction(WAIT_S)
-            consumer.seek(TopicPartition(source, 0, messages[0].offset()))
-        else:
+        producer.produce(topic, value=outcome.encode(), partition=1)
+        places = [TopicPartition(topic, 0, offset)]
+        producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), WAIT_S)
+        if outcome == "commit":
             producer.commit_transaction(WAIT_S)
-            done += len(messages)
-            (committed,) = consumer.committed([TopicPartition(source, 0)], WAIT_S)
-            assert committed.offset == messages[-1].offset() + 1
+        else:
+            producer.abort_transaction(WAIT_S)
+    assert consumer.committed([TopicPartition(topic, 0)], WAIT_S)[0].offset == 7
     consumer.close()
-    assert done == 20
-    assert moldau_read(bootstrap, topic, "read_committed", 20) == sorted(b"done-%d" % number for number in range(20))
+
+
+def test_aiokafka_commits_and_aborts(bootstrap, topic):
+    from aiokafka import AIOKafkaProducer
+
+    async def fail_in_transaction(producer):
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"dropped")
+            raise ZeroDivisionError
+
+    async def run():
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"aio-{topic}")
+        await producer.start()
+        try:
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"kept")
+            with pytest.raises(ZeroDivisionError):
+                await fail_in_transaction(producer)
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 2 * WAIT_S))
+    assert read_all(bootstrap, topic, "read_committed", 1) == [b"kept"]
