@@ -61,7 +61,9 @@ def read_header(file: File, position: int) -> BatchHeader | None:
     return parse(data) if len(data) == BATCH_HEADER_BYTES else None
 
 
-def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_headers(
+    file: File, position: int, end: int, chunk_bytes: int = _SCAN_CHUNK
+) -> Iterator[tuple[int, BatchHeader]]:
     """Walks the headers of the batches in ``[position, end)`` without reading more of the records than lies between.
 
     Stops before the first header that is not plausible or whose batch does not end within ``end``. Small batches are
@@ -73,8 +75,8 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         relative = position - chunk_start
         if relative + BATCH_HEADER_BYTES > len(chunk):
             # A jump past the chunk means large batches: then a header is all that is read.
-            jumped = relative > len(chunk) + _SCAN_CHUNK // 4
-            chunk = file.read(position, min(BATCH_HEADER_BYTES if jumped else _SCAN_CHUNK, end - position))
+            jumped = relative > len(chunk) + chunk_bytes // 4
+            chunk = file.read(position, min(BATCH_HEADER_BYTES if jumped else chunk_bytes, end - position))
             chunk_start, relative = position, 0
             if len(chunk) < BATCH_HEADER_BYTES:
                 return

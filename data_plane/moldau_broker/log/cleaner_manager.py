@@ -222,6 +222,13 @@ class CleanerManager:
         Written with the next checkpoints: a crash before costs a cleaning, no data.
         """
         statistics = cleaning.statistics
+        if statistics.map_full and cleaning.end_offset <= cleaning.plan.first_dirty_offset:
+            reason = (
+                f"the batch at offset {cleaning.end_offset} has more keys than the offset map holds "
+                f"({statistics.map_entries}): raise log.cleaner.dedupe.buffer.size"
+            )
+            self.uncleanable[cleaning.log.topic_partition] = reason
+            _logger.error("log-uncleanable", partition=cleaning.log.topic_partition, reason=reason)
         self.clean_offsets[cleaning.log.topic_partition] = cleaning.end_offset
         self._cleanings += 1
         self._map_full += statistics.map_full

@@ -119,10 +119,15 @@ class _SortedFile:
 
     def floor(self, key: int) -> int:
         """Index of the last entry whose key is not above ``key``, -1 if there is none."""
+        return self.floor_entry(key)[0]
+
+    def floor_entry(self, key: int) -> tuple[int, tuple[int, ...]]:
+        """The same with the entry's fields (none if there is no such entry): one read of a page at most."""
         if self._pending and self._layout.unpack_from(self._pending)[0] <= key:
-            return self._spilled + self._floor_in(self._pending, len(self._pending) // self._size, key)
+            found = self._floor_in(self._pending, len(self._pending) // self._size, key)
+            return self._spilled + found, self._layout.unpack_from(self._pending, found * self._size)
         if not self._spilled:
-            return -1
+            return -1, ()
         low, high = -1, (self._spilled - 1) // _PAGE_ENTRIES + 1  # page keys: low is at or below, high above
         while high - low > 1:
             middle = (low + high) // 2
@@ -131,11 +136,14 @@ class _SortedFile:
             else:
                 high = middle
         if low < 0:
-            return -1
+            return -1, ()
         first = low * _PAGE_ENTRIES
         entries = min(_PAGE_ENTRIES, self._spilled - first)
         page = self._open().read(first * self._size, entries * self._size)
-        return first + self._floor_in(page, len(page) // self._size, key)
+        if len(page) < self._size:
+            raise CorruptLogFileError(self._path, first * self._size, "the file is shorter than it was")
+        found = self._floor_in(page, len(page) // self._size, key)
+        return first + found, self._layout.unpack_from(page, found * self._size)
 
     def _floor_in(self, data: bytes | bytearray, count: int, key: int) -> int:
         unpack, size = self._layout.unpack_from, self._size
@@ -235,8 +243,11 @@ class OffsetIndex:
 
     def lookup(self, offset: int) -> OffsetPosition:
         """Last entry at or below ``offset``; the segment's start if there is none."""
-        index = self._entries.floor(offset - self._base) if offset >= self._base else -1
-        return self.entry(index) if index >= 0 else OffsetPosition(self._base, 0)
+        if offset > self._base:
+            index, fields = self._entries.floor_entry(offset - self._base)
+            if index >= 0:
+                return OffsetPosition(self._base + fields[0], fields[1])
+        return OffsetPosition(self._base, 0)
 
     def first_at_or_after_position(self, position: int) -> OffsetPosition | None:
         """First entry whose batch begins at or after ``position``."""
@@ -341,8 +352,8 @@ class TimeIndex:
 
     def lookup(self, timestamp_ms: int) -> TimestampEntry:
         """Last entry whose timestamp is not above the given; the segment's start with timestamp -1 if there is none."""
-        index = self._entries.floor(timestamp_ms)
-        return self.entry(index) if index >= 0 else TimestampEntry(-1, self._base)
+        index, fields = self._entries.floor_entry(timestamp_ms)
+        return TimestampEntry(fields[0], self._base + fields[1]) if index >= 0 else TimestampEntry(-1, self._base)
 
     def check(self) -> None:
         """Raises ``CorruptLogFileError`` if the last entry cannot be right."""

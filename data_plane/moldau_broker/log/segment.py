@@ -42,6 +42,9 @@ _TAIL_BATCHES = 1024
 """Newest batches of the active segment that are found without the index; twice that at most are held."""
 
 _POSITION_MAX = (1 << 31) - 1
+_LOOKUP_BYTES = 4096
+"""Bytes read at a time to walk from an index entry to a batch: an interval of the index, mostly."""
+
 _PREALLOCATION_STEP = 16 * 1024 * 1024
 _PREALLOCATION_START = 4 * 1024 * 1024
 """A segment that reached this size is written to a lot: space is reserved ahead, which makes large appends cheaper."""
@@ -192,28 +195,59 @@ class LogSegment:
     # Finding batches -------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the first batch whose last offset is at or above ``offset``; None if there is none."""
+        """Position and header of the first batch whose last offset is at or above ``offset``; None if there is none.
+
+        Raises ``CorruptLogFileError`` if a batch on the way has no header: then nobody knows what is behind it.
+        """
         position = self._position_in_tail(offset)
         if position is not None:
-            header = read_header(self.file, position)
-            assert header is not None, f"{self.file.path}: no batch at {position}"
+            header = self.header_at(position)
             assert header.last_offset >= offset, f"{self.file.path}: batch at {position} ends below {offset}"
             return position, header
-        start = self._checked_lookup(offset)
-        for position, header in scan_headers(self.file, start, self.size):
+        if self._tail_last_offsets and offset > self._tail_last_offsets[-1]:
+            return None
+        start = self._lookup(offset)
+        if start is not None:
+            end = start
+            for position, header in scan_headers(self.file, start, self.size, _LOOKUP_BYTES):
+                if end == start and start > 0 and not self.base_offset < header.base_offset <= offset:
+                    break
+                if header.last_offset >= offset:
+                    return position, header
+                end = position + header.size_bytes
+            if end == self.size:
+                return None
+        self.rebuild_indexes()
+        end = self.offset_index.lookup(offset).position
+        for position, header in scan_headers(self.file, end, self.size):
             if header.last_offset >= offset:
                 return position, header
+            end = position + header.size_bytes
+        if end != self.size:
+            raise CorruptLogFileError(self.file.path, end, "no batch header")
         return None
 
-    def position_of(self, offset: int) -> int:
-        """Position of the first batch whose last offset is at or above ``offset``; the size if there is none."""
+    def _lookup(self, offset: int) -> int | None:
+        """Where the index says that a walk to ``offset`` begins; None if the index is damaged. Not checked yet."""
+        try:
+            position = self.offset_index.lookup(offset).position
+        except CorruptLogFileError:
+            return None  # The index is a hint: whatever is wrong with it, the log itself has the answer.
+        return position if 0 <= position < max(1, self.size) else None
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader | None]:
+        """Position of the first batch whose last offset is at or above ``offset``, the size if there is none.
+
+        The header is given where it was read on the way.
+        """
         position = self._position_in_tail(offset)
         if position is not None:
-            return position
-        if self._tail_last_offsets and offset > self._tail_last_offsets[-1]:
-            return self.size
-        found = self.find(offset)
-        return self.size if found is None else found[0]
+            return position, None
+        return self.find(offset) or (self.size, None)
+
+    def position_of(self, offset: int) -> int:
+        """The position that ``locate`` finds."""
+        return self.locate(offset)[0]
 
     def header_at(self, position: int) -> BatchHeader:
         """Header of the batch that begins at ``position``, which ``position_of`` returned."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from moldau.protocol.errors import ErrorCode
 from moldau.records import ControlRecordType, control_record_type, decode_records
 from moldau.records import parse_end_txn_marker as parse_marker
 from moldau_broker.log.batches import CONTROL_BIT, scan_headers
 from moldau_broker.log.checkpoint import read_file, sync_file, write_atomically
-from moldau_broker.log.errors import CorruptLogFileError, LogStorageError, OffsetOutOfRangeError
+from moldau_broker.log.errors import CorruptLogFileError, LogError, LogStorageError, OffsetOutOfRangeError
 from moldau_broker.log.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, parse_segment_file, segment_file
 from moldau_broker.log.producer_state import EndMarker, ProducerStateManager, decode_snapshot
 from moldau_broker.log.segment import LogSegment
@@ -160,19 +161,27 @@ class SegmentedLog:
         (exclusive).
 
         Only one segment is read. ``min_one_batch`` returns the first batch whole however large it is (KIP-74). No bytes
-        are read besides at most a header and a piece of index. Raises ``OffsetOutOfRangeError``, ``OSError``.
+        are read besides at most a header and a piece of index. Raises ``OffsetOutOfRangeError``, ``LogError``
+        CORRUPT_MESSAGE where the log is so damaged that the batch cannot be found, ``OSError``.
         """
         end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, end_offset)
         if offset >= upper_bound_offset or offset == end_offset:
-            return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
+            return _nothing(offset)
+        try:
+            return self._read(offset, max_bytes, upper_bound_offset, min_one_batch)
+        except CorruptLogFileError as error:
+            raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+    def _read(self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool) -> ReadResult:
+        end_offset = self.log_end_offset
         index = max(0, bisect_right(self._bases, offset) - 1)
         segments = self._segments
         while index < len(segments):
             segment = segments[index]
             index += 1
-            start = segment.position_of(offset)
+            start, header = segment.locate(offset)
             if start >= segment.size:
                 continue  # the rest of the segment was compacted away
             next_base = self._bases[index] if index < len(segments) else end_offset
@@ -181,7 +190,7 @@ class SegmentedLog:
             if count <= 0:
                 break
             if count > max_bytes:
-                count, incomplete = self._limit(segment, start, count, max_bytes, min_one_batch)
+                count, incomplete = _limit(header or segment.header_at(start), count, max_bytes, min_one_batch)
                 if incomplete:
                     return ReadResult(
                         fetch_offset=offset,
@@ -198,15 +207,7 @@ class SegmentedLog:
                 segment_base_offset=segment.base_offset,
                 segment_position=start,
             )
-        return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
-
-    def _limit(
-        self, segment: LogSegment, start: int, count: int, max_bytes: int, min_one_batch: bool
-    ) -> tuple[int, bool]:
-        header = segment.header_at(start)
-        if header.size_bytes <= max_bytes:
-            return max_bytes, False
-        return (min(header.size_bytes, count), False) if min_one_batch else (0, True)
+        return _nothing(offset)
 
     # Rolling ---------------------------------------------------------------------------------------------------------
 
@@ -481,6 +482,17 @@ class SegmentedLog:
             segment.close_indexes()
         self._segments = []
         self._bases = []
+
+
+def _nothing(offset: int) -> ReadResult:
+    return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
+
+
+def _limit(first: BatchHeader, count: int, max_bytes: int, min_one_batch: bool) -> tuple[int, bool]:
+    """How much of ``count`` bytes may go, and whether even the first batch is too large."""
+    if first.size_bytes <= max_bytes:
+        return max_bytes, False
+    return (min(first.size_bytes, count), False) if min_one_batch else (0, True)
 
 
 def marker_of(header: BatchHeader, segment: LogSegment, position: int) -> EndMarker | None:

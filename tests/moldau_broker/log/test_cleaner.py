@@ -1,4 +1,7 @@
-"""Goal: rows C1 to C8 of compaction. Method: logs over a virtual disk, cleaned step by step; the model tests do the same at random."""
+"""Goal: rows C1 to C8 of compaction.
+
+Method: logs over a virtual disk, cleaned step by step; the model tests do the same at random.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import random
 import uuid
 
 import pytest
-from log_model import PARTITION, VirtualMachine, all_rows, make_batch
 from xxhash import xxh3_128_digest
 
+from log_model import PARTITION, VirtualMachine, all_rows, make_batch
 from moldau.protocol.errors import ErrorCode
 from moldau.records import Compression, iterate_batches
 from moldau_broker.log.cleaner import LogCleaning, plan_cleaning
@@ -257,7 +260,7 @@ def test_the_map_has_24_bytes_an_entry() -> None:
     offset_map.clear()
     assert (offset_map.size, offset_map.get(b"key-5")) == (0, -1)
     # 8 GB cover the keys of about 366 GB of 1 KB records: entries times the size of a record.
-    assert 8 * 2**30 // ENTRY_BYTES * 1024 / 1e9 == pytest.approx(366, rel=0.01)
+    assert pytest.approx(366, rel=0.01) == 8 * 2**30 // ENTRY_BYTES * 1024 / 1e9
     with pytest.raises(ValueError, match="holds no keys"):
         OffsetMap(24)
 
@@ -284,6 +287,19 @@ def test_a_full_map_leaves_the_rest_dirty() -> None:
     assert lab.values() == {b"key%d" % key: b"r1" for key in range(100)}
     assert len(all_rows(lab.log)) == 100
     assert plan_cleaning(lab.log, lab.manager.cleaner.clean_offsets[PARTITION], 1 << 60, lab.now).dirty_bytes == 0
+
+
+def test_a_map_smaller_than_one_batch_is_reported() -> None:
+    settings = LogManagerSettings(
+        cleaner_dedupe_buffer_size=24 * 5, cleaner_backoff_ms=0, flush_offset_checkpoint_interval_ms=1
+    )
+    lab = Lab(settings=settings)
+    data = make_batch([(NOW, b"key%d" % number, b"v") for number in range(9)])
+    lab.log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=NOW)
+    lab.fill()
+    lab.clean()
+    assert "log.cleaner.dedupe.buffer.size" in lab.manager.cleaner.uncleanable[PARTITION]
+    assert len(all_rows(lab.log)) == 9
 
 
 def test_extra_space_is_one_group_of_segments() -> None:
@@ -408,10 +424,7 @@ def test_a_failed_write_takes_the_directory_offline() -> None:
     lab.machine.platters.profile.write_error_probability = 1.0
     lab.now += 1
     with pytest.raises(OSError, match="Input/output error"):
-        for _ in range(100):
-            lab.now += 1
-            for work in lab.manager.cleaner_works(lab.now):
-                run_work(work)
+        lab.clean()
     assert lab.manager.offline_directories == ["/data"]
 
 

@@ -1,9 +1,11 @@
-"""Goal: a crash after any single write leaves a log that is whole. Method: for each operation, the power fails after its first, second,
-third ... write, until it gets through; what the restart finds is compared with the model (see ``log_model``)."""
+"""Goal: a crash after any single write leaves a log that is whole. Method: for each operation, the power fails after
+its first, second, third ... write, until it gets through; what the restart finds is compared with the model (see
+``log_model``)."""
 
 from __future__ import annotations
 
 import pytest
+
 from log_model import checkpoint, close, crash_after_each_write, restart_at, retention, roll, swap, truncate
 
 OPERATIONS = [

@@ -1,18 +1,20 @@
-"""Goal: damage at a random place of any file serves nothing wrong and loses nothing else. Method: a log is closed, one bit of one of
-its files is flipped, or the file is cut or grows garbage; it is opened again and compared with what was written."""
+"""Goal: damage at a random place of any file serves nothing wrong and loses nothing else. Method: a log is closed,
+one bit of one of its files is flipped, or the file is cut or grows garbage; it is opened again and compared with what
+was written."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from log_model import PARTITION, TOPIC_ID, Driver, VirtualMachine, all_rows, make_batch, read_rows
 
+from log_model import PARTITION, TOPIC_ID, Driver, VirtualMachine, all_rows, make_batch, read_rows
 from moldau.records import iterate_batches
 from moldau.runtime.environment import OpenMode
 from moldau_broker.log.checkpoint import read_file
 from moldau_broker.log.checksums import CHECKSUMS
 from moldau_broker.log.dump import BAD_BYTE, dump_file
+from moldau_broker.log.errors import LogError
 from moldau_broker.log.manager import LogManager
 from moldau_broker.log.values import TopicPartition
 
@@ -120,7 +122,10 @@ def test_a_missing_file_is_made_again() -> None:
 
 
 def test_damage_in_the_tail_after_a_crash() -> None:
-    """What the recovery point does not cover is verified: the log ends before the damage, everything before it is intact."""
+    """What the recovery point does not cover is verified.
+
+    The log ends before the damage, everything before it is intact.
+    """
     driver = write_log(5)
     files = {
         path: data
@@ -144,7 +149,7 @@ def test_damage_in_the_tail_after_a_crash() -> None:
         base = int(target.rpartition("/")[2][:20])
         intact = whole[-1][1].next_offset if whole else base
         assert driver.log.log_end_offset >= intact, f"{target} at byte {same}"
-        found = [row for row in all_rows(driver.log)]
+        found = all_rows(driver.log)
         # The leader assigns offset and epoch outside the checksum: a flip there shows in the batch after it.
         outside = hit is not None and (same - hit[0] < 8 or 12 <= same - hit[0] < 16)
         limit = intact if outside else driver.log.log_end_offset
@@ -154,7 +159,10 @@ def test_damage_in_the_tail_after_a_crash() -> None:
 
 
 def test_damage_below_the_recovery_point_is_never_taken_for_sound() -> None:
-    """A clean start does not read the log. Whoever reads the bytes checks them; what has a good checksum is what was written."""
+    """A clean start does not read the log.
+
+    Whoever reads the bytes checks them; what has a good checksum is what was written.
+    """
     driver = write_log(6)
     files = contents(driver)
     rows = dict(driver.history)
@@ -172,14 +180,14 @@ def test_damage_below_the_recovery_point_is_never_taken_for_sound() -> None:
         while offset < log.log_end_offset:
             try:
                 _, found, following = read_rows(log, offset)
-            except (AssertionError, ValueError):
+            except (AssertionError, ValueError, LogError):
                 refused += 1
                 break
             assert all(rows[row.offset] == row for row in found)
-            if following is None:
-                break
+            assert following is not None, "a damaged part was passed over in silence"
             offset = following
-    assert refused > 30
+    # The rest is damage in the last batch, which a start cuts, or below the log start offset.
+    assert refused >= 55
 
 
 def test_dump_points_at_the_first_bad_byte() -> None:
@@ -250,7 +258,7 @@ def test_overlapping_segments_are_not_both_served() -> None:
         for path, data in contents(driver).items()
         if not path.endswith((".kafka_cleanshutdown", "-checkpoint"))
     }
-    first = sorted(path for path in files if path.endswith(".log"))[0]
+    first = min(path for path in files if path.endswith(".log"))
     batch = bytearray(make_batch([(1, b"k", b"stale")] * 2))
     batch[:8] = (2).to_bytes(8, "big")
     stale = first.replace(f"{0:020d}", f"{2:020d}")

@@ -7,8 +7,8 @@ import struct
 import uuid
 
 import pytest
-from log_model import PARTITION, START_MS, TOPIC_ID, VirtualMachine, make_batch
 
+from log_model import PARTITION, START_MS, TOPIC_ID, VirtualMachine, make_batch
 from moldau.records import encode_end_txn_marker
 from moldau_broker.log.checkpoint import (
     EpochEntry,
@@ -51,7 +51,7 @@ def test_names() -> None:
     assert name == f"t-0.{'f' * 32}-delete"
     assert parse_directory(name) == (TopicPartition("t", 0), "delete")
     assert len(marked_directory(TopicPartition("t" * 249, 10), "f" * 32, "-delete")) <= 255
-    for stranger in ("lost+found", "nodash", "-0", "x-", "x-١"):
+    for stranger in ("lost+found", "nodash", "-0", "x-", "x-\u0661"):
         assert parse_directory(stranger) is None
 
 

@@ -1,7 +1,8 @@
-"""The log against a naive model: random histories with crashes, over a virtual disk and a real directory; and planted bugs.
+"""The log against a naive model: random histories with crashes, over a virtual disk and a real directory; and planted
+bugs.
 
-Every step is followed by all checks (content, lookups, epochs, transactions, indexes). Thousands of steps run here; ``make
-log-campaign`` runs as many as wanted (``python tests/moldau_broker/log/campaign.py``).
+Every step is followed by all checks (content, lookups, epochs, transactions, indexes). Thousands of steps run here;
+``python tests/log_model.py FIRST_SEED LAST_SEED`` runs as many as wanted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from log_model import Driver, RealMachine, VirtualMachine, crash_after_each_write, run_seed, swap
 
+from log_model import Driver, RealMachine, VirtualMachine, crash_after_each_write, run_seed, swap
 from moldau_broker.log.cleaner import CleaningPlan, LogCleaning, plan_cleaning
 from moldau_broker.log.index import OffsetIndex, TimeIndex
 from moldau_broker.log.offset_map import OffsetMap
@@ -74,11 +75,14 @@ def test_random_histories_in_a_real_directory(seed: int, compact: bool, tmp_path
 
 @pytest.mark.parametrize(("seed", "compact"), [(57, False), (225, False), (156, False), (13, False), (26, True)])
 def test_kept_regressions(seed: int, compact: bool) -> None:
-    """Histories that once failed: index of a segment closed at the recovery point, order of renames of a deletion, ..."""
+    """Histories that once failed.
+
+    Index of a segment closed at the recovery point, order of renames of a deletion, ...
+    """
     run_seed(VirtualMachine(seed), seed=seed, steps=80, compact=compact)
 
 
-# Planted bugs ----------------------------------------------------------------------------------------------------------
+# Planted bugs
 
 
 def index_off_by_one(patch) -> None:
@@ -263,8 +267,12 @@ def test_planted_bug_of_the_swap_is_found(monkeypatch) -> None:
     crash_after_each_write(swap, compact=True, power_lost=False)
     swap_without_rename_order(monkeypatch)
     with pytest.raises(AssertionError):
-        for power_lost in (False, True):
-            crash_after_each_write(swap, compact=True, power_lost=power_lost)
+        _crash_the_swap()
+
+
+def _crash_the_swap() -> None:
+    for power_lost in (False, True):
+        crash_after_each_write(swap, compact=True, power_lost=power_lost)
 
 
 @pytest.mark.parametrize(("bug", "compact"), BUGS, ids=[bug.__name__ for bug, _ in BUGS])

@@ -1,4 +1,7 @@
-"""Goal: the life of logs over several directories: start, work, failure, move, stop. Method: a virtual disk with injected errors."""
+"""Goal: the life of logs over several directories: start, work, failure, move, stop.
+
+Method: a virtual disk with injected errors.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import random
 import uuid
 
 import pytest
-from log_model import START_MS, VirtualMachine, all_rows, make_batch
 
+from log_model import START_MS, VirtualMachine, all_rows, make_batch
 from moldau.protocol.errors import ErrorCode
 from moldau.records import encode_batch, iterate_batches
 from moldau_broker.log.checkpoint import decode_offsets, read_file
@@ -134,7 +137,10 @@ def test_a_failing_directory_goes_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_errors_at_any_time_harm_one_directory(kind: str) -> None:
-    """EIO at random: whatever fails, the other directory serves what it has, and a restart finds what was acknowledged."""
+    """EIO at random.
+
+    Whatever fails, the other directory serves what it has, and a restart finds what was acknowledged.
+    """
     for seed in range(12):
         machine = VirtualMachine(seed)
         manager = open_manager(machine)

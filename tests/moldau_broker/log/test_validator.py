@@ -1,14 +1,17 @@
-"""Goal: a leader takes in what Kafka's LogValidator takes in, and nothing else. Method: one batch per rule, errors first."""
+"""Goal: a leader takes in what Kafka's LogValidator takes in, and nothing else.
+
+Method: one batch per rule, errors first.
+"""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
-from log_model import make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from log_model import make_batch
 from moldau.protocol.errors import ErrorCode
 from moldau.records import (
     BATCH_HEADER_BYTES,
