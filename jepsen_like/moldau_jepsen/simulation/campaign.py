@@ -69,7 +69,7 @@ class RunOptions:
     )
     transactions: bool | None = None
     """Whether a transactional client works beside the others; drawn if None."""
-    fault_seconds: float = 20.0
+    fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0
     reading_seconds: float = 60.0

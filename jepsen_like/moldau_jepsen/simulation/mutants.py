@@ -74,6 +74,25 @@ QUORUM_RUNS = replace(
 """Runs that strike controllers alone, whose elections follow each other closely."""
 
 
+REPLICATION_RUNS = replace(
+    RunOptions(),
+    shape=ClusterShape(settings={"replica.lag.time.max.ms": "600", "broker.session.timeout.ms": "5000"}),
+    struck=Struck.BROKERS,
+    kinds=(
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+        FaultKind.BRIDGE,
+        FaultKind.HALVES,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+        FaultKind.RESET,
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+    ),
+)
+"""Runs whose leaders lose followers, or the controllers, for longer than either waits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """One planted bug."""
@@ -487,6 +506,7 @@ MUTANTS: dict[str, Mutant] = {
             area="controller",
             text="a replica out of sync leads rather than none",
             patches=_unclean_election,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="controller-elects-any-replica",
@@ -499,6 +519,7 @@ MUTANTS: dict[str, Mutant] = {
             area="controller",
             text="ISR changes are not fenced by epochs",
             patches=_stale_isr_change,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="watermark-without-isr",
@@ -517,18 +538,21 @@ MUTANTS: dict[str, Mutant] = {
             area="replication",
             text="the high watermark moves before the ISR shrink is committed",
             patches=_watermark_before_shrink,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="isr-counted-before-committed",
             area="replication",
             text="a proposed ISR counts at once",
             patches=_isr_join_unasked,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="isr-refusal-taken-for-success",
             area="replication",
             text="a refused ISR change counts",
             patches=_isr_shrink_lost,
+            options=REPLICATION_RUNS,
         ),
         Mutant(name="isr-join-too-early", area="replication", text="a lagging replica joins", patches=_joins_too_early),
         Mutant(
@@ -548,12 +572,14 @@ MUTANTS: dict[str, Mutant] = {
             area="replication",
             text="an append of an old epoch is acknowledged in a new one",
             patches=_acknowledged_by_another_epoch,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="leader-epoch-unchecked",
             area="replication",
             text="requests of other leader epochs are served",
             patches=_leader_epoch_unchecked,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="divergence-unseen",
@@ -572,6 +598,7 @@ MUTANTS: dict[str, Mutant] = {
             area="replication",
             text="truncation to the high watermark instead of the epoch's end",
             patches=_truncates_to_watermark,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="truncates-one-too-little",
@@ -585,12 +612,14 @@ MUTANTS: dict[str, Mutant] = {
             area="log",
             text="followers do not keep producer state",
             patches=_dedup_lost_on_failover,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="sequence-gaps-accepted",
             area="log",
             text="a gap in sequence numbers passes",
             patches=_sequence_gaps_accepted,
+            options=REPLICATION_RUNS,
         ),
         Mutant(
             name="log-not-synced",
