@@ -110,7 +110,7 @@ class FetchService:
         """Answers at once, or returns the operation that waits (which then is the answer)."""
         replicas = self._replicas
         errors = self._note_follower(query, context.partitions, now_ms) if query.from_follower else {}
-        plan = self.plan(query, context.partitions, errors)
+        plan = self.plan(query, context.partitions, errors, incremental=context.incremental)
         if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
             return self.encode(query, context, plan), None
         if query.from_follower and self.early_watermarks and self._watermark_news(plan):
@@ -202,14 +202,25 @@ class FetchService:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def plan(
-        self, query: FetchQuery, wanted_partitions: Sequence[FetchPartition], errors: dict[int, ErrorCode]
+        self,
+        query: FetchQuery,
+        wanted_partitions: Sequence[FetchPartition],
+        errors: dict[int, ErrorCode],
+        *,
+        incremental: bool,
     ) -> FetchPlan:
-        """Finds the byte ranges of all partitions, within the limits of the request and of the broker (KIP-74)."""
+        """Finds the byte ranges of all partitions, within the limits of the request and of the broker (KIP-74).
+
+        ``incremental``: partitions of which a follower's session would say nothing are passed over at once.
+        """
         plan = FetchPlan()
         remaining = min(query.max_bytes, self._max_bytes)
+        skips = incremental and query.from_follower
         for index, wanted in enumerate(wanted_partitions):
             error = errors.get(index)
             if error is None:
+                if skips and self._nothing_new(query, wanted):
+                    continue
                 result = self._read(query, wanted, remaining, first=plan.size_bytes == 0)
             else:
                 result = FetchPartitionResult(partition=wanted.partition, error_code=error)
@@ -221,6 +232,20 @@ class FetchService:
             remaining = max(0, remaining - result.records_size)
             plan.results.append((wanted, result))
         return plan
+
+    def _nothing_new(self, query: FetchQuery, wanted: FetchPartition) -> bool:
+        """Whether a follower has everything and has been told everything of a partition."""
+        partition = self.lookup(query, wanted)
+        if partition is None or not partition.is_leader:
+            return False
+        replica, log = partition.replica, partition.log
+        return (
+            wanted.fetch_offset == log.log_end_offset
+            and wanted.sent_high_watermark == replica.high_watermark
+            and wanted.current_leader_epoch == replica.state.leader_epoch
+            and wanted.last_fetched_epoch == log.latest_epoch
+            and wanted.sent_log_start_offset == log.log_start_offset
+        )
 
     def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
         partition = self.lookup(query, wanted)
@@ -426,11 +451,11 @@ class FetchOperation(Operation):
             return False
         if query.min_bytes <= 1:
             return True
-        plan = self._service.plan(query, self._context.partitions, {})
+        plan = self._service.plan(query, self._context.partitions, {}, incremental=self._context.incremental)
         return plan.urgent or plan.size_bytes >= query.min_bytes
 
     async def wait(self) -> Sequence[ResponsePart]:
         """The answer, with what can be read when the wait is over."""
         await self.wait_finished()
-        plan = self._service.plan(self._query, self._context.partitions, {})
+        plan = self._service.plan(self._query, self._context.partitions, {}, incremental=self._context.incremental)
         return self._service.encode(self._query, self._context, plan)
