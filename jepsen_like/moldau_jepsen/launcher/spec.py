@@ -135,6 +135,9 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
         "min.insync.replicas": str(max(1, replicas - 1)),
         "offsets.topic.replication.factor": str(replicas),
         "offsets.topic.num.partitions": "8",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(max(1, replicas - 1)),
+        "transaction.state.log.num.partitions": "8",
     }
     if node.advertised_port and node.role == "broker":
         values["advertised.listeners"] = f"{node.listener_name}://{node.address}"

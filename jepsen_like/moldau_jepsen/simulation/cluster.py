@@ -100,6 +100,7 @@ class SimulatedCluster:
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.num.partitions": "4",
             "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str(max(1, replicas - 1)),
             "num.partitions": "2",
         }
         settings.update(self.shape.settings)
