@@ -45,9 +45,12 @@ if TYPE_CHECKING:
         LogDirDescription,
         NewTopic,
         PartitionReassignment,
+        ProducerDescription,
         QuorumDescription,
         TopicDescription,
         TopicListing,
+        TransactionDescription,
+        TransactionListing,
     )
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
@@ -618,6 +621,38 @@ class Admin:
     def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
         return self._portal.call(self._admin.list_offsets, wanted)
+
+    def list_transactions(
+        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+    ) -> list[TransactionListing]:
+        """Returns the transactional ids of all coordinators. Raises ``KafkaError``."""
+        return self._portal.call(
+            self._admin.list_transactions, states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+        )
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Returns transactional ids with what their transactions include. Raises ``AdminError``."""
+        return self._portal.call(self._admin.describe_transactions, transactional_ids)
+
+    def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
+        """Returns the producers that the leader of a partition remembers. Raises ``KafkaError``."""
+        return self._portal.call(self._admin.describe_producers, partition)
+
+    def abort_transaction(
+        self, partition: tuple[str, int], *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    ) -> None:
+        """Ends a transaction that hangs in one partition. Raises ``KafkaError``."""
+        self._portal.call(
+            self._admin.abort_transaction,
+            partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+
+    def terminate_transaction(self, transactional_id: str) -> None:
+        """Fences the producer of a transactional id and aborts what it left open. Raises ``KafkaError``."""
+        self._portal.call(self._admin.terminate_transaction, transactional_id)
 
     def list_groups(self) -> list[GroupListing]:
         """Returns the groups of all coordinators."""

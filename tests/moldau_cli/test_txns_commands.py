@@ -1,0 +1,95 @@
+"""Goal: ``moldau txns`` shows transactions as they are and ends those that hang.
+
+Method: one real broker, a producer that leaves transactions open on purpose, and the commands as a shell runs them.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from moldau.blocking import Admin, Consumer, Producer
+from moldau_jepsen.testing import cluster
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    with cluster(brokers=1, controllers=1) as running:
+        yield running.bootstrap
+
+
+@pytest.fixture
+def moldau(bootstrap):
+    def run(*arguments, code=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "moldau_cli", *arguments, "--bootstrap-server", bootstrap],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        return done
+
+    def as_json(*arguments):
+        return json.loads(run(*arguments, "--json").stdout)
+
+    run.json = as_json
+    return run
+
+
+def committed_values(bootstrap, topic):
+    config = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    with Consumer(config) as consumer:
+        consumer.assign([(topic, 0)])
+        return [bytes(record.value) for _ in range(5) for batch in consumer.poll(200) for record in batch.records]
+
+
+def test_a_transaction_is_listed_described_and_terminated(bootstrap, moldau):
+    assert moldau.json("txns", "list")["transactions"] == []
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in moldau("txns", "describe", "nobody", code=1).stderr
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": "mover", "max.block.ms": 20_000}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("moves", b"open", partition=0)
+        producer.flush()
+        (row,) = moldau.json("txns", "list", "--state", "Ongoing")["transactions"]
+        assert (row["transactional_id"], row["state"], row["coordinator"]) == ("mover", "Ongoing", 1)
+        assert moldau.json("txns", "list", "--state", "Empty")["transactions"] == []
+        assert "no transaction state Nonsense" in moldau("txns", "list", "--state", "Nonsense", code=2).stderr
+        described = moldau.json("txns", "describe", "mover")
+        assert described["partitions"] == ["moves-0"]
+        assert described["start_ms"] > 0
+        (known,) = moldau.json("txns", "producers", "moves", "0")["producers"]
+        assert known["producer_id"] == described["producer_id"]
+        assert known["transaction_start_offset"] == 0
+        assert "terminated mover" in moldau("txns", "terminate", "mover").stdout
+        with pytest.raises(Exception, match="PRODUCER_FENCED"):
+            producer.commit_transaction()
+    assert committed_values(bootstrap, "moves") == []
+    assert moldau.json("txns", "describe", "mover")["partitions"] == []
+
+
+def test_a_transaction_that_hangs_in_one_partition_is_aborted_there(bootstrap, moldau):
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": "hanger"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("hangs", b"stuck", partition=0)
+        producer.flush()
+        with Producer({"bootstrap.servers": bootstrap}) as plain:
+            plain.send("hangs", b"behind", partition=0)
+        assert committed_values(bootstrap, "hangs") == []
+        refused = moldau("txns", "abort", "hangs", "0", "--start-offset", "1", code=1).stderr
+        assert "no open transaction in hangs-0 starts at offset 1" in refused
+        assert "--start-offset or --producer-id" in moldau("txns", "abort", "hangs", "0", code=2).stderr
+        assert moldau.json("txns", "abort", "hangs", "0", "--start-offset", "0")["start_offset"] == 0
+        assert committed_values(bootstrap, "hangs") == [b"behind"]
+        producer.abort_transaction()
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        listed = {one.transactional_id: one.state for one in admin.list_transactions()}
+        assert listed["hanger"] in ("PrepareAbort", "CompleteAbort")
+        assert admin.describe_transactions(["hanger"])["hanger"].timeout_ms == 60_000
+        assert [one.transaction_start_offset for one in admin.describe_producers(("hangs", 0))][:1] == [-1]
