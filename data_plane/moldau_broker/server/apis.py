@@ -16,6 +16,7 @@ from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsResponse,
@@ -149,6 +150,7 @@ BASE_APIS: tuple[ServedApi, ...] = (
     served(DescribeConfigsRequest, configs.handle_describe_configs),
     served(AlterConfigsRequest, forwarded.handle_alter_configs),
     served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, last=4),
+    served(AlterReplicaLogDirsRequest, logs.handle_alter_replica_log_dirs),
     served(CreatePartitionsRequest, forwarded.handle_create_partitions),
     served(ElectLeadersRequest, forwarded.handle_elect_leaders),
     served(IncrementalAlterConfigsRequest, forwarded.handle_incremental_alter_configs),

@@ -48,6 +48,7 @@ from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
 from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
 from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings, TopicSettings
+from moldau_broker.server.replica_moves import move_replicas
 from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCreation
 from moldau_broker.server.transactions import Peers, TransactionMarkers, TransactionVerifier
 from moldau_quorum.broker_session import (
@@ -393,6 +394,7 @@ class Broker:
         nursery.start_soon(self._tick_isr)
         nursery.start_soon(self._tick_logs)
         nursery.start_soon(self._clean_logs)
+        nursery.start_soon(move_replicas, self.context, self._offload, self._logger)
 
     async def _register(self, nursery: trio.Nursery, follower: MetadataFollower, logs: LogManager) -> None:
         """Registers, catches up, takes over the metadata, and waits to be unfenced."""

@@ -1,4 +1,4 @@
-"""DeleteRecords and DescribeLogDirs."""
+"""DeleteRecords, DescribeLogDirs and AlterReplicaLogDirs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from moldau.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -21,6 +27,7 @@ from moldau.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.values import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,3 +127,35 @@ def _by_topic(replicas: Sequence[ReplicaDirectoryInfo]) -> list[DescribeLogDirsT
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
+
+
+def handle_alter_replica_log_dirs(
+    context: BrokerContext, request: AlterReplicaLogDirsRequest, call: Call
+) -> AlterReplicaLogDirsResponse:
+    """Begins to move replicas between the log directories of this broker (KIP-113); the answer does not wait for it.
+
+    How far a move has come is seen in DescribeLogDirs: a future replica and its lag.
+    """
+    now_ms = context.environment.clock.wall_ms()
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                result = AlterReplicaLogDirPartitionResult(partition_index=index)
+                results.setdefault(topic.name, []).append(result)
+                if directory.path in context.logs.offline_directories:
+                    result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                    continue
+                try:
+                    context.logs.alter_replica_log_dir(TopicPartition(topic.name, index), directory.path, now_ms)
+                except LogStorageError as error:
+                    context.replicas.directory_failed(error)
+                    result.error_code = error.code
+                except KafkaError as error:
+                    result.error_code = error.code
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+            for name, partitions in results.items()
+        ]
+    )
