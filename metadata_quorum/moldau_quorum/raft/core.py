@@ -9,8 +9,9 @@ What follows from them piles up until ``take_ready`` hands it out as one ``Ready
 4. apply ``committed`` in order.
 
 A node promises nothing that is not durable: votes and acknowledgements are in ``messages_synced``; its own vote and its
-own entries count only after ``synced``. Only the leader's requests leave early, because they promise nothing (Raft
-thesis section 10.2.1). Entries are applied once they are committed and durable here.
+own entries count only after ``synced``. The leader's requests leave early, because they promise nothing (Raft thesis
+section 10.2.1), and so do answers to heartbeats, which speak only of what is durable already. Entries are applied once
+they are committed and durable here.
 
     FOLLOWER -> PRECANDIDATE -> CANDIDATE -> LEADER        elections with pre-vote (thesis section 9.6)
     any state, higher epoch -> FOLLOWER
@@ -103,6 +104,8 @@ class RaftCore:
         self._transferred = False
         self._number = 1  # of the next Ready
         self._hard_state_dirty = False
+        self._hard_state_number = 0  # the Ready that wrote the present hard state
+        self._synced_number = 0
         self._dirty_from: int | None = None  # first index to be written
         self._written: deque[tuple[int, int]] = deque()  # (Ready, last index it wrote that still stands)
         self._messages: list[Outgoing] = []
@@ -208,6 +211,7 @@ class RaftCore:
         assert epoch >= self.epoch, "epochs never fall"
         self.hard_state = HardState(epoch=epoch, voted_for=voted_for)
         self._hard_state_dirty = True
+        self._hard_state_number = self._number
 
     # --- roles
 
@@ -348,6 +352,7 @@ class RaftCore:
     def synced(self, number: int) -> None:
         """All that was written up to and including the ``Ready`` of that number is durable."""
         assert number < self._number, "only what was handed out can be durable"
+        self._synced_number = max(self._synced_number, number)
         while self._written and self._written[0][0] <= number:
             self.durable_index = max(self.durable_index, self._written.popleft()[1])
         if self._own_vote_number is not None and self._own_vote_number <= number:
@@ -478,11 +483,15 @@ class RaftCore:
                 break
         match_index = max(prev_index + len(request.entries), self.commit_index)
         self.commit_to(max(self.commit_index, min(request.commit_index, match_index)))
-        self.send(
-            sender,
-            AppendResponse(
-                epoch=self.epoch, accepted=True, match_index=match_index, read_sequence=request.read_sequence
-            ),
+        if not request.entries and self._hard_state_number <= self._synced_number:
+            # A heartbeat is answered at once with what is durable: a slow disk shall not look like a dead node.
+            self.send_early(sender, self._acceptance(request, min(match_index, self.durable_index)))
+        else:
+            self.send(sender, self._acceptance(request, match_index))
+
+    def _acceptance(self, request: AppendRequest, match_index: int) -> AppendResponse:
+        return AppendResponse(
+            epoch=self.epoch, accepted=True, match_index=match_index, read_sequence=request.read_sequence
         )
 
     def _refuse_append(self, sender: int, request: AppendRequest) -> None:
