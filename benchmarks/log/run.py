@@ -170,6 +170,7 @@ def measure_growth(root: str, rows: list[dict[str, object]], sizes: tuple[int, .
     for size in sizes:
         while log.size_bytes < size:
             log.append_as_leader(large if size - log.size_bytes > 2 * MIB else batch, leader_epoch=1, now_ms=1)
+        log.flush()  # else the kernel's writing back of what came before is charged to what is measured
         appended = min(processor(lambda: append_some(log, batch)) for _ in range(5)) / 500 * 1e6
         end = log.log_end_offset
         tail = min(read_cost(log, [end - 1 - rnd.randrange(50) for _ in range(2000)], buffer) for _ in range(3))
@@ -400,8 +401,8 @@ def main() -> int:
         "# Figures of the log",
         "",
         "Made by `python benchmarks/log/run.py`. Append figures do not sync; the bare loop is `os.write` of the same",
-        "batch. us, ms of steps and ratios are of processor time (user and system), best of several rounds, so that what",
-        "else runs on the machine counts little; MB/s is by the wall clock where it is not said otherwise.",
+        "batch. us, ms of steps and ratios are of processor time (user and system), best of several rounds, so that",
+        "what else runs on the machine counts little; MB/s is by the wall clock where it is not said otherwise.",
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load average at the end {load}.",
         arguments.note,
         *table(rows),
