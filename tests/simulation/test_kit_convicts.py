@@ -3,7 +3,7 @@
 import pytest
 
 from moldau_jepsen.simulation.controls import CONTROLS, run_control
-from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, planted, run_mutant
+from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, owner_of, planted, run_mutant
 from moldau_jepsen.simulation.shrink import shrink_seed
 
 
@@ -25,7 +25,8 @@ def test_mutants_that_show_at_once(name, found_by):
 
 def test_planting_leaves_nothing_behind():
     for mutant in MUTANTS.values():
-        before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in mutant.patches()]
+        patches = [(owner_of(given, name), name) for given, name, _ in mutant.patches()]
+        before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute in patches]
         with planted(mutant):
             assert all(vars(owner)[attribute] is not original for owner, attribute, original in before), mutant.name
         assert all(vars(owner)[attribute] is original for owner, attribute, original in before), mutant.name

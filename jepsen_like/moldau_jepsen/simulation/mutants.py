@@ -130,13 +130,22 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """The bug is there while this lasts."""
     undo: list[tuple[object, str, object]] = []
     try:
-        for owner, name, replacement in mutant.patches():
+        for given, name, replacement in mutant.patches():
+            owner = owner_of(given, name)
             undo.append((owner, name, vars(owner)[name]))
             setattr(owner, name, replacement)
         yield
     finally:
         for owner, name, original in reversed(undo):
             setattr(owner, name, original)
+
+
+def owner_of(given: object, name: str) -> object:
+    """Returns the class that defines an attribute of ``given``, or ``given`` itself if it is a module."""
+    for owner in given.__mro__ if isinstance(given, type) else (given,):
+        if name in vars(owner):
+            return owner
+    raise AttributeError(f"{given!r} has no {name!r}: the rule that the mutant breaks has moved")
 
 
 def run_mutant(
