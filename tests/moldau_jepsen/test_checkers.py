@@ -144,6 +144,25 @@ def test_failed_writes_must_not_be_read() -> None:
     assert aborted.check(read_committed=False).valid
 
 
+def test_a_transaction_of_unknown_outcome_is_seen_as_a_whole_or_not_at_all() -> None:
+    def story(*final: int) -> Story:
+        pairs = tuple((value, value) for value in final)
+        return (
+            Story()
+            .add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P0, 1, None), Send(P1, 0, None), status=Status.INFO)
+            .poll(2, *pairs, final=True)
+            .poll(2, *(((0, 0),) if 0 in final else ()), partition=P1, final=True)
+        )
+
+    assert story(0, 1).check().valid
+    assert story().check().valid
+    torn = story(0).check()
+    assert found(torn) == {K.TORN: 1}
+    assert torn.anomalies[0].text == "a transaction was seen without its values 1 of t-0"
+    assert story(0).check(read_committed=False).valid
+    assert story(0).check(final_phase=False).valid
+
+
 def test_a_transaction_must_not_read_what_it_has_not_committed() -> None:
     story = Story().add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P0, ((0, 0),)),)))
     assert found(story.check(final_phase=False)) == {K.PRECOMMITTED_READ: 1}

@@ -21,6 +21,7 @@ class AnomalyKind(enum.Enum):
     LOST_WRITE = "lost-write"  # acknowledged, below what was polled, polled by nobody
     UNSEEN = "unseen"  # acknowledged, not polled by the end of the final phase
     G1A = "G1a"  # a failed or aborted write was polled
+    TORN = "torn-transaction"  # part of a transaction is in the final read, part of it is not
     PRECOMMITTED_READ = "precommitted-read"  # a transaction polled its own write
     INT_POLL_SKIP = "int-poll-skip"  # a poll jumps over a record
     INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"  # a poll goes back
@@ -124,7 +125,7 @@ def is_allowed(kind: AnomalyKind, options: CheckOptions) -> bool:
     match kind:
         case AnomalyKind.DUPLICATE:
             return not options.idempotent
-        case AnomalyKind.G1A:
+        case AnomalyKind.G1A | AnomalyKind.TORN:
             return not options.read_committed
         case AnomalyKind.G0:
             return True  # transactions of Kafka do not order their writes against each other

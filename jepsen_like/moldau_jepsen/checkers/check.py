@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from moldau_jepsen.checkers.anomalies import CheckOptions, Findings, Verdict
 from moldau_jepsen.checkers.cycles import check_cycles
 from moldau_jepsen.checkers.groups import check_ownership, check_progress
-from moldau_jepsen.checkers.orders import Orders, check_writes
+from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     findings = Findings(options)
     orders = Orders(history, findings)
     check_writes(orders, findings)
+    check_atomicity(orders, findings)
     StepChecker(orders, findings).run(history)
     check_own_reads(history, findings)
     check_cycles(history, orders, findings)

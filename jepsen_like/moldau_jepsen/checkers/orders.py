@@ -110,6 +110,8 @@ class Orders:
         self._count = dict.fromkeys(Status, 0)
         self._operations = 0
         self._polled = 0
+        self.open_transactions: dict[int, list[tuple[TopicPartition, int]]] = {}
+        """Sends of the transactions whose outcome their client was not told, by operation."""
         for operation in history:
             self._add(operation)
 
@@ -138,6 +140,8 @@ class Orders:
         order = self.of(send.partition)
         order.sent(send.value, operation.index)
         self._count[operation.status] += 1
+        if operation.kind is Kind.TRANSACTION and operation.status is Status.INFO:
+            self.open_transactions.setdefault(operation.index, []).append((send.partition, send.value))
         if operation.status is Status.FAIL or (operation.kind is Kind.TRANSACTION and operation.aborted):
             order.mark(send.value, _FAILED)
         elif operation.status is Status.OK:
@@ -212,4 +216,22 @@ def check_writes(orders: Orders, findings: Findings) -> None:
                 f"value {value}, whose write failed or was aborted, was polled at offset {order.offset_of[value]}",
                 partition=partition,
                 operations=(order.writer_of[value],),
+            )
+
+
+def check_atomicity(orders: Orders, findings: Findings) -> None:
+    """Finds transactions of unknown outcome of which the final read saw a part. Known outcomes are G1a and unseen."""
+    if not findings.options.final_phase:
+        return
+    for index, sends in sorted(orders.open_transactions.items()):
+        seen = [(partition, value) for partition, value in sends if orders.of(partition).marks[value] & _FINAL]
+        if seen and len(seen) < len(sends):
+            missing = ", ".join(
+                f"{value} of {partition}" for partition, value in sends if (partition, value) not in seen
+            )
+            findings.add(
+                AnomalyKind.TORN,
+                f"a transaction was seen without its values {missing}",
+                partition=seen[0][0],
+                operations=(index,),
             )

@@ -249,7 +249,7 @@ class QueueWorkload:
         with trio.move_on_after(timeout_s) as scope:
             async with self._consumer() as consumer:
                 consumer.assign(partitions)
-                ends = await self._end_offsets(consumer, partitions)
+                ends = await self._settled_ends(partitions)
                 while any(position[part] < max(wanted[part], ends[part]) for part in partitions):
                     begun_poll = self._recorder.now_ms()
                     try:
@@ -272,8 +272,24 @@ class QueueWorkload:
             text = f"not at the end after {timeout_s} s: {missing}"
             self._recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
 
+    async def _settled_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ends of the partitions when no transaction is open in them: one that never ends keeps its records hidden.
+
+        Bounded by the caller's deadline.
+        """
+        async with (
+            self._consumer(**{"isolation.level": "read_committed"}) as committed,
+            self._consumer(**{"isolation.level": "read_uncommitted"}) as uncommitted,
+        ):
+            while True:
+                stable = await self._end_offsets(committed, partitions)
+                ends = await self._end_offsets(uncommitted, partitions)
+                if stable == ends:
+                    return ends
+                await trio.sleep(0.2)
+
     async def _end_offsets(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """High watermarks; records of unknown outcome may lie beyond what was acknowledged and are read too."""
+        """Ends of what the consumer sees; records of unknown outcome may lie beyond what was acknowledged."""
         while True:
             try:
                 ends = await consumer.end_offsets(partitions)
