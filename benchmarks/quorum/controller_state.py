@@ -4,7 +4,8 @@
 
 For each size: time to write a snapshot and to read it back (what a restarting controller or a new broker does), its
 bytes, memory per partition, and what it takes to give the partitions of a dead broker new leaders: decision, encoding
-and replay of the command, and the number of commands. Pure computation on one core; no disk, no network.
+and replay of the command, and the number of commands. Pure computation, no disk, no network; times are seconds of one
+core, so that other work on the machine hardly matters.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def build(partitions: int) -> MetadataImage:
 
 def measure(partitions: int) -> dict[str, object]:
     """All figures for one size."""
+    gc.unfreeze()
     gc.collect()
     tracemalloc.start()
     image = build(partitions)
@@ -80,44 +82,45 @@ def measure(partitions: int) -> dict[str, object]:
     memory = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
-    started = time.perf_counter()
+    gc.freeze()  # as a node does when it has started
+    started = time.process_time()
     pieces = []
     longest = 0.0
     iterator = snapshot_pieces(image)
     while True:
-        began = time.perf_counter()
+        began = time.process_time()
         piece = next(iterator, None)
-        longest = max(longest, time.perf_counter() - began)
+        longest = max(longest, time.process_time() - began)
         if piece is None:
             break
         pieces.append(piece)
-    written = time.perf_counter() - started
+    written = time.process_time() - started
 
-    started = time.perf_counter()
+    started = time.process_time()
     reader = SnapshotReader()
     for piece in pieces:
         reader.feed(piece)
     restored = reader.finish()
-    read = time.perf_counter() - started
+    read = time.process_time() - started
     assert restored == image
 
     context = Context(settings=settings(), now_ms=0.0, new_uuid=lambda: UUID(int=2), draw_below=lambda bound: 0)
     led = sum(partition.leader == 0 for topic in image.topics_by_id.values() for partition in topic.partitions.values())
-    started = time.perf_counter()
+    started = time.process_time()
     records = fence_records(image, context, {0: None})
-    decided = time.perf_counter() - started
-    started = time.perf_counter()
+    decided = time.process_time() - started
+    started = time.process_time()
     commands = [
         r.encode_command(
             r.Command(controller_epoch=1, sequence=1, records=tuple(records[at : at + RECORDS_PER_COMMAND_MAX]))
         )
         for at in range(0, len(records), RECORDS_PER_COMMAND_MAX)
     ]
-    encoded = time.perf_counter() - started
-    started = time.perf_counter()
+    encoded = time.process_time() - started
+    started = time.process_time()
     for number, command in enumerate(commands):
         image = image.apply(r.decode_command(command).records, offset=3 + number, epoch=1).image
-    applied = time.perf_counter() - started
+    applied = time.process_time() - started
     return {
         "partitions": partitions,
         "memory_bytes_per_partition": round(memory / partitions),
@@ -137,6 +140,7 @@ def measure(partitions: int) -> dict[str, object]:
 
 def main() -> None:
     """Prints one JSON object per size."""
+    gc.set_threshold(20_000, 20, 50)  # as a node sets it
     sizes = [int(argument) for argument in sys.argv[1:]] or [1_000, 10_000, 100_000]
     for size in sizes:
         print(json.dumps(measure(size)))
