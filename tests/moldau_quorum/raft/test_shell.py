@@ -15,6 +15,7 @@ from moldau_quorum.log_engine import (
     ElectionTiming,
     EngineName,
     Leadership,
+    LogDamagedError,
     LogLimits,
     MembershipChangeError,
     MetadataLogConfig,
@@ -268,6 +269,43 @@ def test_slow_follower_gets_a_snapshot(engine):
     play(story)
 
 
+def test_fixed_voters_refuse_changes():
+    async def story(world):
+        quorum = Quorum(world, engine=EngineName.PYSYNCOBJ)
+        leader = await quorum.active()
+        with pytest.raises(MembershipChangeError, match="fixed"):
+            await leader.remove_voter(1)
+        with pytest.raises(MembershipChangeError, match="fixed"):
+            await leader.add_voter(VoterEndpoint(voter_id=4, host="c4", port=PORT))
+        assert sorted(leader.voters) == [1, 2, 3]
+
+    play(story)
+
+
+def test_a_damaged_log_ends_the_node_with_a_telling_error():
+    async def story(world):
+        quorum = Quorum(world, limits=LogLimits(segment_bytes=500))
+        leader = await quorum.active()
+        for number in range(30):
+            await leader.propose(b"%d" % number, epoch=leader.leadership.epoch)
+        victim = next(number for number in quorum.voters if number != leader.node_id)
+        quorum.kill(victim)
+        node = world.node(f"c{victim}")
+        path = next(path for path in node.disk.files("/data/metadata") if path.endswith("1.wal"))
+        node.disk.flip_bit(path, 100, 3)
+        quorum.start(victim)
+        await trio.sleep(1)
+        assert victim not in quorum.logs
+        error = node.failure
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        assert isinstance(error, LogDamagedError)
+        assert path in str(error)
+        await leader.propose(b"the others go on", epoch=leader.leadership.epoch)
+
+    play(story)
+
+
 def test_voters_are_added_and_removed_online():
     async def story(world):
         quorum = Quorum(world, spares=1)
@@ -292,9 +330,10 @@ def test_voters_are_added_and_removed_online():
     play(story)
 
 
-def test_leadership_is_handed_over():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_leadership_is_handed_over(engine):
     async def story(world):
-        quorum = Quorum(world)
+        quorum = Quorum(world, engine=engine)
         leader = await quorum.active()
         target = next(number for number in quorum.voters if number != leader.node_id)
         begin = trio.current_time()
