@@ -6,7 +6,21 @@ from __future__ import annotations
 
 import typer
 
-from moldau_cli.commands import chaos, cluster, configs, consume, demo, groups, log, produce, quorum, sim, topics, txns
+from moldau_cli.commands import (
+    chaos,
+    cluster,
+    configs,
+    consume,
+    demo,
+    groups,
+    log,
+    produce,
+    quorum,
+    replicas,
+    sim,
+    topics,
+    txns,
+)
 
 application = typer.Typer(
     name="moldau",
@@ -21,6 +35,9 @@ application.add_typer(topics.commands, name="topics")
 application.add_typer(configs.commands, name="configs")
 application.add_typer(groups.commands, name="groups")
 application.add_typer(quorum.commands, name="quorum")
+application.add_typer(replicas.reassign, name="reassign")
+application.add_typer(replicas.logdirs, name="logdirs")
+application.command("elect")(replicas.elect)
 application.add_typer(log.commands, name="log")
 application.add_typer(sim.commands, name="sim")
 application.add_typer(txns.commands, name="txns")

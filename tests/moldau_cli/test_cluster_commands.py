@@ -1,13 +1,18 @@
 """Goal: the commands do on a real cluster what their help says, for people and as JSON. Method: one cluster that the
-command line itself starts and stops, commands as processes of their own, as a shell runs them.
+command line itself starts and stops; commands run in this process, with their own standard streams and directory.
 """
 
+import contextlib
+import io
 import json
 import os
-import subprocess
 import sys
+import types
 
 import pytest
+
+from interop_clients import wait_until
+from moldau_cli.main import main
 
 pytestmark = pytest.mark.processes
 
@@ -18,16 +23,15 @@ def shell(tmp_path_factory):
     home = tmp_path_factory.mktemp("shell")
 
     def run(*arguments, given="", code=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "moldau_cli", *arguments],
-            cwd=home,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+        with contextlib.chdir(home), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            typed = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "stdin", typed)
+                found = main(list(arguments))
+        out.flush()
+        done = types.SimpleNamespace(stdout=out.buffer.getvalue().decode(), stderr=err.getvalue())
+        assert found == code, (arguments, done.stdout, done.stderr)
         return done
 
     def run_json(*arguments, **more):
@@ -37,6 +41,7 @@ def shell(tmp_path_factory):
     run.home = home
     started = run.json("cluster", "start", "--controllers", "1", "--set", "group.initial.rebalance.delay.ms=0")
     run.started = started
+    run("topics", "create", "lines", "--partitions", "1")
     yield run
     for node in started["nodes"]:
         try:
@@ -88,12 +93,12 @@ def test_a_topic_lives_and_dies(shell):
 
 
 def test_lines_go_in_and_come_out(shell):
-    shell("topics", "create", "lines", "--partitions", "1")
-    sent = shell("produce", "lines", "--key-separator", ":", "--json", given="a:1\nb:2\nplain\n")
-    assert json.loads(sent.stdout) == {"topic": "lines", "records": 3, "partitions": {"0": 3}}
-    assert shell("consume", "lines", "--exit").stdout == "1\n2\nplain\n"
-    assert shell("consume", "lines", "--exit", "--show-key").stdout == "a\t1\nb\t2\n\tplain\n"
-    last = shell("consume", "lines", "--partition", "0", "--offset", "2", "--count", "1", "--json").stdout
+    shell("topics", "create", "text", "--partitions", "1")
+    sent = shell("produce", "text", "--key-separator", ":", "--json", given="a:1\nb:2\nplain\n")
+    assert json.loads(sent.stdout) == {"topic": "text", "records": 3, "partitions": {"0": 3}}
+    assert shell("consume", "text", "--exit").stdout == "1\n2\nplain\n"
+    assert shell("consume", "text", "--exit", "--show-key").stdout == "a\t1\nb\t2\n\tplain\n"
+    last = shell("consume", "text", "--partition", "0", "--offset", "2", "--count", "1", "--json").stdout
     assert {key: json.loads(last)[key] for key in ("offset", "key", "value")} == {
         "offset": 2,
         "key": None,
@@ -125,6 +130,25 @@ def test_the_quorum_is_shown(shell):
     assert "leader 101" in shell("quorum", "status").stdout
 
 
+def test_replicas_move_and_leaders_are_elected(shell):
+    shell("topics", "create", "moving", "--partitions", "1", "--replication-factor", "2")
+    before = shell.json("topics", "describe", "moving")["partitions"][0]["replicas"]
+    newcomer = next(broker for broker in (1, 2, 3) if broker not in before)
+    shell("reassign", "start", "moving", "0", f"{newcomer},{before[0]}")
+
+    def moved():
+        part = shell.json("topics", "describe", "moving")["partitions"][0]
+        return sorted(part["isr"]) == sorted([newcomer, before[0]]) == sorted(part["replicas"])
+
+    wait_until(moved, "the replica has moved")
+    assert shell.json("reassign", "status") == {"reassignments": []}
+    shell("elect", "--topic", "moving")
+    assert shell.json("topics", "describe", "moving")["partitions"][0]["leader"] == newcomer
+    parts = shell.json("logdirs", "describe", "--partitions")["partitions"]
+    assert sorted(part["broker"] for part in parts if part["topic"] == "moving") == sorted([newcomer, before[0]])
+    assert [one["broker"] for one in shell.json("logdirs", "describe")["log_dirs"]] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -141,6 +165,10 @@ def test_the_quorum_is_shown(shell):
         (["topics", "list", "-b", "127.0.0.1:1"], 1, "no broker answers"),
         (["topics", "list", "-b", "nonsense"], 2, "expected HOST:PORT"),
         (["consume", "lines", "-X", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
+        (["reassign", "start", "lines", "0", "1,1"], 2, "expected different broker ids"),
+        (["reassign", "start", "lines", "0", "1,9"], 2, "9"),
+        (["reassign", "cancel", "lines", "0"], 1, "lines"),
+        (["elect", "--unclean"], 2, "need --topic"),
         (["cluster", "kill", "9"], 2, "no node 9 in this cluster; its nodes are 1, 2, 3, 101"),
         (["cluster", "resume", "1"], 1, "not paused"),
     ],

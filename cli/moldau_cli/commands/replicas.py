@@ -1,0 +1,169 @@
+"""``moldau reassign``, ``moldau elect`` and ``moldau logdirs``: where replicas are, and who leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from moldau import Admin, TopicPartition
+    from moldau.admin import LogDirDescription, PartitionReassignment
+
+reassign = typer.Typer(help="Move replicas between brokers.", rich_markup_mode=None)
+logdirs = typer.Typer(help="Look at log directories.", rich_markup_mode=None)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
+
+
+def parse_brokers(text: str) -> list[int]:
+    """``1,2,3`` as broker ids; raises ``UsageError``."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
+        raise UsageError(f"expected different broker ids such as 1,2,3, not {text!r}")
+    return [int(word) for word in words]
+
+
+@reassign.command()
+def start(
+    topic: Topic,
+    partition: Number,
+    brokers: Annotated[str, typer.Argument(metavar="BROKERS", help="New replicas, the preferred leader first: 1,2,3")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Begin to move a partition to other brokers; the old replicas serve until the new ones have caught up."""
+    replicas = parse_brokers(brokers)
+
+    async def work(admin: Admin) -> None:
+        await admin.alter_partition_reassignments({(topic, partition): replicas})
+
+    with_admin(bootstrap_server, work)
+    output.answer(
+        {"topic": topic, "partition": partition, "replicas": list(replicas)},
+        f"{topic}-{partition} moves to {','.join(map(str, replicas))}",
+    )
+
+
+@reassign.command()
+def cancel(topic: Topic, partition: Number, bootstrap_server: BootstrapServer = None) -> None:
+    """Take a move back while it is under way."""
+
+    async def work(admin: Admin) -> None:
+        await admin.alter_partition_reassignments({(topic, partition): None})
+
+    with_admin(bootstrap_server, work)
+    output.answer({"topic": topic, "partition": partition}, f"the move of {topic}-{partition} is cancelled")
+
+
+@reassign.command()
+def status(bootstrap_server: BootstrapServer = None) -> None:
+    """List the moves that are under way."""
+
+    async def work(admin: Admin) -> dict[TopicPartition, PartitionReassignment]:
+        return await admin.list_partition_reassignments()
+
+    found = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "reassignments",
+        ["topic", "partition", "replicas", "adding", "removing"],
+        [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "replicas": list(move.replicas),
+                "adding": list(move.adding),
+                "removing": list(move.removing),
+            }
+            for where, move in sorted(found.items())
+        ],
+    )
+
+
+def elect(
+    topic: Annotated[str | None, typer.Option(help="Only this topic; default: all.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition (needs --topic).")] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Let a replica lead that may lack acknowledged records (needs --topic).")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Give leadership back to the preferred replicas."""
+    if topic is None and (partition is not None or unclean):
+        raise UsageError("--partition and --unclean need --topic")
+
+    async def work(admin: Admin) -> list[TopicPartition]:
+        if topic is None:
+            return await admin.elect_leaders()
+        described = (await admin.describe_topics([topic]))[topic]
+        numbers = [one.partition for one in described.partitions]
+        if partition is not None and partition not in numbers:
+            raise UsageError(f"topic {topic} has partitions 0 to {len(numbers) - 1}, not {partition}")
+        wanted = [(topic, number) for number in numbers if partition in (None, number)]
+        return await admin.elect_leaders(wanted, unclean=unclean)
+
+    changed = with_admin(bootstrap_server, work)
+    output.answer_rows(
+        "elected",
+        ["topic", "partition"],
+        [{"topic": one.topic, "partition": one.partition} for one in sorted(changed)],
+    )
+
+
+@logdirs.command()
+def describe(
+    broker: Annotated[list[int] | None, typer.Option(help="Only these brokers.")] = None,
+    partitions: Annotated[bool, typer.Option("--partitions", help="One line for each partition.")] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Show the log directories of brokers, with sizes."""
+
+    async def work(admin: Admin) -> dict[int, list[LogDirDescription]]:
+        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        return await admin.describe_log_dirs(broker or known)
+
+    found = with_admin(bootstrap_server, work)
+    if partitions:
+        output.answer_rows(
+            "partitions",
+            ["broker", "topic", "partition", "size_bytes", "offset_lag"],
+            [
+                {
+                    "broker": node,
+                    "topic": part.topic_partition.topic,
+                    "partition": part.topic_partition.partition,
+                    "size_bytes": part.size_bytes,
+                    "offset_lag": part.offset_lag,
+                    "path": one.path,
+                }
+                for node, directories in sorted(found.items())
+                for one in directories
+                for part in sorted(one.partitions, key=lambda each: each.topic_partition)
+            ],
+        )
+        return
+    output.answer_rows(
+        "log_dirs",
+        ["broker", "path", "state", "partitions", "size_bytes", "usable_bytes"],
+        [
+            {
+                "broker": node,
+                "path": one.path,
+                "state": "online" if one.error == 0 else one.error.name.lower(),
+                "partitions": len(one.partitions),
+                "size_bytes": sum(part.size_bytes for part in one.partitions),
+                "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
+            }
+            for node, directories in sorted(found.items())
+            for one in directories
+        ],
+    )
+
+
+@logdirs.callback()
+def group() -> None:
+    """Keeps ``describe`` a subcommand while it is the only one."""
