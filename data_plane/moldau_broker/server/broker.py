@@ -28,7 +28,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import ServerLimits, serve
-from moldau.runtime.sync import ByteBudget
+from moldau.runtime.sync import ByteBudget, Signal
 from moldau_broker.coordinator.group_config import GroupConfig
 from moldau_broker.coordinator.shell import GroupCoordinator
 from moldau_broker.coordinator.transaction_config import TransactionConfig
@@ -74,6 +74,10 @@ if TYPE_CHECKING:
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 10_000.0
 LOG_TICK_MS = 1_000.0
+APPLY_AT_ONCE_MAX = 16
+"""Changed partitions that are taken over at once; beginning to lead one takes a few milliseconds of disk."""
+APPLY_STEPS = 8
+"""Partitions between two checkpoints while more are taken over."""
 WORK_PER_DIRECTORY_MAX = 2
 _UNBOUNDED_CONNECTIONS = 100_000
 
@@ -107,6 +111,9 @@ class Broker:
         self._failed_directory: list[str] = []
         self._applied = MetadataImage()
         self._following = False
+        self._catching_up = False  # ``_catch_up`` is applying: nobody else may
+        self._behind = Signal()  # notified when there is something for ``_catch_up``
+        self._in_step = Signal()  # notified when everything committed has been applied
         self._context: BrokerContext | None = None
         self._session: BrokerSession | None = None
         self._fetchers: ReplicaFetchers | None = None
@@ -391,6 +398,7 @@ class Broker:
         nursery.start_soon(replicas.fetches.run)
         nursery.start_soon(self._isr.run, replicas)
         nursery.start_soon(self._watch_disks)
+        nursery.start_soon(self._catch_up)
         nursery.start_soon(self._tick_isr)
         nursery.start_soon(self._tick_logs)
         nursery.start_soon(self._clean_logs)
@@ -422,7 +430,8 @@ class Broker:
         await nursery.start(session.run)
         await follower.wait_until(self._knows_me)
         self._following = True
-        self._apply(delta_between(self._applied, self.metadata.image))
+        self._behind.notify()
+        await self._in_step.wait_until(lambda: self._applied is self.metadata.image)
         session.wake()
         await session.wait_unfenced()
 
@@ -470,18 +479,36 @@ class Broker:
             self._session.update_voters(voters)
 
     def _on_delta(self, delta: MetadataDelta) -> None:
+        """Takes over what is committed: small changes at once, large ones step by step (``_catch_up``)."""
         self.metadata.image = delta.image
-        if self._following:
-            self._apply(delta)
+        if not self._following:
+            return
+        behind = self._catching_up or self._applied is not delta.previous
+        if behind or len(delta.changed_partitions) > APPLY_AT_ONCE_MAX:
+            self._behind.notify()
+            return
+        for _ in self._apply(delta):
+            pass
 
-    def _apply(self, delta: MetadataDelta) -> None:
-        """Brings the parts up to the newest metadata."""
+    async def _catch_up(self) -> None:
+        """Applies what is too much for one moment, letting others run in between; what comes meanwhile is folded in."""
+        while True:
+            while self._following and self._applied is not self.metadata.image:
+                self._catching_up = True
+                for count, _ in enumerate(self._apply(delta_between(self._applied, self.metadata.image)), 1):
+                    if count % APPLY_STEPS == 0:
+                        await trio.lowlevel.checkpoint()
+            self._catching_up = False
+            self._in_step.notify()
+            await self._behind.wait()
+
+    def _apply(self, delta: MetadataDelta) -> Iterator[None]:
+        """Brings the parts up to the newest metadata, partition by partition."""
         context = self.context
-        self._applied = delta.image
         own = (RESOURCE_BROKER, str(self.broker_id))
         if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
             self._apply_dynamic_config(delta.image)
-        context.replicas.apply(delta)
+        yield from context.replicas.apply(delta)
         assert self._fetchers is not None
         for broker_id in delta.changed_brokers:
             before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
@@ -489,6 +516,7 @@ class Broker:
                 self._fetchers.trust(broker_id)  # the controller has judged
             if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
                 self._fetchers.broker_changed(broker_id)
+        self._applied = delta.image
 
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
         changes: dict[str, object] = dict(image.config(RESOURCE_BROKER, ""))

@@ -26,7 +26,7 @@ from moldau_broker.server.partition import Partition, WatchKey, partition_state
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from moldau.runtime.environment import Buffer, Clock
     from moldau_broker.log.config import LogConfig
@@ -330,8 +330,12 @@ class ReplicaManager:
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: MetadataDelta) -> None:
-        """Follows committed metadata: brokers first, then configuration, then partitions."""
+    def apply(self, delta: MetadataDelta) -> Iterator[None]:
+        """Follows committed metadata: brokers first, then configuration, then partitions.
+
+        Yields after each partition, when everything is consistent: beginning to lead writes to the disk, and a thousand
+        partitions must not stop all else. The caller exhausts the iterator before it applies anything newer.
+        """
         image = delta.image
         self.eligible = {
             broker_id: broker.broker_epoch for broker_id, broker in sorted(image.brokers.items()) if broker.active
@@ -344,6 +348,7 @@ class ReplicaManager:
                     self.topic_config_changed(topic)
         for change in delta.changed_partitions:
             self._apply_partition(change)
+            yield
         if delta.changed_brokers:
             self._reconsider_all()
 
