@@ -123,15 +123,17 @@ class LogSegment:
     def should_roll(
         self, config: LogConfig, jitter_ms: int, size: int, max_timestamp: int, last_offset: int, now_ms: int
     ) -> bool:
-        """Whether a batch of ``size`` bytes that ends at ``last_offset`` belongs into a new segment."""
-        if self.size == 0:
-            return not self.offset_index.fits(last_offset)
-        return (
-            self.size + size > min(config.segment_bytes, _POSITION_MAX)
-            or self.age_ms(now_ms, max_timestamp) > config.roll_ms - jitter_ms
+        """Whether ``size`` bytes (a batch that ends at ``last_offset``, and what is staged before it) are too many or
+        too late.
+
+        The time and the indexes of an empty segment ask for nothing.
+        """
+        if self.size + size > min(config.segment_bytes, _POSITION_MAX) or not self.offset_index.fits(last_offset):
+            return True
+        return self.size > 0 and (
+            self.age_ms(now_ms, max_timestamp) > config.roll_ms - jitter_ms
             or self.offset_index.is_full
             or self.time_index.is_full
-            or not self.offset_index.fits(last_offset)
         )
 
     def age_ms(self, now_ms: int, message_timestamp: int) -> int:
