@@ -54,26 +54,30 @@ WRITE_MARKERS_VERSION = 1
 
 
 class Peers:
-    """One connection to each other broker, opened when it is needed."""
+    """A connection to each other broker for each API, opened when it is needed.
+
+    Answers come in the order of the requests, and a marker waits for its commit: questions must not wait behind it.
+    """
 
     def __init__(self, environment: Environment, broker_id: int, metadata: MetadataCache) -> None:
         self._environment = environment
         self._client_id = f"broker-{broker_id}-transactions"
         self._metadata = metadata
-        self._connections: dict[int, RpcConnection] = {}
-        self._opening: dict[int, trio.Lock] = {}
+        self._connections: dict[tuple[int, int], RpcConnection] = {}
+        self._opening: dict[tuple[int, int], trio.Lock] = {}
 
     async def request(self, broker_id: int, message: Request, version: int) -> Response:
         """Asks a broker. Raises ``OSError``, ``trio.TooSlowError`` or ``KafkaError`` when it cannot be asked."""
-        async with self._opening.setdefault(broker_id, trio.Lock()):
-            connection = self._connections.get(broker_id)
+        key = (broker_id, message.__api_key__)
+        async with self._opening.setdefault(key, trio.Lock()):
+            connection = self._connections.get(key)
             if connection is None or not connection.is_open:
                 address = self._metadata.inter_broker_address(broker_id)
                 if address is None:
                     raise ConnectionError(f"broker {broker_id} is not registered")
                 with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
                     connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
-                self._connections[broker_id] = connection
+                self._connections[key] = connection
         return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
 
     def close(self) -> None:
@@ -168,6 +172,9 @@ class TransactionMarkers:
         topic, index = key
         if topic == OFFSETS_TOPIC:
             assert self._groups is not None
+            led = self._replicas.partitions.get(key)
+            if led is not None:
+                led.marker_count += 1
             completion = self._groups.complete_transaction(
                 index, marker, lambda code: HeartbeatResponse(error_code=code)
             )

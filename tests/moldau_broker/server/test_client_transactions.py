@@ -61,6 +61,14 @@ async def read_all(cluster, topic: str, partitions: int, isolation: str = "read_
     return sorted(found)
 
 
+async def all_running(cluster) -> None:
+    """Starts the brokers that are dead when the faults end."""
+    for broker_id in cluster.broker_ids:
+        if broker_id not in cluster.running:
+            cluster.start_broker(broker_id)
+    await cluster.until(lambda: len(cluster.running) == len(cluster.broker_ids))
+
+
 async def nothing_hangs(cluster, topic: str, partitions: int) -> None:
     """Every partition becomes readable to its end."""
     for number in range(partitions):
@@ -243,10 +251,7 @@ def test_transactions_are_whole_while_brokers_die(seed):
             with trio.fail_after(300):
                 await transact()
             nursery.cancel_scope.cancel()
-        for broker_id in cluster.broker_ids:
-            if broker_id not in cluster.running:
-                cluster.start_broker(broker_id)
-        await cluster.until(lambda: len(cluster.running) == 3)
+        await all_running(cluster)
         await nothing_hangs(cluster, "t", 3)
         assert len(committed) > 10
         assert len(kills) >= 2
@@ -318,7 +323,7 @@ def test_a_pipe_delivers_exactly_once_through_crashes(seed):
                 while len(await read_all(cluster, "target", 2)) < count or ends["broker"] < 3:  # noqa: ASYNC110
                     await trio.sleep(1)
                 nursery.cancel_scope.cancel()
-        await cluster.until(lambda: len(cluster.running) == 3)
+        await all_running(cluster)
         found = Counter(await read_all(cluster, "target", 2))
         assert found == Counter(b"done-%d" % number for number in range(count))
         assert ends["worker"] >= 3
