@@ -225,7 +225,7 @@ def report(sections: list[tuple[str, list[Row]]], memory_bytes: list[int]) -> st
         f"Written by `python -m benchmarks.broker` on {platform.machine()}, {os.cpu_count()} cores, Python",
         f"{platform.python_version()}. Load generator, clients, controllers and brokers share these cores.",
         "Latency is from request to answer over loopback. Trust ratios and cores per megabyte more than",
-        "absolute figures.",
+        f"absolute figures. Load average of the machine at the end: {os.getloadavg()[0]:.0f}.",
         "",
     ]
     for title, rows in sections:
