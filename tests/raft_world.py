@@ -118,6 +118,9 @@ class Member:
 class World:
     """See the module."""
 
+    STEPS_MAX = 400_000
+    """A run that takes more is busy for nothing."""
+
     def __init__(self, seed, *, voters=3, spares=0, timing=None, limits=None, engine=RaftNode, verbose=False):
         self.random = random.Random(seed)
         self.now = 0.0
@@ -149,11 +152,11 @@ class World:
         self.sequence += 1
         heapq.heappush(self.events, (self.now + delay, self.sequence, action, arguments))
 
-    def run_until(self, end, steps_max=400_000):
+    def run_until(self, end):
         while self.events and self.events[0][0] <= end:
             self.now, _, action, arguments = heapq.heappop(self.events)
             self.steps += 1
-            assert self.steps <= steps_max, f"more than {steps_max} steps: nodes are busy for nothing"
+            assert self.steps <= self.STEPS_MAX, f"more than {self.STEPS_MAX} steps: nodes are busy for nothing"
             action(*arguments)
         self.now = max(self.now, end)
 
