@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.segmented_log import SegmentedLog
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PARTS = ["append", "recovery", "cleaning", "growth"]
 PARTITION = TopicPartition("bench", 0)
 DISK = RealDisk()
 
@@ -172,6 +173,8 @@ def measure_growth(root: str, rows: list[dict[str, object]], sizes: tuple[int, .
             log.append_as_leader(large if size - log.size_bytes > 2 * MIB else batch, leader_epoch=1, now_ms=1)
         log.flush()  # else the kernel's writing back of what came before is charged to what is measured
         appended = min(processor(lambda: append_some(log, batch)) for _ in range(5)) / 500 * 1e6
+        # What the kernel asks for pages of its cache depends on how full memory is: the bare loop pays it, too.
+        bare = min(bare_writes(f"{root}/bare", bytearray(batch), 500) for _ in range(5)) / 500 * 1e6
         end = log.log_end_offset
         tail = min(read_cost(log, [end - 1 - rnd.randrange(50) for _ in range(2000)], buffer) for _ in range(3))
         anywhere = [rnd.randrange(end) for _ in range(2000)]
@@ -181,6 +184,7 @@ def measure_growth(root: str, rows: list[dict[str, object]], sizes: tuple[int, .
             {
                 "what": f"log of {size / 1e9:g} GB in {log.segment_count} segments",
                 "append 16 KiB us": round(appended, 1),
+                "bare write us": round(bare, 1),
                 "tail read us": round(tail, 1),
                 "random read us": round(again, 1),
                 "first random reads us": round(first, 1),
@@ -379,23 +383,33 @@ def main() -> int:
     parser.add_argument("--directory", help="where to write (default: a temporary directory)")
     parser.add_argument("--output", help="folder for log.md and log.json", default="docs/benchmarks")
     parser.add_argument("--note", help="remark for the report, e.g. what else ran on the machine", default="")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measure these, keep the others")
     arguments = parser.parse_args()
     root = tempfile.mkdtemp(prefix="moldau-bench-", dir=arguments.directory)
-    rows: list[dict[str, object]] = []
     sizes = (10**6, 10**9) if arguments.quick else (10**6, 10**9, 10**10)
     scale = 10 if arguments.quick else 1
+    output = Path(arguments.output)
+    before = output / "log.json"
+    kept = json.loads(before.read_text())["parts"] if arguments.parts != PARTS and before.exists() else {}
+    parts: dict[str, list[dict[str, object]]] = {name: kept.get(name, []) for name in PARTS}
     try:
-        measure_append(root, rows)
-        print("\n".join(table(rows)), flush=True)
-        measure_recovery(root, rows, 2 * GIB // scale)
-        for record_bytes in (100, 1000):
-            measure_cleaning(root, rows, record_bytes, 256 * MIB // scale)
-        measure_many(root, rows, 500 // scale)
-        log = measure_growth(root, rows, sizes)
-        measure_serving(log, rows)
-        log.close()
+        for name in arguments.parts:
+            rows = parts[name] = []
+            if name == "append":
+                measure_append(root, rows)
+            elif name == "recovery":
+                measure_recovery(root, rows, 2 * GIB // scale)
+                measure_many(root, rows, 500 // scale)
+            elif name == "cleaning":
+                for record_bytes in (100, 1000):
+                    measure_cleaning(root, rows, record_bytes, 256 * MIB // scale)
+            else:
+                log = measure_growth(root, rows, sizes)
+                measure_serving(log, rows)
+                log.close()
     finally:
         shutil.rmtree(root)
+    rows = [row for name in PARTS for row in parts[name]]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = [
         "# Figures of the log",
@@ -408,10 +422,11 @@ def main() -> int:
         *table(rows),
     ]
     print("\n".join(lines))
-    output = Path(arguments.output)
     output.mkdir(parents=True, exist_ok=True)
     (output / "log.md").write_text("\n".join(lines) + "\n")
-    (output / "log.json").write_text(json.dumps({"load_average": load, "note": arguments.note, "rows": rows}, indent=1))
+    (output / "log.json").write_text(
+        json.dumps({"load_average": load, "note": arguments.note, "parts": parts}, indent=1)
+    )
     return 0
 
 
