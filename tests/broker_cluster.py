@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,9 +19,11 @@ from moldau.records import decode_records, encode_batch, iterate_batches
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.rpc import RpcConnection
 from moldau_broker.server import run_broker
-from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.world import run_world
 from moldau_quorum.server import run_controller
+
+if TYPE_CHECKING:
+    from moldau_jepsen.simulation.network import NetworkProfile
 
 CONTROLLER_PORT = 9093
 BROKER_PORT = 9092
@@ -171,7 +174,9 @@ class Client:
 class Cluster:
     """One controller and some brokers. ``running[broker_id]`` is the ``Broker`` of a process that has started."""
 
-    def __init__(self, world, *, brokers: int = 1, controllers: int = 1, racks: dict[int, str] | None = None, **settings) -> None:
+    def __init__(
+        self, world, *, brokers: int = 1, controllers: int = 1, racks: dict[int, str] | None = None, **settings
+    ) -> None:
         self.world = world
         self.settings = {**QUICK, **{key.replace("_", "."): value for key, value in settings.items()}}
         self.racks = racks or {}
@@ -287,7 +292,15 @@ class Cluster:
         return Client(self, broker_id)
 
 
-def run_cluster(scenario, *, seed: int = 1, brokers: int = 1, controllers: int = 1, profile: NetworkProfile | None = None, **settings):
+def run_cluster(
+    scenario,
+    *,
+    seed: int = 1,
+    brokers: int = 1,
+    controllers: int = 1,
+    profile: NetworkProfile | None = None,
+    **settings,
+):
     """Runs ``scenario(cluster)`` against a started cluster; fails if a node has died of an error."""
 
     async def main(world):

@@ -13,6 +13,9 @@ module                 does
 ``replica_fetcher``    follows leaders
 ``isr``                carries changes of in-sync replicas to the controller
 ``metadata_cache``     the newest committed image, as handlers ask it
+``metadata_applier``   takes over what is committed, step by step where it is much
+``log_tasks``          drives retention, flushing, recovery and cleaning of the logs
+``transactions``       markers between brokers, and the coordinator's word on partitions
 ``handlers``           everything that is not Produce or Fetch
 =====================  ============================================================================================
 """

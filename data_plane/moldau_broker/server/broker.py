@@ -28,7 +28,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import ServerLimits, serve
-from moldau.runtime.sync import ByteBudget, Signal
+from moldau.runtime.sync import ByteBudget
 from moldau_broker.coordinator.group_config import GroupConfig
 from moldau_broker.coordinator.shell import GroupCoordinator
 from moldau_broker.coordinator.transaction_config import TransactionConfig
@@ -44,6 +44,8 @@ from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
 from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
+from moldau_broker.server.log_tasks import LogTasks
+from moldau_broker.server.metadata_applier import MetadataApplier
 from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
 from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
@@ -59,7 +61,7 @@ from moldau_quorum.broker_session import (
     MetadataFollower,
     RegistrationRefusedError,
 )
-from moldau_quorum.image import RESOURCE_BROKER, MetadataImage, delta_between
+from moldau_quorum.image import RESOURCE_BROKER
 from moldau_quorum.records import Endpoint
 
 if TYPE_CHECKING:
@@ -68,17 +70,10 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.environment import Environment, Listener
     from moldau.runtime.server import Server
-    from moldau_broker.log.values import Work
     from moldau_broker.server.partition import Partition
-    from moldau_quorum.image import MetadataDelta
+    from moldau_quorum.image import MetadataDelta, MetadataImage
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 10_000.0
-LOG_TICK_MS = 1_000.0
-APPLY_AT_ONCE_MAX = 16
-"""Changed partitions that are taken over at once; beginning to lead one takes a few milliseconds of disk."""
-APPLY_STEPS = 8
-"""Partitions between two checkpoints while more are taken over."""
-WORK_PER_DIRECTORY_MAX = 2
 _UNBOUNDED_CONNECTIONS = 100_000
 
 
@@ -109,11 +104,8 @@ class Broker:
         self._servers: list[Server] = []
         self._disk_failed = trio.Event()
         self._failed_directory: list[str] = []
-        self._applied = MetadataImage()
-        self._following = False
-        self._catching_up = False  # ``_catch_up`` is applying: nobody else may
-        self._behind = Signal()  # notified when there is something for ``_catch_up``
-        self._in_step = Signal()  # notified when everything committed has been applied
+        self._applier = MetadataApplier(self.metadata, self._apply)
+        self._log_tasks = LogTasks(environment, self._logger)
         self._context: BrokerContext | None = None
         self._session: BrokerSession | None = None
         self._fetchers: ReplicaFetchers | None = None
@@ -161,7 +153,9 @@ class Broker:
                 await stop.wait()
                 await self._give_leadership_away()
                 nursery.cancel_scope.cancel()
-            await self._close_logs(logs)
+            self.context.replicas.flush()
+            await self._log_tasks.close(logs, self.broker_epoch)
+            self._logger.info("stopped")
         finally:
             if self._peers is not None:
                 self._peers.close()
@@ -181,7 +175,7 @@ class Broker:
             self._voters,
             node_id=self.broker_id,
             cluster_id=cluster_id,
-            on_delta=self._on_delta,
+            on_delta=self._applier.on_delta,
             on_leader=partial(self._on_controller, controller),
             on_voters=partial(self._on_voters, controller),
         )
@@ -190,7 +184,7 @@ class Broker:
             # A quorum that was just born has an empty log until its first leader has written the cluster's id.
             await follower.wait_until(lambda image: image.cluster_id != "")
             logs = self._open_logs(follower.image.cluster_id)
-        await self._recover(logs)
+        await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
         await self._bind()
         self._build(logs, controller, follower)
         await self._start_tasks(nursery)
@@ -229,26 +223,6 @@ class Broker:
         self._logs = logs
         logs.start(self._environment.clock.wall_ms())
         return logs
-
-    async def _recover(self, logs: LogManager) -> None:
-        """Loads all logs: the ones of a directory side by side, in threads."""
-        limiters: dict[str, trio.CapacityLimiter] = {}
-        threads = self._config.get_int("num.recovery.threads.per.data.dir")
-        async with trio.open_nursery() as nursery:
-            for work in logs.recovery_work():
-                limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(threads))
-                nursery.start_soon(self._offload, work, limiter)
-
-    async def _offload(self, work: Work, limiter: trio.CapacityLimiter) -> None:
-        """Runs one piece of blocking work; its failure is the log manager's to judge."""
-        async with limiter:
-            try:
-                await self._environment.disk.offload(work.run)
-            except Exception as error:  # noqa: BLE001 - handed to the one who knows what it means
-                self._logger.error("work-failed", work=work.name, error=error)
-                work.failed(error)
-            else:
-                work.complete()
 
     async def _bind(self) -> None:
         backlog = self._config.get_int("socket.listen.backlog.size")
@@ -398,11 +372,11 @@ class Broker:
         nursery.start_soon(replicas.fetches.run)
         nursery.start_soon(self._isr.run, replicas)
         nursery.start_soon(self._watch_disks)
-        nursery.start_soon(self._catch_up)
+        nursery.start_soon(self._applier.run)
         nursery.start_soon(self._tick_isr)
-        nursery.start_soon(self._tick_logs)
-        nursery.start_soon(self._clean_logs)
-        nursery.start_soon(move_replicas, self.context, self._offload, self._logger)
+        nursery.start_soon(self._log_tasks.tick, self.context.logs)
+        nursery.start_soon(self._log_tasks.clean, self.context.logs)
+        nursery.start_soon(move_replicas, self.context, self._log_tasks.offload, self._logger)
 
     async def _register(self, nursery: trio.Nursery, follower: MetadataFollower, logs: LogManager) -> None:
         """Registers, catches up, takes over the metadata, and waits to be unfenced."""
@@ -421,7 +395,7 @@ class Broker:
             self._voters,
             registration,
             metadata_offset=lambda: follower.image.offset,
-            ready=lambda: self._following,
+            ready=lambda: self._applier.following,
             heartbeat_interval_ms=float(config.get_int("broker.heartbeat.interval.ms")),
             session_timeout_ms=float(config.get_int("broker.session.timeout.ms")),
             registration_timeout_ms=float(config.get_int("initial.broker.registration.timeout.ms")),
@@ -429,9 +403,7 @@ class Broker:
         self._session = session
         await nursery.start(session.run)
         await follower.wait_until(self._knows_me)
-        self._following = True
-        self._behind.notify()
-        await self._in_step.wait_until(lambda: self._applied is self.metadata.image)
+        await self._applier.begin()
         session.wake()
         await session.wait_unfenced()
 
@@ -478,30 +450,6 @@ class Broker:
         if self._session is not None:
             self._session.update_voters(voters)
 
-    def _on_delta(self, delta: MetadataDelta) -> None:
-        """Takes over what is committed: small changes at once, large ones step by step (``_catch_up``)."""
-        self.metadata.image = delta.image
-        if not self._following:
-            return
-        behind = self._catching_up or self._applied is not delta.previous
-        if behind or len(delta.changed_partitions) > APPLY_AT_ONCE_MAX:
-            self._behind.notify()
-            return
-        for _ in self._apply(delta):
-            pass
-
-    async def _catch_up(self) -> None:
-        """Applies what is too much for one moment, letting others run in between; what comes meanwhile is folded in."""
-        while True:
-            while self._following and self._applied is not self.metadata.image:
-                self._catching_up = True
-                for count, _ in enumerate(self._apply(delta_between(self._applied, self.metadata.image)), 1):
-                    if count % APPLY_STEPS == 0:
-                        await trio.lowlevel.checkpoint()
-            self._catching_up = False
-            self._in_step.notify()
-            await self._behind.wait()
-
     def _apply(self, delta: MetadataDelta) -> Iterator[None]:
         """Brings the parts up to the newest metadata, partition by partition."""
         context = self.context
@@ -516,7 +464,6 @@ class Broker:
                 self._fetchers.trust(broker_id)  # the controller has judged
             if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
                 self._fetchers.broker_changed(broker_id)
-        self._applied = delta.image
 
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
         changes: dict[str, object] = dict(image.config(RESOURCE_BROKER, ""))
@@ -538,28 +485,6 @@ class Broker:
             period_ms = self.context.config.get_int("replica.lag.time.max.ms") / 2
             await trio.sleep(max(1.0, period_ms) / 1000)
             self.context.replicas.tick_isr()
-
-    async def _tick_logs(self) -> None:
-        """Drives what the logs do by themselves: retention, flushing, checkpoints, deletion, cleaning."""
-        limiters: dict[str, trio.CapacityLimiter] = {}
-        async with trio.open_nursery() as nursery:
-            while True:
-                await trio.sleep(LOG_TICK_MS / 1000)
-                for work in self.context.logs.tick(self._environment.clock.wall_ms()):
-                    limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
-                    nursery.start_soon(self._offload, work, limiter)
-
-    async def _clean_logs(self) -> None:
-        """Lets the cleaner advance step by step while it has something to do."""
-        limiter = trio.CapacityLimiter(1)
-        logs, clock = self.context.logs, self._environment.clock
-        while True:
-            now_ms = clock.wall_ms()
-            works = logs.cleaner_works(now_ms)
-            for work in works:
-                await self._offload(work, limiter)
-            if not works:
-                await trio.sleep(max(1, logs.next_tick_ms(now_ms) - now_ms) / 1000)
 
     def _directory_failed(self, directory: str) -> None:
         """Notes a failed log directory; ``_watch_disks`` ends the broker."""
@@ -586,17 +511,6 @@ class Broker:
             await self._session.controlled_shutdown()
         if scope.cancelled_caught:
             self._logger.warning("controlled-shutdown-unanswered", after_ms=CONTROLLED_SHUTDOWN_TIMEOUT_MS)
-
-    async def _close_logs(self, logs: LogManager) -> None:
-        """Flushes and seals the logs; all tasks that use them have ended."""
-        self.context.replicas.flush()
-        limiters: dict[str, trio.CapacityLimiter] = {}
-        async with trio.open_nursery() as nursery:
-            for work in logs.close_work():
-                limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
-                nursery.start_soon(self._offload, work, limiter)
-        logs.finish_close(self.broker_epoch)
-        self._logger.info("stopped")
 
 
 def _clean_epoch(logs: LogManager) -> int:
