@@ -12,6 +12,7 @@ from moldau_cli.commands import (
     configs,
     consume,
     demo,
+    features,
     groups,
     log,
     produce,
@@ -35,6 +36,7 @@ application.add_typer(topics.commands, name="topics")
 application.add_typer(configs.commands, name="configs")
 application.add_typer(groups.commands, name="groups")
 application.add_typer(quorum.commands, name="quorum")
+application.add_typer(features.commands, name="features")
 application.add_typer(replicas.reassign, name="reassign")
 application.add_typer(replicas.logdirs, name="logdirs")
 application.command("elect")(replicas.elect)

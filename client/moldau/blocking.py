@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ConfigEntry,
         ConfigResource,
         CreatedTopic,
+        FeatureDescription,
         GroupDescription,
         GroupListing,
         LogDirDescription,
@@ -617,6 +618,22 @@ class Admin:
     def describe_quorum(self) -> QuorumDescription:
         """Returns the state of the metadata quorum."""
         return self._portal.call(self._admin.describe_quorum)
+
+    def add_voter(self, voter_id: int, host: str, port: int) -> None:
+        """Lets a running controller vote; committed on return. Raises ``KafkaError``."""
+        self._portal.call(self._admin.add_voter, voter_id, host, port)
+
+    def remove_voter(self, voter_id: int) -> None:
+        """Takes a voter's vote away; committed on return. Raises ``KafkaError``."""
+        self._portal.call(self._admin.remove_voter, voter_id)
+
+    def describe_features(self) -> list[FeatureDescription]:
+        """Returns the features that a broker supports, with the levels in force."""
+        return self._portal.call(self._admin.describe_features)
+
+    def update_features(self, levels: Mapping[str, int], *, allow_downgrade: bool = False) -> None:
+        """Puts feature levels into force, all or none. Raises ``KafkaError``, ``AdminError``."""
+        self._portal.call(self._admin.update_features, levels, allow_downgrade=allow_downgrade)
 
     def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import ClusterDescription, QuorumDescription
 
-commands = typer.Typer(help="Look at the metadata quorum.", rich_markup_mode=None)
-
-
-@commands.callback()
-def group() -> None:
-    """Keeps ``status`` a subcommand while it is the only one."""
+commands = typer.Typer(help="Look at the metadata quorum, and change who votes and who leads.", rich_markup_mode=None)
 
 
 @commands.command()
@@ -55,3 +51,63 @@ def status(bootstrap_server: BootstrapServer = None) -> None:
         f"high watermark {quorum.high_watermark}"
     )
     output.answer_rows("replicas", ["node", "role", "log_end_offset", "lag"], rows)
+
+
+VoterId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Node id of a controller.")]
+
+
+@commands.command("add-voter")
+def add_voter(
+    node: VoterId,
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Its controller listener.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Let a running controller vote; returns when it has caught up and the change is committed."""
+    from moldau.runtime.config import ConfigError, parse_address
+
+    try:
+        host, port = parse_address(address)
+    except (ConfigError, ValueError) as error:
+        raise UsageError(f"expected HOST:PORT, not {address!r}") from error
+
+    async def work(admin: Admin) -> None:
+        await admin.add_voter(node, host, port)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"voter": node, "address": address}, f"node {node} votes")
+
+
+@commands.command("remove-voter")
+def remove_voter(node: VoterId, bootstrap_server: BootstrapServer = None) -> None:
+    """Take a controller's vote away; returns when the change is committed."""
+
+    async def work(admin: Admin) -> None:
+        await admin.remove_voter(node)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"voter": node}, f"node {node} votes no more")
+
+
+@commands.command()
+def transfer(
+    to: Annotated[int, typer.Option("--to", metavar="NODE", help="Voter that shall lead; default: the furthest.")] = -1,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Hand the leadership of the quorum to another voter."""
+
+    async def work(admin: Admin) -> int:
+        import trio
+
+        from moldau.runtime.real import real_environment
+        from moldau_quorum.leadership_transfer import transfer_leadership
+
+        voters = {node: (host, port) for node, host, port in (await admin.describe_quorum()).endpoints}
+        if to >= 0 and to not in voters:
+            raise UsageError(f"node {to} does not vote; voters are {', '.join(map(str, sorted(voters)))}")
+        try:
+            return await transfer_leadership(real_environment(), voters, target_id=to)
+        except trio.TooSlowError as error:
+            raise CommandError("no controller leads the quorum at the moment; try again") from error
+
+    leader = with_admin(bootstrap_server, work)
+    output.answer({"leader_id": leader}, f"leader {leader}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,6 +84,66 @@ def status(bootstrap_server: BootstrapServer = None) -> None:
             for where, move in sorted(found.items())
         ],
     )
+
+
+@reassign.command()
+def plan(
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="IDS", help="Brokers that shall hold the replicas: 1,2,3")
+    ],
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics; default: all.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the plan; default: stdout.")] = None,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Compute moves that spread replicas and leaders evenly over brokers; nothing moves yet."""
+    from moldau_cli.reassignment import plan_document, plan_moves
+
+    wanted = parse_brokers(brokers)
+
+    async def work(admin: Admin) -> dict[tuple[str, int], list[int]]:
+        known = [one.node_id for one in (await admin.describe_cluster()).brokers]
+        missing = [broker for broker in wanted if broker not in known]
+        if missing:
+            raise UsageError(f"no live broker {missing[0]}; live brokers are {','.join(map(str, known))}")
+        names = topic or [one.name for one in await admin.list_topics()]
+        return {
+            (name, part.partition): list(part.replicas)
+            for name, described in (await admin.describe_topics(names)).items()
+            for part in described.partitions
+        }
+
+    document = plan_document(plan_moves(with_admin(bootstrap_server, work), wanted))
+    text = json.dumps(document, indent=2)
+    if out is None:
+        output.write_line(text)
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    output.answer({"plan": str(out)}, f"plan written to {out}; moldau reassign execute {out}")
+
+
+@reassign.command()
+def execute(
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="File that plan has written.")],
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Begin all moves of a plan; ``status`` lists those that are under way."""
+    from moldau_cli.reassignment import parse_plan
+
+    try:
+        text = plan_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {plan_file}: {getattr(error, 'strerror', None) or error}") from error
+    moves = parse_plan(text, str(plan_file))
+
+    async def work(admin: Admin) -> None:
+        if moves:
+            await admin.alter_partition_reassignments(moves)
+
+    with_admin(bootstrap_server, work)
+    output.answer({"moves": len(moves)}, f"{len(moves)} partitions move; moldau reassign status")
 
 
 def elect(

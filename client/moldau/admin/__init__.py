@@ -2,6 +2,7 @@
 
 from moldau.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, AdminError
 from moldau.admin.groups import Admin
+from moldau.admin.quorum import FeatureDescription
 from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
 from moldau.admin.values import (
     ClusterDescription,
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigOperation",
     "ConfigResource",
     "CreatedTopic",
+    "FeatureDescription",
     "GroupDescription",
     "GroupListing",
     "GroupMember",

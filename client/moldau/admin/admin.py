@@ -456,6 +456,11 @@ class TopicsAdmin(AdminBase):
             high_watermark=part.high_watermark,
             voters=tuple(map(_quorum_replica, part.current_voters)),
             observers=tuple(map(_quorum_replica, part.observers)),
+            endpoints=tuple(
+                (node.node_id, node.listeners[0].host, node.listeners[0].port)
+                for node in sorted(response.nodes, key=lambda each: each.node_id)
+                if node.listeners
+            ),
         )
 
     # --- offsets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.admin.admin import AdminError, raise_failures
-from moldau.admin.transactions import TransactionsAdmin
+from moldau.admin.quorum import QuorumAdmin
 from moldau.admin.values import (
     GroupDescription,
     GroupListing,
@@ -59,7 +59,7 @@ def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return topics
 
 
-class Admin(TransactionsAdmin):
+class Admin(QuorumAdmin):
     """The admin client. Use it as an async context manager; all methods belong to the trio thread that opened it."""
 
     # --- groups

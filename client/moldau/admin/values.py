@@ -153,6 +153,7 @@ class QuorumDescription:
     high_watermark: int
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
+    endpoints: tuple[tuple[int, str, int], ...] = ()  # id, host and port of each voter, where it was told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from moldau.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
@@ -53,6 +54,7 @@ from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
@@ -161,6 +163,8 @@ BASE_APIS: tuple[ServedApi, ...] = (
     served(DescribeClusterRequest, metadata.handle_describe_cluster),
     served(DescribeProducersRequest, producers.handle_describe_producers),
     served(UnregisterBrokerRequest, forwarded.handle_unregister_broker),
+    served(AddRaftVoterRequest, forwarded.handle_add_raft_voter),
+    served(RemoveRaftVoterRequest, forwarded.handle_remove_raft_voter),
     served(DescribeTopicPartitionsRequest, metadata.handle_describe_topic_partitions),
 )
 

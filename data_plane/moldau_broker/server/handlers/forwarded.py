@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as AlteredResource
 from moldau.protocol.messages.alter_partition_reassignments import (
@@ -41,6 +42,7 @@ from moldau.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from moldau.protocol.schema import Request, Response
@@ -292,5 +294,31 @@ async def handle_unregister_broker(
         request,
         UnregisterBrokerResponse,
         lambda refused: UnregisterBrokerResponse(error_code=_TIMED_OUT, error_message=_WHY),
+    )
+    return response
+
+
+async def handle_add_raft_voter(
+    context: BrokerContext, request: AddRaftVoterRequest, call: Call
+) -> AddRaftVoterResponse:
+    """AddRaftVoter (KIP-853): answered when the node has caught up and votes."""
+    response, _ = await _forward(
+        context,
+        request,
+        AddRaftVoterResponse,
+        lambda refused: AddRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY),
+    )
+    return response
+
+
+async def handle_remove_raft_voter(
+    context: BrokerContext, request: RemoveRaftVoterRequest, call: Call
+) -> RemoveRaftVoterResponse:
+    """RemoveRaftVoter (KIP-853)."""
+    response, _ = await _forward(
+        context,
+        request,
+        RemoveRaftVoterResponse,
+        lambda refused: RemoveRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY),
     )
     return response

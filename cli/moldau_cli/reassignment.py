@@ -1,0 +1,86 @@
+"""Plans of replica moves: computing one, and reading one from a file. Pure.
+
+The file format is that of Kafka's own tool: ``{"version": 1, "partitions": [{"topic": ..., "partition": ...,
+"replicas": [...]}]}``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Replicas = dict[tuple[str, int], list[int]]
+
+
+def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequence[int]) -> Replicas:
+    """Computes new replicas on ``brokers`` for every partition, moving as little as balance allows.
+
+    A replica on one of the brokers stays unless that broker holds more than its share, rounded up; the others go to
+    the brokers that hold least. Preferred leaders are spread likewise. Only partitions that change are returned.
+    Raises ``UsageError`` where there are fewer brokers than replicas.
+    """
+    for (topic, partition), replicas in sorted(current.items()):
+        if len(replicas) > len(brokers):
+            raise UsageError(
+                f"{topic}-{partition} has {len(replicas)} replicas, but only {len(brokers)} brokers are given"
+            )
+    total = sum(len(replicas) for replicas in current.values())
+    share = -(-total // len(brokers)) if brokers else 0
+    load = dict.fromkeys(sorted(brokers), 0)
+    kept: Replicas = {}
+    for where, replicas in sorted(current.items()):
+        kept[where] = []
+        for broker in replicas:
+            if broker in load and load[broker] < share:
+                kept[where].append(broker)
+                load[broker] += 1
+    led = dict.fromkeys(load, 0)
+    planned: Replicas = {}
+    for where, replicas in sorted(current.items()):
+        chosen = kept[where]
+        while len(chosen) < len(replicas):
+            free = [broker for broker in load if broker not in chosen]
+            target = min(free, key=lambda broker: (load[broker], broker))
+            chosen.append(target)
+            load[target] += 1
+        leader = min(chosen, key=lambda broker: (led[broker], chosen.index(broker)))
+        led[leader] += 1
+        planned[where] = [leader, *(broker for broker in chosen if broker != leader)]
+    return {where: replicas for where, replicas in planned.items() if replicas != list(current[where])}
+
+
+def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, object]:
+    """The plan as the file's JSON value."""
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": topic, "partition": partition, "replicas": list(replicas)}
+            for (topic, partition), replicas in sorted(moves.items())
+        ],
+    }
+
+
+def parse_plan(text: str, origin: str) -> Replicas:
+    """Reads a plan; ``origin`` names it in errors. Raises ``UsageError``."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{origin} is not JSON: {error}") from error
+    entries = document.get("partitions") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or document.get("version") != 1:
+        raise UsageError(f'{origin} is no plan: it must hold "version": 1 and a list "partitions"')
+    moves: Replicas = {}
+    for entry in entries:
+        match entry:
+            case {"topic": str(topic), "partition": int(partition), "replicas": list(replicas)} if (
+                replicas and all(type(broker) is int for broker in replicas) and len(set(replicas)) == len(replicas)
+            ):
+                moves[topic, partition] = replicas
+            case _:
+                raise UsageError(f"{origin}: expected topic, partition and different replicas, not {json.dumps(entry)}")
+    return moves

@@ -1,0 +1,104 @@
+"""Goal: voters, leadership, feature levels and replicas are changed from the command line on a real cluster.
+
+Method: three controllers and three brokers as processes, and the commands as a shell runs them.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from moldau.admin import NewTopic
+from moldau.blocking import Admin
+from moldau_jepsen.testing import cluster
+
+pytestmark = pytest.mark.processes
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def running():
+    with cluster(brokers=3, controllers=3, links=False) as found:
+        yield found
+
+
+@pytest.fixture
+def moldau(running):
+    def run(*arguments, code=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "moldau_cli", *arguments, "--bootstrap-server", running.bootstrap],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        return done
+
+    return run
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
+        time.sleep(0.05)
+
+
+def quorum(moldau):
+    return json.loads(moldau("quorum", "status", "--json").stdout)
+
+
+def voters(moldau):
+    return sorted(row["node"] for row in quorum(moldau)["replicas"] if row["role"] != "observer")
+
+
+def test_leadership_goes_to_the_voter_that_is_named(moldau):
+    before = quorum(moldau)["leader_id"]
+    target = next(node for node in voters(moldau) if node != before)
+    assert "leader" in moldau("quorum", "transfer", "--to", str(target)).stdout
+    wait_until(lambda: quorum(moldau)["leader_id"] == target, f"node {target} leads")
+    assert "node 9 does not vote; voters are 101, 102, 103" in moldau("quorum", "transfer", "--to", "9", code=2).stderr
+
+
+def test_a_voter_goes_and_comes_back(moldau, running):
+    leader = quorum(moldau)["leader_id"]
+    gone = next(node for node in voters(moldau) if node != leader)
+    assert f"node {gone} votes no more" in moldau("quorum", "remove-voter", str(gone)).stdout
+    assert voters(moldau) == [node for node in (101, 102, 103) if node != gone]
+    address = running.node(gone).address
+    assert f"node {gone} votes" in moldau("quorum", "add-voter", str(gone), address).stdout
+    wait_until(lambda: voters(moldau) == [101, 102, 103], "all vote again")
+    assert moldau("quorum", "add-voter", str(gone), address, code=1).stderr
+    assert "expected HOST:PORT" in moldau("quorum", "add-voter", "104", "nowhere", code=2).stderr
+
+
+def test_feature_levels_are_listed_and_impossible_ones_refused(moldau):
+    features = json.loads(moldau("features", "describe", "--json").stdout)["features"]
+    assert [each["feature"] for each in features] == sorted(each["feature"] for each in features)
+    found = {each["feature"]: each for each in features}["metadata.version"]
+    assert found["level_min"] <= found["level"] <= found["level_max"]
+    beyond = f"metadata.version={found['level_max'] + 1}"
+    assert moldau("features", "upgrade", "--feature", beyond, code=1).stderr
+    assert "expected NAME=LEVEL" in moldau("features", "upgrade", "--feature", "metadata.version", code=2).stderr
+
+
+def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):
+    with Admin({"bootstrap.servers": running.bootstrap}) as admin:
+        admin.create_topics([NewTopic(name="moved", partitions=4, replication_factor=2)])
+    plan = tmp_path / "plan.json"
+    moldau("reassign", "plan", "--topic", "moved", "--brokers", "1,2", "--out", str(plan))
+    assert "partitions move" in moldau("reassign", "execute", str(plan)).stdout
+
+    def placed():
+        with Admin({"bootstrap.servers": running.bootstrap}) as admin:
+            parts = admin.describe_topics(["moved"])["moved"].partitions
+        return all(set(part.replicas) == {1, 2} for part in parts)
+
+    wait_until(placed, "all replicas are on brokers 1 and 2")
+    assert json.loads(moldau("reassign", "status", "--json").stdout)["reassignments"] == []
+    assert "no live broker 7" in moldau("reassign", "plan", "--brokers", "1,7", code=2).stderr
+    assert "cannot read" in moldau("reassign", "execute", str(tmp_path / "none"), code=2).stderr
