@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from moldau_jepsen.launcher import ClusterSpec, LocalCluster, start_cluster
 from moldau_jepsen.launcher.process import cpu_ms, resident_bytes
@@ -77,7 +77,7 @@ class Bench:
         """Where partition 0 is led."""
         metadata = self.admin.list_topics(topic, timeout=10)
         broker = metadata.brokers[metadata.topics[topic].partitions[0].leader]
-        return broker.host, broker.port
+        return str(broker.host), broker.port
 
     def cpu(self) -> float:
         """Processor seconds of all brokers."""
@@ -86,22 +86,22 @@ class Bench:
     def load(self, what: str, topic: str, *, api: str = "produce", **more: float) -> dict[str, float]:
         """Runs the load generator and adds a row."""
         host, port = self.leader_port(topic)
-        job = {
+        sizes = {"record_bytes": 100, "batch_bytes": 16 * KIB, "fetch_bytes": MIB}
+        sizes.update((name, int(more[name])) for name in sizes if name in more)
+        job: dict[str, object] = {
             "api": api,
             "topic": topic,
             "host": host,
             "port": port,
             "connections": 1,
             "partitions": 1,
-            "record_bytes": 100,
-            "batch_bytes": 16 * KIB,
-            "fetch_bytes": MIB,
             "offset": 0,
             "acks": 1,
             "window": 5,
             "rate": 0,
             "seconds": self.seconds,
             **more,
+            **sizes,
         }
         before = self.cpu()
         done = subprocess.run(
@@ -113,13 +113,11 @@ class Bench:
         result: dict[str, float] = json.loads(done.stdout)
         cores = (self.cpu() - before) / result["seconds"]
         size = result["sent_bytes"] if api == "produce" else result["received_bytes"]
-        per_record = job["batch_bytes"] / max(1, result["records"] / max(1, result["requests"]))
-        records = result["records"] if api == "produce" else result["received_bytes"] / per_record
         row = Row(
             what,
-            int(job["record_bytes"]),
-            int(job["batch_bytes"] if api == "produce" else job["fetch_bytes"]),
-            records / result["seconds"] if api == "produce" else 0.0,
+            sizes["record_bytes"],
+            sizes["batch_bytes" if api == "produce" else "fetch_bytes"],
+            result["records"] / result["seconds"] if api == "produce" else 0.0,
             size / result["seconds"] / 1e6,
             result["p50_ms"],
             result["p99_ms"],

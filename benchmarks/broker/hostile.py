@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.broker.load import fetch_frame
 from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from moldau.protocol.framing import encode_request
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
