@@ -3,7 +3,7 @@
 from moldau.producer.delivery import Delivery, RecordMetadata
 from moldau.producer.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.producer import BufferExhaustedError, Producer
-from moldau.producer.transaction_core import (
+from moldau.producer.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
     ProducerFencedError,

@@ -26,7 +26,8 @@ from moldau.producer.accumulator import Accumulator, Limits, PartitionQueue, rec
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.partitioner import KeylessPartitioner, PartitionerFunction, make_keyless, partition_for_key
 from moldau.producer.sender import Sender
-from moldau.producer.transaction_core import OffsetToCommit, TransactionManager
+from moldau.producer.transaction_core import TransactionManager
+from moldau.producer.transaction_values import OffsetToCommit
 from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Compression, InvalidRecordError

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.producer.transaction_core import (
-    Call,
-    OffsetToCommit,
-    State,
-    TransactionAbortedError,
-    TransactionManager,
-)
+from moldau.producer.transaction_values import Call, OffsetToCommit, State, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.sync import Signal
 
@@ -25,6 +19,7 @@ if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
     from moldau.producer.accumulator import Accumulator, ProducerBatch
     from moldau.producer.sender import Sender
+    from moldau.producer.transaction_core import TransactionManager
 
 _IDLE = (State.READY, State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.FATAL_ERROR)
 

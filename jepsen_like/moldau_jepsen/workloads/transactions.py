@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.producer import Producer
-from moldau.producer.transaction_core import FatalTransactionError, TransactionError
+from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.queue import VALUE_BYTES

@@ -13,13 +13,13 @@ import pytest
 
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.transaction_core import (
+from moldau.producer.transaction_core import TransactionManager
+from moldau.producer.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
     OffsetToCommit,
     ProducerFencedError,
     State,
-    TransactionManager,
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
