@@ -8,10 +8,13 @@ beyond what its manual shows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
 WAIT_S = 30.0
+COMMIT_COMES_LATER = ("_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID")
+"""Answers to a commit that met a rebalance, or had nothing to commit yet."""
 
 
 def create_topic(bootstrap, name, partitions, replicas, timeout_s=20):
@@ -92,9 +95,16 @@ class ConfluentClient:
     def assignment(self, consumer):
         return sorted(one.partition for one in consumer.assignment())
 
-    def commit_and_close(self, consumer):
-        if consumer.assignment():
+    def commit(self, consumer):
+        from confluent_kafka import KafkaException
+
+        try:
             consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].name() not in COMMIT_COMES_LATER:
+                raise
+
+    def close(self, consumer):
         consumer.close()
 
 
@@ -154,9 +164,13 @@ class KafkaPythonClient:
     def assignment(self, consumer):
         return sorted(one.partition for one in consumer.assignment())
 
-    def commit_and_close(self, consumer):
-        if consumer.assignment():
+    def commit(self, consumer):
+        from kafka.errors import CommitFailedError, RebalanceInProgressError
+
+        with contextlib.suppress(CommitFailedError, RebalanceInProgressError):
             consumer.commit()
+
+    def close(self, consumer):
         consumer.close()
 
 
@@ -240,10 +254,15 @@ class AiokafkaClient:
     def assignment(self, consumer):
         return sorted(one.partition for one in consumer[1].assignment())
 
-    def commit_and_close(self, consumer):
+    def commit(self, consumer):
+        from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
+
         runner, inner = consumer
-        if inner.assignment():
+        with contextlib.suppress(CommitFailedError, IllegalStateError, RebalanceInProgressError):
             runner.run(inner.commit())
+
+    def close(self, consumer):
+        runner, inner = consumer
         runner.run(inner.stop())
         runner.close()
 
@@ -252,7 +271,10 @@ CLIENTS = {"confluent-kafka": ConfluentClient, "kafka-python": KafkaPythonClient
 
 
 class Member(threading.Thread):
-    """A group member: polls until it is told to leave, then commits what it has read and closes."""
+    """A group member: polls and commits until it is told to leave.
+
+    A commit that comes in the middle of a rebalance is refused; the next owner of the partition then reads again.
+    """
 
     def __init__(self, client, group, topic):
         super().__init__(daemon=True)
@@ -269,7 +291,9 @@ class Member(threading.Thread):
             while not self._leave.is_set():
                 self.found += self._client.poll(consumer)
                 self.owned = self._client.assignment(consumer)
-            self._client.commit_and_close(consumer)
+                if self.owned:
+                    self._client.commit(consumer)
+            self._client.close(consumer)
         except BaseException as error:
             self.failure = error
             raise
@@ -279,6 +303,16 @@ class Member(threading.Thread):
         self.join(WAIT_S)
         assert not self.is_alive(), "the member did not leave"
         assert self.failure is None, repr(self.failure)
+
+
+def committed_offsets(bootstrap, group, topic, partitions):
+    """Committed offset of each partition, 0 where there is none, as librdkafka reads it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=WAIT_S)
+    consumer.close()
+    return [max(one.offset, 0) for one in found]
 
 
 def wait_until(condition, what, timeout_s=WAIT_S):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from interop_clients import CLIENTS, Member, wait_until
+from interop_clients import CLIENTS, Member, committed_offsets, wait_until
 
 pytestmark = [
     pytest.mark.interop,
@@ -63,7 +63,15 @@ def test_every_codec_is_stored_as_sent_and_read_by_all(name, codec, bootstrap, t
         assert placed_of(reader(bootstrap).consume(topic, PARTITIONS, 200)) == sorted(placed), reader_name
 
 
-def test_a_group_shares_partitions_and_goes_on_where_it_committed(client, topic):
+def ends_of(*batches):
+    """The offset behind the last record of each partition."""
+    offsets = dict.fromkeys(range(PARTITIONS), 0)
+    for partition, offset, _ in [placed for batch in batches for placed in batch]:
+        offsets[partition] = max(offsets[partition], offset + 1)
+    return list(offsets.values())
+
+
+def test_a_group_shares_partitions_and_goes_on_where_it_committed(client, bootstrap, topic):
     group = f"group-of-{topic}"
     first = client.produce(topic, records_of(200, b"first"))
     one = Member(client, group, topic)
@@ -75,6 +83,8 @@ def test_a_group_shares_partitions_and_goes_on_where_it_committed(client, topic)
     )
     second = client.produce(topic, records_of(200, b"second"))
     wait_until(lambda: set(one.found + two.found) >= set(first + second), "both batches are read")
+    ends = ends_of(first, second)
+    wait_until(lambda: committed_offsets(bootstrap, group, topic, PARTITIONS) == ends, "all is committed")
     one.leave()
     wait_until(lambda: two.owned == [0, 1, 2], "the member that stays takes over")
     two.leave()
