@@ -372,8 +372,8 @@ class Accumulator:
             batch.is_in_flight = True
             batch.attempts += 1
             batch.last_attempt_ms = now_ms
-            if batch.attempts == 1:
-                queue.outstanding.append(batch)
+            if batch.attempts == 1 or not batch.has_sequence:
+                queue.outstanding.append(batch)  # one without a sequence left it when it went back into the queue
             drained.append(batch)
         return drained
 

@@ -255,6 +255,17 @@ def test_without_idempotence_one_in_flight_keeps_the_order():
     assert order == [b"a", b"b", b"c"]
 
 
+def test_without_idempotence_a_batch_may_fail_again_and_again():
+    core = accumulator(linger_ms=0, is_idempotent=False)
+    add(core)
+    for attempt in range(5):
+        (batch,) = sent(core, 5000 * attempt)
+        assert core.settle(batch, ErrorCode.NETWORK_EXCEPTION, 5000 * attempt) is Verdict.RETRY
+    (batch,) = sent(core, 50_000)
+    assert core.settle(batch, ErrorCode.NONE, 0, base_offset=3) is Verdict.DONE
+    assert (core.memory_used, core.incomplete) == (0, {})
+
+
 def test_abort_fails_all_or_only_what_waits():
     core = accumulator(linger_ms=0)
     add(core, b"flying")
