@@ -33,7 +33,7 @@ def test_planting_leaves_nothing_behind():
 
 
 def test_acks_1_loses_acknowledged_records():
-    result, count = run_control(CONTROLS["acks-1"], range(1, 12))
+    result, count = run_control(CONTROLS["acks-1"], range(8, 16))
     assert result is not None, f"acquitted in {count} seeds"
 
 

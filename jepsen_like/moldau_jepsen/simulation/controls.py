@@ -49,7 +49,7 @@ CONTROLS: dict[str, Control] = {
             name="acks-1",
             text="records acknowledged by the leader alone are lost with it",
             options=_options({"acks": "1", "enable.idempotence": False}, {}),
-            convicted_by=("lost-write", "unseen", "inconsistent-offsets", "duplicate"),
+            convicted_by=("lost-write", "unseen", "inconsistent-offsets", "stuck"),
         ),
         Control(
             name="unclean-election",
