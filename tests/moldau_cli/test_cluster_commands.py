@@ -5,7 +5,6 @@ command line itself starts and stops; commands run in this process, with their o
 import contextlib
 import io
 import json
-import os
 import sys
 import types
 
@@ -13,6 +12,7 @@ import pytest
 
 from interop_clients import wait_until
 from moldau_cli.main import main
+from moldau_jepsen.launcher import open_cluster
 
 pytestmark = pytest.mark.processes
 
@@ -43,11 +43,7 @@ def shell(tmp_path_factory):
     run.started = started
     run("topics", "create", "lines", "--partitions", "1")
     yield run
-    for node in started["nodes"]:
-        try:
-            os.kill(node["pid"], 9)
-        except ProcessLookupError:
-            continue
+    open_cluster(home / "moldau-cluster").shut_down()
 
 
 def test_start_tells_where_the_cluster_is(shell):
@@ -200,6 +196,5 @@ def test_a_stopped_cluster_starts_again_with_its_data(shell):
     assert {node["state"] for node in shell.json("cluster", "status", code=1)["nodes"]} == {"stopped"}
     again = shell.json("cluster", "start")
     assert again["bootstrap"] == shell.started["bootstrap"]
-    shell.started["nodes"] = again["nodes"]
     assert shell("consume", "kept", "--exit").stdout == "precious\n"
     shell("cluster", "stop")
