@@ -116,6 +116,8 @@ class ReplicatedShard(Generic[C]):
         self._written = Signal()
         self._deadline_changed = Signal()
         self._timer_due_ms: int | None = None
+        self._performing = False
+        self._resigning: ErrorCode | None = None
         self._scope = trio.CancelScope()
 
     def moment(self) -> Moment:
@@ -142,8 +144,19 @@ class ReplicatedShard(Generic[C]):
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects in order; a write that the log refuses is reported back at once."""
-        queue = deque(effects)
-        lost_leadership = False
+        assert not self._performing, "effects are performed one list after the other"
+        self._performing = True
+        try:
+            self._perform_all(deque(effects))
+        finally:
+            self._performing = False
+        code, self._resigning = self._resigning, None
+        if code is not None:
+            self.resign(code)
+            return
+        self._look_at_deadline()
+
+    def _perform_all(self, queue: deque[Effect]) -> None:
         while queue:
             effect = queue.popleft()
             if isinstance(effect, Answer):
@@ -157,15 +170,12 @@ class ReplicatedShard(Generic[C]):
             except KafkaError as error:
                 assert self.core is not None
                 self._logger.warning("append_refused", append_id=effect.append_id, error=error)
-                lost_leadership |= error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    self._resigning = ErrorCode.NOT_COORDINATOR
                 queue.extend(self.core.failed(effect.append_id, error.code, self.moment()))
                 continue
             self._to_commit.append((effect.append_id, end_offset))
             self._written.notify()
-        if lost_leadership:
-            self.resign(ErrorCode.NOT_COORDINATOR)
-            return
-        self._look_at_deadline()
 
     def perform_other(self, effect: Effect) -> None:
         """An effect that only one of the coordinators has."""
@@ -192,8 +202,15 @@ class ReplicatedShard(Generic[C]):
         )
 
     def resign(self, code: ErrorCode) -> None:
-        """Ends the shard: answers all that waits, and stops its tasks. Idempotent."""
+        """Ends the shard: answers all that waits, and stops its tasks. Idempotent.
+
+        An append may find that the log is lost and end the shard from within ``perform``: then the effects that are
+        being performed are finished first, because some of them are answers.
+        """
         if self.resigned:
+            return
+        if self._performing:
+            self._resigning = code
             return
         self.resigned = True
         core, self.core = self.core, None
