@@ -213,6 +213,29 @@ def test_the_log_tells_of_lost_leadership_first() -> None:
     run(scenario)
 
 
+def test_an_append_that_ends_the_leadership_leaves_no_request_without_an_answer() -> None:
+    """A disk fails inside of an append: the broker resigns the partition before the append has told of its failure."""
+
+    async def scenario(broker: Broker) -> None:
+        await loaded(broker)
+        partition = partition_for("g", PARTITIONS)
+        state = broker.log.partitions[partition]
+        append = broker.log.append
+
+        def failing(number: int, leader_epoch: int, batch: bytes | bytearray | memoryview) -> int:
+            if number == partition:
+                state.refuse_with = ErrorCode.KAFKA_STORAGE_ERROR
+                broker.coordinator.resign(partition, leader_epoch + 1)
+            return append(number, leader_epoch, batch)
+
+        broker.log.append = failing  # type: ignore[method-assign]
+        with trio.fail_after(5):
+            assert code_of(await broker.ask(commit_request(1), 9)) is not ErrorCode.NONE
+        assert code_of(await broker.ask(commit_request(1), 9)) is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
 def test_a_new_coordinator_knows_what_was_acknowledged() -> None:
     log = MemoryLog()
     kept: list[tuple[str, int]] = []
