@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from moldau.runtime.exceptions import leaves
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from moldau import Admin
 
@@ -81,15 +82,6 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
         if isinstance(first, OSError):
             raise CommandError(str(first)) from error
         raise
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of groups."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
 
 
 def _from_kafka(error: Exception) -> CommandError:

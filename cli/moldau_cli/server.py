@@ -13,10 +13,11 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from moldau.runtime.exceptions import leaves
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     import trio
 
@@ -116,7 +117,7 @@ def _run_node(config: Config, path: str, level: str, parent: int | None) -> int:
     try:
         trio.run(node.run, strict_exception_groups=True)
     except BaseException as error:  # noqa: BLE001 - the end of the process: what it says is all that is left
-        causes = list(_leaves(error))
+        causes = list(leaves(error))
         told = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
         if node.asked_to_stop and not node.ready and all(type(cause) is RuntimeError for cause in causes):
             return EXIT_DONE  # told to stop while starting: trio complains that a role never said that it had started
@@ -136,15 +137,6 @@ def _refusals() -> tuple[type[Exception], ...]:
     from moldau_quorum.node_directory import NodeDirectoryError
 
     return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of groups."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def _describe(error: BaseException) -> str:

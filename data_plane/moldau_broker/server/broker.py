@@ -26,6 +26,7 @@ from moldau.runtime.config import (
     quorum_voters,
     topic_config,
 )
+from moldau.runtime.exceptions import leaves
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import ServerLimits, serve
 from moldau.runtime.sync import ByteBudget
@@ -548,15 +549,7 @@ async def run_broker(
                 await broker.run(stop, task_status)
             nursery.cancel_scope.cancel()
     except* (RegistrationRefusedError, InconsistentClusterError, LogStorageError) as group:
-        raise BrokerStartError("; ".join(str(error) for error in _leaves(group))) from group
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+        raise BrokerStartError("; ".join(str(error) for error in leaves(group))) from group
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
 
+from moldau.runtime.exceptions import leaves
 from moldau_jepsen.chaos.links import CLIENT, Link, LinkRule, Links
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ class LinkFabric:
         try:
             trio.run(main)
         except* OSError as errors:
-            first: BaseException = errors
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            self._failure = first
+            self._failure = next(leaves(errors))
         finally:
             self._ready.set()
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import trio
 from trio.abc import Instrument
 
+from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Status
@@ -188,7 +189,7 @@ def _where(error: BaseException | None) -> str:
     """Returns the place an exception came from."""
     if error is None:
         return ""
-    error = next(_leaves(error))
+    error = next(leaves(error))
     trace = error.__traceback__
     place = ""
     while trace is not None:
@@ -245,7 +246,7 @@ class _Run:
             found.append(self.guard.found)
         for name, failure in self.world.failures:
             node_id = int(name.rpartition("-")[2])
-            of_disk = all(isinstance(error, OSError | LogStorageError) for error in _leaves(failure))
+            of_disk = all(isinstance(error, OSError | LogStorageError) for error in leaves(failure))
             if not (of_disk and node_id in self.injector.disk_errors):
                 found.append(f"node-failed: {name}: {_where(failure)}")
         self.violations = [*found, *(text for text in self.violations if text.startswith("at the end"))]
@@ -306,7 +307,7 @@ class _Run:
             trace.note("phase", "final read")
             await workload.final_read(options.reading_seconds)
         except* ClusterNotReadyError as group:
-            self.violations = [f"at the end: stuck: {error}" for error in _leaves(group)]
+            self.violations = [f"at the end: stuck: {error}" for error in leaves(group)]
         if self.violations:
             return
         lost = self.register.lost()
@@ -324,15 +325,6 @@ class _Run:
         self.violations = [
             f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found[:VIOLATIONS_SHOWN_MAX]
         ]
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of groups."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:

@@ -49,7 +49,7 @@ from moldau.protocol.schema import Request, Response
 from moldau_quorum.controller_client import ControllerUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from moldau_broker.server.context import BrokerContext, Call
     from moldau_quorum.image import MetadataImage
@@ -223,102 +223,51 @@ async def _configs_visible(context: BrokerContext, before: MetadataImage) -> Non
         await context.follower.wait_until(lambda image: image.configs is not before.configs)
 
 
-async def handle_elect_leaders(
-    context: BrokerContext, request: ElectLeadersRequest, call: Call
-) -> ElectLeadersResponse:
-    """ElectLeaders."""
-    response, _ = await _forward(
-        context, request, ElectLeadersResponse, lambda refused: ElectLeadersResponse(error_code=_TIMED_OUT)
-    )
-    return response
+def _refused_as_a_whole(
+    request_class: type[Q], response_class: type[R], refusal: Callable[[], R]
+) -> Callable[[BrokerContext, Q, Call], Coroutine[object, object, R]]:
+    """The handler of an API whose answer has one error code for all of the request."""
+
+    async def handle(context: BrokerContext, request: Q, call: Call) -> R:
+        response, _ = await _forward(context, request, response_class, lambda refused: refusal())
+        return response
+
+    return handle
 
 
-async def handle_alter_partition_reassignments(
-    context: BrokerContext, request: AlterPartitionReassignmentsRequest, call: Call
-) -> AlterPartitionReassignmentsResponse:
-    """AlterPartitionReassignments."""
-    response, _ = await _forward(
-        context,
-        request,
-        AlterPartitionReassignmentsResponse,
-        lambda refused: AlterPartitionReassignmentsResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
-
-
-async def handle_list_partition_reassignments(
-    context: BrokerContext, request: ListPartitionReassignmentsRequest, call: Call
-) -> ListPartitionReassignmentsResponse:
-    """ListPartitionReassignments."""
-    response, _ = await _forward(
-        context,
-        request,
-        ListPartitionReassignmentsResponse,
-        lambda refused: ListPartitionReassignmentsResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
-
-
-async def handle_describe_quorum(
-    context: BrokerContext, request: DescribeQuorumRequest, call: Call
-) -> DescribeQuorumResponse:
-    """DescribeQuorum."""
-    response, _ = await _forward(
-        context,
-        request,
-        DescribeQuorumResponse,
-        lambda refused: DescribeQuorumResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
-
-
-async def handle_update_features(
-    context: BrokerContext, request: UpdateFeaturesRequest, call: Call
-) -> UpdateFeaturesResponse:
-    """UpdateFeatures."""
-    response, _ = await _forward(
-        context,
-        request,
-        UpdateFeaturesResponse,
-        lambda refused: UpdateFeaturesResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
-
-
-async def handle_unregister_broker(
-    context: BrokerContext, request: UnregisterBrokerRequest, call: Call
-) -> UnregisterBrokerResponse:
-    """UnregisterBroker."""
-    response, _ = await _forward(
-        context,
-        request,
-        UnregisterBrokerResponse,
-        lambda refused: UnregisterBrokerResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
-
-
-async def handle_add_raft_voter(
-    context: BrokerContext, request: AddRaftVoterRequest, call: Call
-) -> AddRaftVoterResponse:
-    """AddRaftVoter (KIP-853): answered when the node has caught up and votes."""
-    response, _ = await _forward(
-        context,
-        request,
-        AddRaftVoterResponse,
-        lambda refused: AddRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
-
-
-async def handle_remove_raft_voter(
-    context: BrokerContext, request: RemoveRaftVoterRequest, call: Call
-) -> RemoveRaftVoterResponse:
-    """RemoveRaftVoter (KIP-853)."""
-    response, _ = await _forward(
-        context,
-        request,
-        RemoveRaftVoterResponse,
-        lambda refused: RemoveRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
-    return response
+handle_elect_leaders = _refused_as_a_whole(
+    ElectLeadersRequest, ElectLeadersResponse, lambda: ElectLeadersResponse(error_code=_TIMED_OUT)
+)
+handle_alter_partition_reassignments = _refused_as_a_whole(
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    lambda: AlterPartitionReassignmentsResponse(error_code=_TIMED_OUT, error_message=_WHY),
+)
+handle_list_partition_reassignments = _refused_as_a_whole(
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    lambda: ListPartitionReassignmentsResponse(error_code=_TIMED_OUT, error_message=_WHY),
+)
+handle_describe_quorum = _refused_as_a_whole(
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    lambda: DescribeQuorumResponse(error_code=_TIMED_OUT, error_message=_WHY),
+)
+handle_update_features = _refused_as_a_whole(
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+    lambda: UpdateFeaturesResponse(error_code=_TIMED_OUT, error_message=_WHY),
+)
+handle_unregister_broker = _refused_as_a_whole(
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    lambda: UnregisterBrokerResponse(error_code=_TIMED_OUT, error_message=_WHY),
+)
+handle_add_raft_voter = _refused_as_a_whole(
+    AddRaftVoterRequest, AddRaftVoterResponse, lambda: AddRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY)
+)
+handle_remove_raft_voter = _refused_as_a_whole(
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    lambda: RemoveRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY),
+)
