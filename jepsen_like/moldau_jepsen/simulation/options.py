@@ -1,0 +1,120 @@
+"""What a simulated run consists of, and what came of it. What is left open is drawn from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.simulation.cluster import ClusterShape
+from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck, plan_faults
+from moldau_jepsen.simulation.network import NetworkProfile
+from moldau_jepsen.simulation.world import derive_random
+from moldau_jepsen.workloads.queue import QueueOptions
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run consists of. Times are virtual seconds."""
+
+    shape: ClusterShape = field(default_factory=ClusterShape)
+    workload: QueueOptions = field(
+        default_factory=lambda: QueueOptions(
+            partitions=3,
+            senders=2,
+            group_readers=2,
+            sends_per_second=40.0,
+            crash_every_s=10.0,
+            consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500},
+        )
+    )
+    transactions: bool | None = None
+    """Whether a transactional client works beside the others; drawn if None."""
+    fault_seconds: float = 15.0
+    forming_seconds: float = 60.0
+    healing_seconds: float = 90.0
+    reading_seconds: float = 60.0
+    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
+    faults: tuple[PlannedFault, ...] | None = None
+    """Instead of the plan that the seed gives: for shrinking and for regressions."""
+    synced: bool | None = None
+    """Whether records are synced before they are acknowledged; drawn if None."""
+    struck: Struck | None = None
+    """Which nodes faults strike; drawn if None."""
+    config_changes_per_second: float = 5.0
+    """Changes of the topic's configuration, one after the other: they keep the quorum busy."""
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    check: CheckOptions = field(default_factory=CheckOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of one run."""
+
+    seed: int
+    trace_hash: str
+    violations: tuple[str, ...]
+    """Empty for a clean run."""
+    timeline: tuple[str, ...]
+    """Faults, elections and warnings, one line each, and the last events before the end of a failed run."""
+    virtual_seconds: float
+    wall_seconds: float
+    steps: int
+    events: int
+    faults: int
+    acknowledged: int
+    polled: int
+    fault_kinds: tuple[str, ...] = ()
+    operations: Mapping[str, int] = field(default_factory=dict)
+    """Operations of the clients by kind and outcome."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was violated."""
+        return not self.violations
+
+    @property
+    def replay_command(self) -> str:
+        """What runs it again."""
+        return f"moldau sim run --seed {self.seed}"
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the result as JSON values."""
+        return {**asdict(self), "passed": self.passed, "replay": self.replay_command}
+
+
+def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
+    """Returns the faults that a seed draws."""
+    return plan_faults(derive_random(seed, "fault plan"), options.fault_seconds, options.kinds)
+
+
+def draw_settings(draw: random.Random) -> dict[str, str]:
+    """Returns the times of a cluster: short ones let a run of some seconds see what takes minutes otherwise."""
+    session_ms = draw.choice((1_500, 3_000, 9_000))
+    return {
+        "replica.lag.time.max.ms": str(draw.choice((600, 2_000, 10_000))),
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // draw.choice((3, 5))),
+        "controller.quorum.election.timeout.ms": str(draw.choice((400, 1_000))),
+        "replica.fetch.wait.max.ms": str(draw.choice((100, 500))),
+        "group.min.session.timeout.ms": "500",
+        "group.initial.rebalance.delay.ms": str(draw.choice((0, 500))),
+        "log.segment.bytes": str(draw.choice((1 << 30, 16_384, 2_048))),
+        "log.index.interval.bytes": str(draw.choice((4_096, 64))),
+    }
+
+
+def draw_network(seed: int) -> NetworkProfile:
+    """Returns the network of a seed: near or far, smooth or rough."""
+    draw = derive_random(seed, "network profile")
+    return NetworkProfile(
+        delay_min=draw.choice((0.000_05, 0.000_2, 0.002)),
+        delay_jitter=draw.choice((0.000_1, 0.000_5, 0.005)),
+        spike_probability=draw.choice((0.0, 0.001, 0.01)),
+        fragment_probability=draw.choice((0.0, 0.05, 0.3)),
+        window_bytes=draw.choice((8 * 1024, 64 * 1024, 256 * 1024)),
+    )

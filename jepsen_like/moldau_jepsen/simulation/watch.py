@@ -1,0 +1,96 @@
+"""What ends a run early besides the judge: tasks that never rest, and requests that fail inside a node."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+from trio.abc import Instrument
+
+from moldau.runtime.exceptions import leaves
+from moldau_jepsen.simulation.disk import CRASHED_TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+STEPS_AT_ONE_INSTANT_MAX = 100_000
+LOG_LINES_MAX = 5_000
+
+
+class StepGuard(Instrument):
+    """Ends a run in which tasks go on without time moving: a busy loop that would never end."""
+
+    def __init__(self) -> None:
+        self._instant = -1.0
+        self._steps = 0
+        self._by_task: dict[trio.lowlevel.Task, int] = {}
+        self.found: str | None = None
+        self.on_found: Callable[[], None] | None = None
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        now = trio.current_time()
+        if now != self._instant:
+            self._instant = now
+            self._steps = 0
+            self._by_task.clear()
+        self._steps += 1
+        if self._steps > STEPS_AT_ONE_INSTANT_MAX // 2:
+            self._by_task[task] = self._by_task.get(task, 0) + 1
+        if self._steps >= STEPS_AT_ONE_INSTANT_MAX and self.found is None:
+            busiest = max(self._by_task, key=lambda one: self._by_task[one])
+            frames = [f"{frame.f_code.co_qualname}:{line}" for frame, line in busiest.iter_await_frames()]
+            self.found = f"busy loop at {now:.6f} s in {busiest.name}: {' < '.join(reversed(frames))}"
+            if self.on_found is not None:
+                self.on_found()
+
+
+class LogLines(logging.Handler):
+    """Takes the nodes' log lines into the timeline; a failed request is a violation."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+        self.failures: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        line = f"{trio.current_time():12.6f}  {record.levelname.lower():<12} {record.name} {text}"
+        if len(self.lines) < LOG_LINES_MAX:
+            self.lines.append(line)
+        if text.startswith("request-failed"):
+            error = record.exc_info[1] if record.exc_info else None
+            if isinstance(error, OSError) and CRASHED_TEXT in str(error):
+                return  # the process died in the middle of the request
+            self.failures.append(f"{text} {place_of(error)}")
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Takes all lines of Moldau while it lasts, and lets none through to other handlers."""
+        logger = logging.getLogger("moldau")
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def place_of(error: BaseException | None) -> str:
+    """Returns the place an exception came from."""
+    if error is None:
+        return ""
+    error = next(leaves(error))
+    trace = error.__traceback__
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f"{Path(code.co_filename).name}:{trace.tb_lineno} {code.co_qualname}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error} at {place}"
