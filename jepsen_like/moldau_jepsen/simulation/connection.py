@@ -195,6 +195,8 @@ class VirtualConnection:
             return
         network = self._network
         self.outgoing.in_flight += len(data)
+        if network.tap is not None:
+            network.tap(self, data)
         network.trace.event("send", self.host.name, self._peer[0], self.number, len(data), zlib.crc32(data))
         if len(data) > 1 and network.random.random() < network.profile.fragment_probability:
             middle = network.random.randrange(1, len(data))

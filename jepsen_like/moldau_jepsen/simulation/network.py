@@ -24,7 +24,7 @@ from moldau_jepsen.simulation.connection import VirtualConnection
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau_jepsen.simulation.connection import Pipe
     from moldau_jepsen.simulation.timeline import Agenda
@@ -144,7 +144,7 @@ class Host:
 class VirtualNetwork:
     """All hosts and links of a world, and the faults that can be done to them."""
 
-    __slots__ = ("_blocked", "_connections_made", "_hosts", "_links", "agenda", "profile", "random", "trace")
+    __slots__ = ("_blocked", "_connections_made", "_hosts", "_links", "agenda", "profile", "random", "tap", "trace")
 
     def __init__(self, agenda: Agenda, random: random.Random, trace: Trace, profile: NetworkProfile) -> None:
         """No hosts."""
@@ -152,6 +152,8 @@ class VirtualNetwork:
         self.random = random
         self.trace = trace
         self.profile = profile
+        self.tap: Callable[[VirtualConnection, bytes], None] | None = None
+        """Is shown all that is sent, by the end that sends it; it only looks."""
         self._hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], _Link] = {}
         self._blocked: list[Pipe] = []
