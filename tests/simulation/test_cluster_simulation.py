@@ -24,7 +24,7 @@ async def leader_crash(world):
     cluster = SimulatedCluster(world, ClusterShape())
     judge = ClusterInvariants(trio.current_time)
     observer = ClusterObserver(cluster, judge)
-    trio.lowlevel.add_instrument(observer)
+    world.agenda.watchers.append(observer.step_ended)
     environment = world.node("client").environment
     cluster.start_all()
     await cluster.wait_healthy(30)
@@ -61,7 +61,7 @@ async def leader_crash(world):
                     for record in batch.records:
                         assert int(record.value) not in read, "delivered twice"
                         read[int(record.value)] = (batch.partition, record.offset)
-    trio.lowlevel.remove_instrument(observer)
+    world.agenda.watchers.remove(observer.step_ended)
     assert judge.violations == []
     assert world.failures == []
     return acknowledged, read, healthy_after, world.trace.digest

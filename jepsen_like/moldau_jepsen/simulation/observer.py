@@ -10,8 +10,6 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from trio.abc import Instrument
-
 from moldau.records import iterate_batches
 from moldau_jepsen.simulation.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
 
@@ -41,8 +39,8 @@ class _ReplicaView:
         self.log_end = 0
 
 
-class ClusterObserver(Instrument):
-    """Watches a cluster. Add it with ``trio.lowlevel.add_instrument``."""
+class ClusterObserver:
+    """Watches a cluster: ``step_ended`` is for the watchers of the world's agenda."""
 
     def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants) -> None:
         """The rules assume that no broker loses what it told its leader it has: that power losses spare brokers that
@@ -55,7 +53,7 @@ class ClusterObserver(Instrument):
         self._metadata_read: dict[tuple[int, int], int] = {}
         self.steps = 0
 
-    def before_io_wait(self, timeout: float) -> None:
+    def step_ended(self) -> None:
         """A step has ended."""
         self.steps += 1
         for node_id, broker in self._cluster.brokers.items():

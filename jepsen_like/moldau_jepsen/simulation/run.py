@@ -30,6 +30,7 @@ from moldau_jepsen.workloads.transactions import TransactionOptions, Transaction
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.faults import PlannedFault
     from moldau_jepsen.simulation.options import RunOptions
@@ -64,13 +65,14 @@ class Run:
             self.plan: Sequence[PlannedFault] = options.faults
         else:
             self.plan = planned_faults(world.seed, options)
-        self.guard = StepGuard()
+        self.guard = StepGuard(world.agenda.clock)
         self.logs = logs
         self.history: list[Operation] = []
         self.environment = world.node(CLIENT_HOST).environment
         self.register = ConfigRegister(self.cluster, self.environment, options.workload.topic)
         self.recorder = Recorder(self.environment.clock, self._record)
         self.violations: list[str] = []
+        self.anomalies: tuple[Anomaly, ...] = ()
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)
@@ -95,8 +97,8 @@ class Run:
 
     async def run(self) -> None:
         """Runs all phases, or as many as pass."""
-        trio.lowlevel.add_instrument(self.observer)
-        trio.lowlevel.add_instrument(self.guard)
+        watchers = self.world.agenda.watchers
+        watchers += [self.observer.step_ended, self.guard.turn_ended]
         try:
             async with trio.open_nursery() as nursery:
                 self.guard.on_found = nursery.cancel_scope.cancel
@@ -105,8 +107,9 @@ class Run:
                 nursery.cancel_scope.cancel()
             self.collect()
         finally:
-            trio.lowlevel.remove_instrument(self.observer)
-            trio.lowlevel.remove_instrument(self.guard)
+            watchers.remove(self.observer.step_ended)
+            watchers.remove(self.guard.turn_ended)
+            self.guard.end()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """Ends the run soon after the first violation."""
@@ -164,16 +167,7 @@ class Run:
             found = stuck + [
                 anomaly for anomaly in found if anomaly.kind not in (AnomalyKind.STUCK, AnomalyKind.UNSEEN)
             ]
+        self.anomalies = tuple(found[:VIOLATIONS_SHOWN_MAX])
         self.violations = [
             f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found[:VIOLATIONS_SHOWN_MAX]
         ]
-
-
-def count_operations(history: Sequence[Operation]) -> dict[str, int]:
-    """Returns how many operations of each kind ended in which way."""
-    counts: dict[str, int] = {}
-    for operation in history:
-        outcome = "aborted" if operation.aborted else operation.status.value
-        name = f"{operation.kind.value} {outcome}"
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))

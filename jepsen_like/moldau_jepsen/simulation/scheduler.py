@@ -1,28 +1,37 @@
 """Runs a trio program so that the same seed gives the same run, in any process and on any machine.
 
-This is the one module that touches trio's private names. trio orders each batch of runnable tasks at random; with
-``_ALLOW_DETERMINISTIC_SCHEDULING`` it sorts the batch by task number first and shuffles it with ``_r``, which is
-replaced here by a seeded stream for the thread of the run; trio in other threads of the process (a blocking client,
-link proxies) goes on drawing from its own. Time is an autojumping mock clock that never looks at the real one. The
-cyclic garbage collector is off during a run, so that no finalizer runs at a moment that depends on allocation counts.
-trio is pinned for these names' sake.
+This is the one module that touches trio's private names. trio's event loop is a generator that yields when it would
+wait for the operating system; here nothing is waited for, and the generator is driven straight on: when no task can
+run, the virtual clock moves to the next deadline or to the next call of the agenda. The kernel is asked only every
+``TURNS_BETWEEN_POLLS`` turns, for the sake of signals and of other threads.
+
+trio orders each batch of runnable tasks at random; with ``_ALLOW_DETERMINISTIC_SCHEDULING`` it sorts the batch by task
+number first and shuffles it with ``_r``, which is replaced here by a seeded stream for the thread of the run; trio in
+other threads of the process (a blocking client, link proxies) goes on drawing from its own. The cyclic garbage
+collector is off during a run, so that no finalizer runs at a moment that depends on allocation counts. trio is pinned
+for these names' sake.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import trio
+import sniffio
 import trio._core._run as _trio_run
-import trio.testing
+
+from moldau_jepsen.simulation.timeline import Agenda
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator, MutableSequence
 
 T = TypeVar("T")
+
+TURNS_BETWEEN_POLLS = 512
+STUCK_POLL_SECONDS = 1.0
 
 
 class _ThreadStream(Random):
@@ -42,6 +51,11 @@ class _ThreadStream(Random):
         """The next bits of the calling thread's stream."""
         return self._stream().getrandbits(k)
 
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Shuffles with the calling thread's stream."""
+        if len(x) > 1:
+            self._stream().shuffle(x)
+
     def seed(self, *_: object) -> None:
         """Does nothing: the streams are seeded by their makers."""
 
@@ -49,22 +63,61 @@ class _ThreadStream(Random):
         return self._own if threading.get_ident() == self._owner else self._others
 
 
-def run_deterministic(main: Callable[[], Awaitable[T]], seed: int) -> T:
+def run_deterministic(main: Callable[[], Awaitable[T]], seed: int, agenda: Agenda | None = None) -> T:
     """Runs ``main`` to its end on virtual time, with the order of tasks drawn from ``seed``; returns its result.
 
-    Not reentrant, and not for use in two threads at once; trio may run in other threads meanwhile.
+    The time is that of the ``agenda``, whose calls are made on the way. Not reentrant, and not for use in two threads
+    at once; trio may run in other threads meanwhile.
     """
+    chosen = agenda if agenda is not None else Agenda()
     previous = _trio_run._ALLOW_DETERMINISTIC_SCHEDULING
     shared = _trio_run._r
+    library = sniffio.thread_local.name
     collecting = gc.isenabled()
-    _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    _trio_run._r = _ThreadStream(Random(seed), shared)
     gc.collect()
     gc.disable()
+    _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    _trio_run._r = _ThreadStream(Random(seed), shared)
+    sniffio.thread_local.name = "trio"
     try:
-        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+        runner = _trio_run.setup_runner(chosen.clock, (), False, True)
+        _drive(runner, _trio_run.unrolled_run(runner, main, ()), chosen)
     finally:
+        sniffio.thread_local.name = library
         _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = previous  # type: ignore[misc]
         _trio_run._r = shared
         if collecting:
             gc.enable()
+    assert runner.main_task_outcome is not None, "the loop ends when the main task has"
+    return cast("T", runner.main_task_outcome.unwrap())
+
+
+def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: Agenda) -> None:
+    """Turns the event loop until it ends."""
+    clock, deadlines, runnable = agenda.clock, runner.deadlines, runner.runq
+    poll, turn, tell_watchers, watchers = runner.io_manager.get_events, loop.send, agenda.tell_watchers, agenda.watchers
+    next_moment, make_due_calls = agenda.next_moment, agenda.make_due_calls
+    turns = 0
+    events: Any = None  # what a generator must be sent first
+    while True:
+        try:
+            turn(events)
+        except StopIteration:
+            return
+        if watchers:
+            tell_watchers()
+        if next_moment() <= clock.now:
+            make_due_calls()
+        turns += 1
+        events = () if turns % TURNS_BETWEEN_POLLS else poll(0.0)
+        # Tasks in wait_all_tasks_blocked are woken by the loop itself when nothing else can run.
+        while not runnable and not events and not runner.waiting_for_idle:
+            deadline, moment = deadlines.next_deadline(), next_moment()
+            if moment <= deadline and moment < math.inf:
+                clock.now = max(clock.now, moment)
+                make_due_calls()
+            elif deadline < math.inf:
+                clock.now = max(clock.now, deadline)
+                break
+            else:  # only a signal or another thread can help
+                events = poll(STUCK_POLL_SECONDS)

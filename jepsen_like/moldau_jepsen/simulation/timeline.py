@@ -1,7 +1,8 @@
-"""The agenda of a simulated world: calls that happen at moments of virtual time, in the order of moment and booking.
+"""Virtual time, and the agenda of a simulated world: calls that happen at moments, in the order of moment and booking.
 
 Network deliveries and faults are calls on the agenda, not tasks: a task per message would cost more than the message,
-and its order among others would be a second source of chance.
+and its order among others would be a second source of chance. The scheduler makes the calls itself, between two turns
+of the event loop: when nothing can run any more it moves the clock to the next moment, of a call or of a deadline.
 """
 
 from __future__ import annotations
@@ -11,40 +12,86 @@ import math
 from typing import TYPE_CHECKING
 
 import trio
+from trio.abc import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Agenda:
-    """Calls booked for moments. ``run`` makes them; it is a task of the world."""
+class VirtualClock(Clock):
+    """The clock of a run. It stands still until the scheduler moves it."""
 
-    __slots__ = ("_booked", "_counter", "_scope")
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        """At zero."""
+        self.now = 0.0  # seconds
+
+    def start_clock(self) -> None:
+        """See ``trio.abc.Clock``."""
+
+    def current_time(self) -> float:
+        """Seconds since the beginning of the run."""
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Virtual seconds to a deadline; nobody ever sleeps so long."""
+        return deadline - self.now
+
+
+class Agenda:
+    """Calls booked for moments, and calls made after every turn of the event loop."""
+
+    __slots__ = ("_booked", "_counter", "_failed", "_failure", "clock", "watchers")
 
     def __init__(self) -> None:
         """Nothing is booked."""
+        self.clock = VirtualClock()
+        self.watchers: list[Callable[[], None]] = []
+        """Called after every turn, once the tasks that could run have run."""
         self._booked: list[tuple[float, int, Callable[[], None]]] = []
         self._counter = 0
-        self._scope: trio.CancelScope | None = None
+        self._failed = trio.Event()
+        self._failure: Exception | None = None
 
     def call_at(self, seconds: float, call: Callable[[], None]) -> None:
         """Books ``call()`` for the virtual moment ``seconds``; a moment that has passed means as soon as possible."""
         self._counter += 1
         heapq.heappush(self._booked, (seconds, self._counter, call))
-        if self._scope is not None and seconds < self._scope.deadline:
-            self._scope.deadline = seconds
 
     def call_after(self, seconds: float, call: Callable[[], None]) -> None:
         """Books ``call()`` for ``seconds`` from now."""
-        self.call_at(trio.current_time() + seconds, call)
+        self.call_at(self.clock.now + seconds, call)
+
+    def next_moment(self) -> float:
+        """Virtual time of the next call, infinite if there is none."""
+        return self._booked[0][0] if self._booked else math.inf
+
+    def make_due_calls(self) -> None:
+        """Makes the calls whose moment has come. What one of them raises is raised by ``run``."""
+        booked, now = self._booked, self.clock.now
+        while booked and booked[0][0] <= now:
+            call = heapq.heappop(booked)[2]
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - it is raised in the task of the world that waits for it
+                self._fail(error)
+
+    def tell_watchers(self) -> None:
+        """A turn has ended. What a watcher raises is raised by ``run``."""
+        try:
+            for watcher in self.watchers:
+                watcher()
+        except Exception as error:  # noqa: BLE001 - see make_due_calls
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._failed.set()
 
     async def run(self) -> None:
-        """Makes the calls when their moments have come, until cancelled."""
-        booked = self._booked
-        while True:
-            now = trio.current_time()
-            while booked and booked[0][0] <= now:
-                heapq.heappop(booked)[2]()
-            with trio.CancelScope(deadline=booked[0][0] if booked else math.inf) as self._scope:
-                await trio.sleep_forever()
-            self._scope = None
+        """Raises what a call or a watcher has raised; a task of the world, until cancelled."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure

@@ -16,35 +16,57 @@ from moldau_jepsen.simulation.disk import CRASHED_TEXT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-STEPS_AT_ONE_INSTANT_MAX = 100_000
+    from moldau_jepsen.simulation.timeline import VirtualClock
+
+TURNS_AT_ONE_INSTANT_MAX = 100_000
 LOG_LINES_MAX = 5_000
 
 
 class StepGuard(Instrument):
-    """Ends a run in which tasks go on without time moving: a busy loop that would never end."""
+    """Ends a run in which tasks go on without time moving: a busy loop that would never end.
 
-    def __init__(self) -> None:
+    ``turn_ended`` is for the watchers of the world's agenda. Tasks are looked at one by one only when half of the turns
+    that are allowed at one instant have passed.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
         self._instant = -1.0
-        self._steps = 0
+        self._turns = 0
         self._by_task: dict[trio.lowlevel.Task, int] = {}
+        self._looks = False  # whether this is one of trio's instruments now
         self.found: str | None = None
         self.on_found: Callable[[], None] | None = None
 
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        now = trio.current_time()
+    def turn_ended(self) -> None:
+        """A turn of the event loop has ended."""
+        now = self._clock.now
         if now != self._instant:
             self._instant = now
-            self._steps = 0
-            self._by_task.clear()
-        self._steps += 1
-        if self._steps > STEPS_AT_ONE_INSTANT_MAX // 2:
-            self._by_task[task] = self._by_task.get(task, 0) + 1
-        if self._steps >= STEPS_AT_ONE_INSTANT_MAX and self.found is None:
+            self._turns = 0
+            self.end()
+            return
+        self._turns += 1
+        if self._turns >= TURNS_AT_ONE_INSTANT_MAX // 2 and not self._looks:
+            self._looks = True
+            trio.lowlevel.add_instrument(self)
+        if self._turns >= TURNS_AT_ONE_INSTANT_MAX and self.found is None:
             busiest = max(self._by_task, key=lambda one: self._by_task[one])
             frames = [f"{frame.f_code.co_qualname}:{line}" for frame, line in busiest.iter_await_frames()]
             self.found = f"busy loop at {now:.6f} s in {busiest.name}: {' < '.join(reversed(frames))}"
             if self.on_found is not None:
                 self.on_found()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A task has run."""
+        self._by_task[task] = self._by_task.get(task, 0) + 1
+
+    def end(self) -> None:
+        """Looks at tasks no more."""
+        if self._looks:
+            self._looks = False
+            self._by_task.clear()
+            trio.lowlevel.remove_instrument(self)
 
 
 class LogLines(logging.Handler):

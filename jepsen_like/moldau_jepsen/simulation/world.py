@@ -171,12 +171,14 @@ class SimulatedNode:
 class World:
     """Everything there is in one run."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery, network_profile: NetworkProfile | None = None) -> None:
+    def __init__(
+        self, seed: int, nursery: trio.Nursery, agenda: Agenda, network_profile: NetworkProfile | None = None
+    ) -> None:
         """Made by ``run_world``."""
         self.seed = seed
         self.nursery = nursery
-        self.trace = Trace(trio.current_time)
-        self.agenda = Agenda()
+        self.agenda = agenda
+        self.trace = Trace(agenda.clock.current_time)
         self.network = VirtualNetwork(
             self.agenda, derive_random(seed, "network"), self.trace, network_profile or NetworkProfile()
         )
@@ -202,9 +204,11 @@ class World:
 def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile: NetworkProfile | None = None) -> T:
     """Runs ``main`` in a fresh world and returns its result; processes that still run are killed then."""
 
+    agenda = Agenda()
+
     async def run() -> T:
         async with trio.open_nursery() as nursery:
-            world = World(seed, nursery, network_profile)
+            world = World(seed, nursery, agenda, network_profile)
             nursery.start_soon(world.agenda.run)
             result = await main(world)
             for node in world.nodes.values():
@@ -212,4 +216,4 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
             nursery.cancel_scope.cancel()
         return result
 
-    return run_deterministic(run, seed)
+    return run_deterministic(run, seed, agenda)

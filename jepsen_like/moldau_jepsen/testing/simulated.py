@@ -41,7 +41,7 @@ def run_scenario(
         cluster = SimulatedCluster(world, ClusterShape(brokers=brokers, controllers=controllers, settings=chosen))
         judge = ClusterInvariants(trio.current_time)
         observer = ClusterObserver(cluster, judge)
-        trio.lowlevel.add_instrument(observer)
+        world.agenda.watchers.append(observer.step_ended)
         try:
             cluster.start_all()
             result = await scenario(cluster)
@@ -49,7 +49,7 @@ def run_scenario(
             raised.append(error)
             return None
         finally:
-            trio.lowlevel.remove_instrument(observer)
+            world.agenda.watchers.remove(observer.step_ended)
         found = [str(violation) for violation in judge.violations]
         found += [f"{name} ended with {error!r}" for name, error in world.failures]
         if found:
