@@ -32,6 +32,10 @@ class AnomalyKind(enum.Enum):
     G0 = "G0"  # a cycle of write-write dependencies between transactions
     G1C = "G1c"  # a cycle of write-read (and write-write) dependencies between transactions
     DUAL_OWNERSHIP = "dual-ownership"  # two members own a partition in one generation
+    PIPE_LOST = "pipe-lost"  # a record of a pipe's source has none in the target
+    PIPE_DUPLICATE = "pipe-duplicate"  # a record of a pipe's source has several in the target
+    PIPE_DISORDER = "pipe-disorder"  # records of the target are not in the order of those they were made from
+    PIPE_UNKNOWN = "pipe-unknown"  # a record of the target was made from none of the source
     STUCK = "stuck"  # a final read did not come to its end
 
 
@@ -47,6 +51,8 @@ class CheckOptions:
     """Consumers were in groups, where a rebalance may move positions between operations."""
     final_phase: bool = True
     """The history ends with a phase in which everything is read from the beginning."""
+    pipes: tuple[tuple[str, str], ...] = ()
+    """Pairs of topics, source and target of an exactly-once pipe; they need the final phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

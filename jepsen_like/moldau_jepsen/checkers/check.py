@@ -8,6 +8,7 @@ from moldau_jepsen.checkers.anomalies import CheckOptions, Findings, Verdict
 from moldau_jepsen.checkers.cycles import check_cycles
 from moldau_jepsen.checkers.groups import check_ownership, check_progress
 from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
+from moldau_jepsen.checkers.pipe import check_pipe
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     operations themselves are never held.
 
     Args:
-        history: Read six times from its beginning.
+        history: Read several times from its beginning.
         options: What was promised.
 
     Raises:
@@ -44,6 +45,8 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     check_cycles(history, orders, findings)
     check_ownership(history, findings)
     check_progress(history, findings)
+    for source, target in options.pipes:
+        check_pipe(history, source, target, findings)
     return Verdict(
         valid=findings.forbidden == 0,
         counts=findings.counts,

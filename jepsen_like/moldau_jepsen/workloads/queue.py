@@ -17,19 +17,16 @@ import trio
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+from moldau_jepsen.history import Kind, Send, Status, TopicPartition
+from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, VALUE_BYTES, polled, read_everything
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
 
-    from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
     from moldau_jepsen.workloads.recorder import Recorder
 
-VALUE_BYTES = 8
-POLL_TIMEOUT_MS = 500.0
 GROUP = "chaos-readers"
 
 CERTAINLY_NOT_WRITTEN = frozenset(
@@ -231,7 +228,7 @@ class QueueWorkload:
     async def _commit(self, consumer: Consumer) -> None:
         try:
             await consumer.commit()
-        except KafkaError:
+        except (KafkaError, trio.TooSlowError):
             return  # a rebalance or a lost coordinator: the records will be read again, which this workload allows
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -241,62 +238,14 @@ class QueueWorkload:
 
         Records one operation that is not OK when that does not happen within ``timeout_s``.
         """
-        process = self._recorder.new_process()
-        partitions = self._options.topic_partitions
-        wanted = {partition: self._recorder.acknowledged_end.get(partition, 0) for partition in partitions}
-        begun = self._recorder.now_ms()
-        position = dict.fromkeys(partitions, 0)
-        with trio.move_on_after(timeout_s) as scope:
-            async with self._consumer() as consumer:
-                consumer.assign(partitions)
-                ends = await self._settled_ends(partitions)
-                while any(position[part] < max(wanted[part], ends[part]) for part in partitions):
-                    begun_poll = self._recorder.now_ms()
-                    try:
-                        batches = await consumer.poll(POLL_TIMEOUT_MS)
-                    except KafkaError:
-                        await trio.sleep(0.1)  # bounded by the deadline above
-                        continue
-                    if batches:
-                        part = polled(batches)
-                        self._recorder.operation(process, Kind.POLL, Status.OK, begun_poll, part, final=True)
-                    for partition in partitions:
-                        reached = consumer.position_nowait(partition)
-                        position[partition] = max(position[partition], reached or 0)
-        if scope.cancelled_caught:
-            missing = {
-                f"{part.topic}-{part.partition}": f"at {position[part]} of {wanted[part]}"
-                for part in partitions
-                if position[part] < wanted[part]
-            }
-            text = f"not at the end after {timeout_s} s: {missing}"
-            self._recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
-
-    async def _settled_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ends of the partitions when no transaction is open in them: one that never ends keeps its records hidden.
-
-        Bounded by the caller's deadline.
-        """
-        async with (
-            self._consumer(**{"isolation.level": "read_committed"}) as committed,
-            self._consumer(**{"isolation.level": "read_uncommitted"}) as uncommitted,
-        ):
-            while True:
-                stable = await self._end_offsets(committed, partitions)
-                ends = await self._end_offsets(uncommitted, partitions)
-                if stable == ends:
-                    return ends
-                await trio.sleep(0.2)
-
-    async def _end_offsets(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ends of what the consumer sees; records of unknown outcome may lie beyond what was acknowledged."""
-        while True:
-            try:
-                ends = await consumer.end_offsets(partitions)
-            except KafkaError:
-                await trio.sleep(0.2)  # bounded by the caller's deadline
-                continue
-            return {partition: ends[partition] for partition in partitions}
+        asked = str(self._options.consumer.get("isolation.level", "read_committed"))
+        await read_everything(
+            lambda isolation: self._consumer(**{"isolation.level": isolation}),
+            asked,
+            self._options.topic_partitions,
+            self._recorder,
+            timeout_s,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -305,13 +254,3 @@ class _Sent:
     value: int
     begun_ms: float
     delivery: Delivery | None = None
-
-
-def polled(batches: Sequence[ConsumedBatch]) -> Poll:
-    """What a poll returned, in the history's form."""
-    records: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for batch in batches:
-        pairs = records.setdefault(TopicPartition(batch.topic, batch.partition), [])
-        for record in batch.records:
-            pairs.append((record.offset, int.from_bytes((record.value or b"")[:VALUE_BYTES], "big")))
-    return Poll(tuple((partition, tuple(pairs)) for partition, pairs in records.items()))

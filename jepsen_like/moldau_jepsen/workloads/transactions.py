@@ -19,7 +19,7 @@ from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
-from moldau_jepsen.workloads.queue import VALUE_BYTES
+from moldau_jepsen.workloads.final_read import VALUE_BYTES
 
 if TYPE_CHECKING:
     import random

@@ -1,0 +1,104 @@
+"""The last phase of a run: every partition is read from its beginning, by a reader that asks for committed data.
+
+It ends when every acknowledged offset, and everything else that the leaders hold, has been passed. A transaction that
+never ends would hide its records from such a reader for ever, so the ends are taken only when readers of committed
+and of uncommitted data are told the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.consumer import Consumer
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.history import Kind, Poll, Status, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.consumer import ConsumedBatch
+    from moldau_jepsen.workloads.recorder import Recorder
+
+VALUE_BYTES = 8
+"""A record's value begins with its number, big-endian; what follows is padding or the workload's own."""
+POLL_TIMEOUT_MS = 500.0
+RETRY_S = 0.2
+
+MakeConsumer = Callable[[str], Consumer]
+"""Makes an unopened consumer without a group that reads with the given ``isolation.level``."""
+
+
+async def read_everything(
+    make_consumer: MakeConsumer,
+    isolation: str,
+    partitions: Sequence[TopicPartition],
+    recorder: Recorder,
+    timeout_s: float,
+) -> None:
+    """Reads every partition from its beginning to its end, with readers of the ``isolation`` level.
+
+    Records one operation that is not OK when that does not happen within ``timeout_s``.
+    """
+    process = recorder.new_process()
+    wanted = {partition: recorder.acknowledged_end.get(partition, 0) for partition in partitions}
+    begun = recorder.now_ms()
+    position = dict.fromkeys(partitions, 0)
+    with trio.move_on_after(timeout_s) as scope:
+        async with make_consumer(isolation) as consumer:
+            consumer.assign(partitions)
+            ends = await _settled_ends(make_consumer, partitions)
+            while any(position[part] < max(wanted[part], ends[part]) for part in partitions):
+                begun_poll = recorder.now_ms()
+                try:
+                    batches = await consumer.poll(POLL_TIMEOUT_MS)
+                except KafkaError:
+                    await trio.sleep(RETRY_S)  # bounded by the deadline above
+                    continue
+                if batches:
+                    recorder.operation(process, Kind.POLL, Status.OK, begun_poll, polled(batches), final=True)
+                for partition in partitions:
+                    reached = consumer.position_nowait(partition)
+                    position[partition] = max(position[partition], reached or 0)
+    if scope.cancelled_caught:
+        missing = {
+            f"{part.topic}-{part.partition}": f"at {position[part]} of {wanted[part]}"
+            for part in partitions
+            if position[part] < wanted[part]
+        }
+        text = f"not at the end after {timeout_s} s: {missing}"
+        recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
+
+
+async def _settled_ends(make_consumer: MakeConsumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ends of the partitions when no transaction is open in them. Bounded by the caller's deadline."""
+    async with make_consumer("read_committed") as committed, make_consumer("read_uncommitted") as uncommitted:
+        while True:
+            stable = await end_offsets(committed, partitions)
+            ends = await end_offsets(uncommitted, partitions)
+            if stable == ends:
+                return ends
+            await trio.sleep(RETRY_S)
+
+
+async def end_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ends of what the consumer sees, which may lie beyond what was acknowledged. Bounded by the caller's deadline."""
+    while True:
+        try:
+            ends = await consumer.end_offsets(partitions)
+        except KafkaError:
+            await trio.sleep(RETRY_S)
+            continue
+        return {partition: ends[partition] for partition in partitions}
+
+
+def polled(batches: Sequence[ConsumedBatch]) -> Poll:
+    """What a poll returned, in the history's form."""
+    records: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for batch in batches:
+        pairs = records.setdefault(TopicPartition(batch.topic, batch.partition), [])
+        for record in batch.records:
+            pairs.append((record.offset, int.from_bytes((record.value or b"")[:VALUE_BYTES], "big")))
+    return Poll(tuple((partition, tuple(pairs)) for partition, pairs in records.items()))

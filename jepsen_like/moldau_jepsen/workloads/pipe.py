@@ -1,0 +1,388 @@
+"""The exactly-once pipe: read, transform, write, with the group's offsets in the transaction (KIP-98, KIP-447).
+
+A feeder sends unique values to the source. Workers share the source in a group. Each takes what a poll returns, sends
+one record to the target for each record that it took, commits the group's offsets with the same transaction, and so
+on. Workers crash and leave their transaction open; a successor with the same transactional id ends it. A worker that
+was put out of its group must not commit: its partitions are another one's by then.
+
+In the history a worker's transaction is one operation: the poll, then one send per polled record in the same order.
+So the checker (``checkers.pipe``) knows from which record of the source each record of the target was made: each
+committed record of the source has exactly one in the target, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.consumer import Consumer
+from moldau.producer import Producer
+from moldau.producer.transaction_values import FatalTransactionError, TransactionError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+from moldau_jepsen.workloads.final_read import (
+    POLL_TIMEOUT_MS,
+    RETRY_S,
+    VALUE_BYTES,
+    end_offsets,
+    polled,
+    read_everything,
+)
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from moldau.consumer import ConsumedBatch
+    from moldau.producer import Delivery
+    from moldau.runtime.environment import Environment
+    from moldau_jepsen.workloads.recorder import Recorder
+
+TRANSACTION_TIMEOUT_MS = 5_000
+_FLUSH_SHARE = 0.5
+"""Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeOptions:
+    """How the workload behaves."""
+
+    source: str = "pipe-source"
+    target: str = "pipe-target"
+    partitions: int = 2
+    """Of each of the two topics."""
+    group: str = "pipe"
+    workers: int = 2
+    records_per_second: float = 30.0
+    records_max: int = 8
+    """Of one transaction."""
+    abort_share: float = 0.1
+    crash_every_s: float = 8.0
+    """Mean time until a worker is abandoned; 0 for never. After ``stop`` nobody crashes any more."""
+    drain_seconds: float = 60.0
+    """What is left in the source after ``stop`` must be through by then."""
+    id_prefix: str = "pipe"
+    producer: Mapping[str, object] = field(default_factory=dict)
+    consumer: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def source_partitions(self) -> list[TopicPartition]:
+        """All partitions of the source."""
+        return [TopicPartition(self.source, number) for number in range(self.partitions)]
+
+    @property
+    def target_partitions(self) -> list[TopicPartition]:
+        """All partitions of the target."""
+        return [TopicPartition(self.target, number) for number in range(self.partitions)]
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What a worker has under way."""
+
+    begun_ms: float
+    poll: Poll
+    rebalanced: bool
+    sends: list[Send] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    committing: bool = False
+
+
+class PipeWorkload:
+    """The feeder and the workers of one run."""
+
+    def __init__(self, environment: Environment, bootstrap: str, options: PipeOptions, recorder: Recorder) -> None:
+        """``recorder`` may be shared with other workloads."""
+        self._environment = environment
+        self._bootstrap = bootstrap
+        self._options = options
+        self._recorder = recorder
+        self._fed = trio.Event()
+        self._drained = False
+
+    def stop(self) -> None:
+        """Ends the feeding; ``run`` returns when everything is through."""
+        self._fed.set()
+
+    async def run(self) -> None:
+        """Runs feeder and workers until ``stop`` and until the group has committed the source's end.
+
+        Records an operation that is not OK when that takes longer than ``drain_seconds``.
+        """
+        async with trio.open_nursery() as nursery:
+            for slot in range(self._options.workers):
+                nursery.start_soon(self.work, slot, self._environment)
+            await self.feed()
+            nursery.cancel_scope.cancel()
+
+    async def feed(self) -> None:
+        """The feeder's part of ``run``: returns when everything is through. Workers must run beside it."""
+        while not self._fed.is_set():
+            process = self._recorder.new_process()
+            try:
+                await self._feed(process)
+            except KafkaError:
+                await trio.sleep(RETRY_S)  # the producer failed for good; each of its sends was told
+        await self._drain()
+
+    async def work(self, slot: int, environment: Environment) -> None:
+        """One worker after the other with the same transactional id, until everything is through.
+
+        ``environment`` is that of the worker's machine.
+        """
+        draw = environment.random
+        while not self._drained:
+            process = self._recorder.new_process()
+            crash_every_s = self._options.crash_every_s
+            crashes = crash_every_s > 0 and not self._fed.is_set()
+            span = draw.expovariate(1 / crash_every_s) if crashes else float("inf")
+            with trio.move_on_after(span) as scope:
+                await self._live(process, f"{self._options.id_prefix}-{slot}", environment)
+            if scope.cancelled_caught:
+                now = self._recorder.now_ms()
+                self._recorder.operation(process, Kind.CRASH, Status.INFO, now, error="abandoned")
+
+    # -- the feeder --------------------------------------------------------------------------------------------------
+
+    async def _feed(self, process: int) -> None:
+        options, recorder = self._options, self._recorder
+        draw = self._environment.random
+        config = {"acks": "all", "linger.ms": 2, "bootstrap.servers": self._bootstrap}
+        under_way: list[tuple[Send, float, Delivery]] = []
+        async with Producer(config, environment=self._environment) as producer:
+            while not self._fed.is_set():
+                for _ in range(draw.randint(1, options.records_max)):
+                    partition = draw.choice(options.source_partitions)
+                    value = recorder.new_value(partition)
+                    send, begun = Send(partition, value, None), recorder.now_ms()
+                    payload = value.to_bytes(VALUE_BYTES, "big")
+                    try:
+                        delivery = await producer.send(partition.topic, payload, partition=partition.partition)
+                    except KafkaError as error:  # it was never handed over
+                        recorder.operation(process, Kind.SEND, Status.FAIL, begun, send, error=error.code.name)
+                        continue
+                    under_way.append((send, begun, delivery))
+                for send, begun, delivery in under_way:
+                    try:
+                        metadata = await delivery
+                    except KafkaError as error:
+                        recorder.operation(process, Kind.SEND, Status.INFO, begun, send, error=error.code.name)
+                    else:
+                        sent = send._replace(offset=metadata.offset)
+                        recorder.operation(process, Kind.SEND, Status.OK, begun, sent)
+                under_way.clear()
+                await trio.sleep(draw.expovariate(options.records_per_second / (options.records_max / 2 + 0.5)))
+
+    async def _drain(self) -> None:
+        """Waits until the group has committed the end of the source."""
+        options = self._options
+        process, begun = self._recorder.new_process(), self._recorder.now_ms()
+        with trio.move_on_after(options.drain_seconds) as scope:
+            async with self._consumer(self._environment) as consumer:
+                ends = await end_offsets(consumer, options.source_partitions)
+                while True:
+                    try:
+                        committed = await consumer.committed(options.source_partitions)
+                    except (KafkaError, trio.TooSlowError):
+                        committed = {}
+                    left = {
+                        str(part): f"{committed[part].offset if part in committed else 'nothing'} of {end}"
+                        for part, end in ends.items()
+                        if end and (part not in committed or committed[part].offset < end)
+                    }
+                    if not left:
+                        break
+                    await trio.sleep(RETRY_S)
+        self._drained = True
+        if scope.cancelled_caught:
+            text = f"the pipe is not through after {options.drain_seconds} s: {left}"
+            self._recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
+
+    # -- the workers -------------------------------------------------------------------------------------------------
+
+    def _consumer(self, environment: Environment) -> Consumer:
+        config = {
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "group.id": self._options.group,
+            **self._options.consumer,
+            "bootstrap.servers": self._bootstrap,
+        }
+        return Consumer(config, environment=environment)
+
+    def _producer(self, environment: Environment, transactional_id: str) -> Producer:
+        config = {
+            "linger.ms": 1,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "max.block.ms": 10_000,
+            **self._options.producer,
+            "transactional.id": transactional_id,
+            "bootstrap.servers": self._bootstrap,
+        }
+        return Producer(config, environment=environment)
+
+    async def _live(self, process: int, transactional_id: str, environment: Environment) -> None:
+        under_way: list[_Transaction] = []
+        try:
+            async with (
+                self._consumer(environment) as consumer,
+                self._producer(environment, transactional_id) as producer,
+            ):
+                await _persist(producer.init_transactions)
+                consumer.subscribe([self._options.source])
+                await self._transact(process, consumer, producer, environment.random, under_way)
+        except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
+            self._tell_unfinished(process, under_way, f"{error.code.name}: {error}")
+            await trio.sleep(RETRY_S)
+        except trio.Cancelled:
+            self._tell_unfinished(process, under_way, "the client crashed")
+            raise
+
+    async def _transact(
+        self,
+        process: int,
+        consumer: Consumer,
+        producer: Producer,
+        draw: random.Random,
+        under_way: list[_Transaction],
+    ) -> None:
+        """Transaction after transaction, until everything is through."""
+        generation = -1
+        rewound = False
+        while not self._drained:
+            begun = self._recorder.now_ms()
+            try:
+                batches = await consumer.poll(POLL_TIMEOUT_MS, max_records=draw.randint(1, self._options.records_max))
+            except KafkaError:
+                await trio.sleep(RETRY_S)
+                rewound = True
+                continue
+            moved = consumer.group_generation != generation
+            if moved:
+                generation = consumer.group_generation
+                owned = tuple(TopicPartition(*partition) for partition in consumer.assignment)
+                self._recorder.operation(
+                    process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=generation
+                )
+            if not batches:
+                continue
+            transaction = _Transaction(begun, polled(batches), rebalanced=moved or rewound)
+            under_way[:] = [transaction]
+            committed = await self._pass_on(process, consumer, producer, draw, transaction, batches)
+            under_way.clear()
+            rewound = not committed
+            if rewound:
+                _rewind(consumer, batches)
+
+    async def _pass_on(
+        self,
+        process: int,
+        consumer: Consumer,
+        producer: Producer,
+        draw: random.Random,
+        transaction: _Transaction,
+        batches: list[ConsumedBatch],
+    ) -> bool:
+        """One transaction; returns whether it was committed."""
+        options = self._options
+        producer.begin_transaction()
+        try:
+            for partition, pairs in transaction.poll.records:
+                for _, taken in pairs:
+                    target = options.target_partitions[(partition.partition + taken) % options.partitions]
+                    value = self._recorder.new_value(target)
+                    transaction.sends.append(Send(target, value, None))
+                    payload = value.to_bytes(VALUE_BYTES, "big")
+                    delivery = await producer.send(target.topic, payload, partition=target.partition)
+                    transaction.deliveries.append(delivery)
+            offsets = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
+            member = consumer.group_metadata()
+            await _persist(lambda: producer.send_offsets_to_transaction(offsets, member))
+            if draw.random() < options.abort_share:
+                if draw.random() < _FLUSH_SHARE:
+                    await producer.flush()
+                await self._abort(process, producer, transaction, "")
+                return False
+            transaction.committing = True
+            await _persist(producer.commit_transaction)
+        except FatalTransactionError:
+            raise
+        except (TransactionError, KafkaError) as error:
+            await self._abort(process, producer, transaction, f"{error.code.name}: {error}")
+            return False
+        self._tell(process, transaction, Status.OK)
+        return True
+
+    async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
+        transaction.committing = False  # an abortable error says that it is not committed
+        await _persist(producer.abort_transaction)
+        self._tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
+
+    def _tell(
+        self, process: int, transaction: _Transaction, status: Status, *, aborted: bool = False, error: str = ""
+    ) -> None:
+        sends = list(transaction.sends)
+        if status is Status.OK and not aborted:
+            for number, delivery in enumerate(transaction.deliveries):
+                sends[number] = sends[number]._replace(offset=delivery.result().offset)
+        self._recorder.operation(
+            process,
+            Kind.TRANSACTION,
+            status,
+            transaction.begun_ms,
+            transaction.poll,
+            *sends,
+            aborted=aborted,
+            rebalanced=transaction.rebalanced,
+            error=error,
+        )
+
+    def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:
+        for transaction in transactions:
+            status = Status.INFO if transaction.committing else Status.FAIL
+            self._tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
+        transactions.clear()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def final_read(self, timeout_s: float) -> None:
+        """Reads source and target from their beginnings; see ``read_everything``."""
+        partitions = [*self._options.source_partitions, *self._options.target_partitions]
+
+        def make(isolation: str) -> Consumer:
+            config = {
+                "auto.offset.reset": "earliest",
+                **self._options.consumer,
+                "isolation.level": isolation,
+                "bootstrap.servers": self._bootstrap,
+            }
+            return Consumer(config, environment=self._environment)
+
+        asked = str(self._options.consumer.get("isolation.level", "read_committed"))
+        await read_everything(make, asked, partitions, self._recorder, timeout_s)
+
+
+def _rewind(consumer: Consumer, batches: list[ConsumedBatch]) -> None:
+    """Goes back to what the aborted transaction had begun with, where the partition is still this consumer's."""
+    first: dict[TopicPartition, int] = {}
+    for batch in batches:
+        first.setdefault(TopicPartition(batch.topic, batch.partition), batch.records[0].offset)
+    owned = consumer.assignment
+    for partition, offset in first.items():
+        if partition in owned:
+            consumer.seek(partition, offset)
+
+
+async def _persist(call: Callable[[], Awaitable[None]]) -> None:
+    """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on."""
+    while True:
+        try:
+            await call()
+        except KafkaError as error:
+            if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+        else:
+            return
