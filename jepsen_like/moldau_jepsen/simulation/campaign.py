@@ -9,15 +9,20 @@ import concurrent.futures
 import json
 import multiprocessing
 import os
+import re
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
 
+from moldau_jepsen.simulation.coverage import Coverage, MessageMeter, count_partition_changes, watched
+from moldau_jepsen.simulation.figures import measure
 from moldau_jepsen.simulation.options import Result, RunOptions, draw_network, planned_faults
-from moldau_jepsen.simulation.run import Run, count_operations
+from moldau_jepsen.simulation.run import Run
 from moldau_jepsen.simulation.watch import LogLines
+from moldau_jepsen.simulation.witness import Witness
 from moldau_jepsen.simulation.world import run_world
 
 if TYPE_CHECKING:
@@ -29,24 +34,30 @@ if TYPE_CHECKING:
 __all__ = ["Result", "RunOptions", "planned_faults", "run_seed", "run_seeds", "write_failure"]
 
 
-def run_seed(seed: int, options: RunOptions | None = None) -> Result:
-    """Runs one seed. The result is the same for the same seed, options and code, but for ``wall_seconds``."""
+def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False) -> Result:
+    """Runs one seed. The result is the same for the same seed, options and code, but for ``wall_seconds``.
+
+    ``detailed`` puts into the timeline what each node did and knew; it costs time, and changes nothing else.
+    """
     chosen = options if options is not None else RunOptions()
     started = time.perf_counter()
     logs = LogLines()
+    coverage = Coverage()
 
     async def main(world: World) -> Result:
         run = Run(world, chosen, logs)
+        world.network.tap = MessageMeter(coverage)
+        witness = Witness(run.cluster, world.agenda.clock) if detailed else None
+        if witness is not None:
+            world.agenda.watchers.append(witness.turn_ended)
         await run.run()
+        count_partition_changes(run.judge, coverage)
         trace = world.trace
-        lines = sorted([*(str(note) for note in trace.notes()), *run.logs.lines], key=lambda line: float(line[:12]))
-        if run.violations:
-            lines += ["", "the last events:", *(str(event) for event in trace.tail())]
         return Result(
             seed=seed,
             trace_hash=trace.digest,
             violations=tuple(run.violations),
-            timeline=tuple(lines),
+            timeline=tuple(_timeline(run, witness)),
             virtual_seconds=trio.current_time(),
             wall_seconds=0.0,
             steps=run.observer.steps,
@@ -54,13 +65,37 @@ def run_seed(seed: int, options: RunOptions | None = None) -> Result:
             faults=run.injector.struck,
             acknowledged=run.recorder.acknowledged,
             polled=run.recorder.polled,
-            fault_kinds=tuple(sorted({fault.kind.value for fault in run.plan})),
-            operations=count_operations(run.history),
+            faults_by_kind=dict(sorted(Counter(fault.kind.value for fault in run.plan).items())),
+            figures=measure(run.history),
+            coverage=coverage,
+            anomalies=run.anomalies,
+            history=tuple(run.history) if run.violations else (),
         )
 
-    with logs.installed():
+    with logs.installed(), watched(coverage):
         result = run_world(main, seed, draw_network(seed))
     return replace(result, wall_seconds=time.perf_counter() - started)
+
+
+def _timeline(run: Run, witness: Witness | None) -> list[str]:
+    """Faults and log lines in the order of time, with what a witness saw; of a failed run also how it ended."""
+    lines = [(note.seconds, f"* {note.kind}", note.text) for note in run.world.trace.notes()]
+    lines += [(float(line[:12]), *_node_of(line[12:].strip(), run)) for line in run.logs.lines]
+    if witness is not None:
+        lines += witness.lines
+    shown = [f"{seconds:12.6f}  {who:<15}{text}" for seconds, who, text in sorted(lines, key=lambda line: line[0])]
+    if run.violations and witness is not None:
+        shown += ["", "what each node knew at the end:", *witness.at_the_end()]
+    if run.violations:
+        shown += ["", "the last events:", *(str(event) for event in run.world.trace.tail())]
+    return shown
+
+
+def _node_of(text: str, run: Run) -> tuple[str, str]:
+    """Splits a log line: the node that it names, and the line."""
+    found = re.search(r" node=(\d+)\b", text)
+    node_id = int(found[1]) if found else None
+    return run.cluster.host(node_id) if node_id in run.cluster.machines else "", text
 
 
 def run_seeds(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.simulation.cluster import ClusterShape
+from moldau_jepsen.simulation.coverage import Coverage
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck, plan_faults
+from moldau_jepsen.simulation.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.world import derive_random
 from moldau_jepsen.workloads.queue import QueueOptions
@@ -15,6 +17,9 @@ from moldau_jepsen.workloads.queue import QueueOptions
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
+
+    from moldau_jepsen.checkers import Anomaly
+    from moldau_jepsen.history import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +73,13 @@ class Result:
     faults: int
     acknowledged: int
     polled: int
-    fault_kinds: tuple[str, ...] = ()
-    operations: Mapping[str, int] = field(default_factory=dict)
-    """Operations of the clients by kind and outcome."""
+    faults_by_kind: Mapping[str, int] = field(default_factory=dict)
+    figures: RunFigures = field(default_factory=RunFigures)
+    coverage: Coverage = field(default_factory=Coverage)
+    anomalies: tuple[Anomaly, ...] = ()
+    """What the checkers found in the history; ``violations`` holds their text."""
+    history: tuple[Operation, ...] = ()
+    """Of a failed run: all that the clients did."""
 
     @property
     def passed(self) -> bool:
@@ -83,8 +92,26 @@ class Result:
         return f"moldau sim run --seed {self.seed}"
 
     def to_json(self) -> dict[str, object]:
-        """Returns the result as JSON values."""
-        return {**asdict(self), "passed": self.passed, "replay": self.replay_command}
+        """Returns the result as JSON values, without history and coverage."""
+        return {
+            "seed": self.seed,
+            "trace_hash": self.trace_hash,
+            "passed": self.passed,
+            "violations": list(self.violations),
+            "virtual_seconds": self.virtual_seconds,
+            "wall_seconds": self.wall_seconds,
+            "steps": self.steps,
+            "events": self.events,
+            "faults": self.faults,
+            "faults_by_kind": dict(self.faults_by_kind),
+            "acknowledged": self.acknowledged,
+            "polled": self.polled,
+            "operations": dict(self.figures.operations),
+            "latency_ms": {name: self.figures.latency.quantile_ms(share) for name, share in QUANTILES.items()},
+            "unavailable_s": list(self.figures.dark_s),
+            "replay": self.replay_command,
+            "timeline": list(self.timeline),
+        }
 
 
 def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
