@@ -17,7 +17,7 @@ from moldau.runtime.exceptions import leaves
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     import trio
 
@@ -44,8 +44,11 @@ class _Usage(Exception):
     """Wrong use of the command; the text is one line."""
 
 
-def serve_command(arguments: Sequence[str]) -> int:
-    """Parses the arguments and runs the node; returns the exit code."""
+def serve_command(arguments: Sequence[str], make_environment: Callable[[], Environment] | None = None) -> int:
+    """Parses the arguments and runs the node; returns the exit code.
+
+    The node runs in what ``make_environment`` returns, by default in the environment of the operating system.
+    """
     if any(argument in ("-h", "--help") for argument in arguments):
         sys.stdout.write(HELP)
         return EXIT_DONE
@@ -55,7 +58,11 @@ def serve_command(arguments: Sequence[str]) -> int:
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
-    return _run_node(config, path, level, os.getppid() if with_parent else None)
+    if make_environment is None:
+        from moldau.runtime.real import real_environment
+
+        make_environment = real_environment
+    return _run_node(config, path, level, os.getppid() if with_parent else None, make_environment())
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, str, bool]:
@@ -99,12 +106,10 @@ def _read_config(path: str) -> Config:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
 
 
-def _run_node(config: Config, path: str, level: str, parent: int | None) -> int:
+def _run_node(config: Config, path: str, level: str, parent: int | None, environment: Environment) -> int:
     import logging
 
     import trio
-
-    from moldau.runtime.real import real_environment
 
     logging.basicConfig(
         level=level.upper(),
@@ -113,7 +118,7 @@ def _run_node(config: Config, path: str, level: str, parent: int | None) -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     gc.set_threshold(COLLECT_AFTER, 20, 50)
-    node = _Node(real_environment(), config, parent)
+    node = _Node(environment, config, parent)
     try:
         trio.run(node.run, strict_exception_groups=True)
     except BaseException as error:  # noqa: BLE001 - the end of the process: what it says is all that is left

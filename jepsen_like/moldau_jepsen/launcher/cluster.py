@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher import process, undo
+from moldau_jepsen.launcher.control import CONTROL, ControlWriter
 from moldau_jepsen.launcher.ports import choose_ports, port_in_use
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import (
@@ -33,7 +34,10 @@ from moldau_jepsen.launcher.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from moldau_jepsen.launcher.control import Control
+    from moldau_jepsen.launcher.undo import PowerLoss
 
 READY_TIMEOUT_MS = 30_000
 STOP_TIMEOUT_MS = 15_000
@@ -126,6 +130,33 @@ class LocalCluster:
             raise LauncherError(f"node {node_id} is not paused")
         process.send_signal(node, signal.SIGCONT)
         self._await_state(node, ProcessState.RUNNING, SIGNAL_TIMEOUT_MS, "run after SIGCONT")
+
+    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
+        """Kills the node if it runs, and takes from its disk what it had not synced, as far as ``seed`` says.
+
+        Raises ``LauncherUsageError`` when the cluster was started without ``hostile`` machines.
+        """
+        node = self._hostile(node_id)
+        if self.state(node_id) is not ProcessState.STOPPED:
+            self.kill(node_id)
+        return undo.lose_power([Path(node.directory)], Path(node.hostile), seed)
+
+    def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
+        """Changes what the node's disk and clocks do, at once and for later processes of the node too.
+
+        Raises ``LauncherUsageError`` when the cluster was started without ``hostile`` machines.
+        """
+        writer = ControlWriter(Path(self._hostile(node_id).hostile) / CONTROL)
+        try:
+            writer.write(change(writer.read()))
+        finally:
+            writer.close()
+
+    def _hostile(self, node_id: int) -> Node:
+        node = self.node(node_id)
+        if not node.hostile:
+            raise LauncherUsageError(f"node {node_id} runs on its machine's own disk and clocks; start it hostile")
+        return node
 
     def stop_node(self, node_id: int, *, timeout_ms: float = STOP_TIMEOUT_MS) -> bool:
         """SIGTERM (controlled shutdown), then SIGKILL after ``timeout_ms``. Returns whether it ended by itself."""
@@ -334,6 +365,9 @@ def start_cluster(
         for node in nodes:
             Path(node.directory).mkdir(parents=True)
             Path(node.config).write_text(texts[node.node_id], encoding="utf-8")
+            if node.hostile:
+                Path(node.hostile).mkdir()
+                ControlWriter(Path(node.hostile) / CONTROL).close()
     except OSError as error:
         raise LauncherUsageError(f"cannot write {error.filename}: {error.strerror}") from error
     cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)

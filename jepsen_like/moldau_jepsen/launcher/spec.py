@@ -49,6 +49,9 @@ class ClusterSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[int, ...] = ()
     advertised_ports: tuple[int, ...] = ()
+    hostile: bool = False
+    """Nodes run on disks and clocks that the harness rules (``launcher.hostile``): ``LocalCluster.lose_power`` and
+    ``LocalCluster.control`` work."""
 
     def __post_init__(self) -> None:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
@@ -79,6 +82,7 @@ class Node:
     pid: int = 0
     started: str = ""
     advertised_port: int = 0  # 0: the listener's own
+    hostile: str = ""  # directory of the undo journal and the control file; empty: the machine's own disk and clocks
 
     @property
     def address(self) -> str:
@@ -114,6 +118,7 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
                 config=str(home / "server.properties"),
                 log=str(home / "server.log"),
                 advertised_port=advertised_port,
+                hostile=str(home / "hostile") if spec.hostile else "",
             )
         )
     return nodes
@@ -174,6 +179,7 @@ def to_json(nodes: Sequence[Node]) -> str:
                 "directory": node.directory,
                 "config": node.config,
                 "log": node.log,
+                "hostile": node.hostile,
             }
             for node in nodes
         ],
@@ -198,6 +204,7 @@ def from_json(text: str, origin: str) -> list[Node]:
                 config=str(entry["config"]),
                 log=str(entry["log"]),
                 advertised_port=int(entry.get("advertised_port", 0)),
+                hostile=str(entry.get("hostile", "")),
             )
             for entry in document["nodes"]
         ]

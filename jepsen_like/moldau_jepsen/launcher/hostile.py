@@ -1,0 +1,314 @@
+"""The environment of a node whose machine may fail: the real one behind wrappers of its disk and its clock.
+
+The node runs the production server; only the ports it is given differ. The disk keeps an undo journal of all that was
+not synced (``undo``), so that a kill can be made a loss of power, and does what the control file says (``control``):
+it is full, fails or is slow. The clock runs at the rate and with the offset that the control file says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.runtime.environment import Buffer, Disk, Environment, File, Lock, OpenMode
+from moldau.runtime.real import real_environment
+from moldau_jepsen.launcher.control import CONTROL, ControlReader
+from moldau_jepsen.launcher.undo import UndoJournal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau_jepsen.launcher.control import Control
+
+T = TypeVar("T")
+
+
+def hostile_environment(directory: Path) -> Environment:
+    """The environment of a node whose journal and control file lie in ``directory``.
+
+    Raises ``OSError`` where the harness has made no control file.
+    """
+    reader = ControlReader(directory / CONTROL)
+    real = real_environment()
+    disk = HostileDisk(real.disk, UndoJournal(directory), reader, random.Random())
+    return replace(real, clock=SkewedClock(reader), disk=disk)
+
+
+class SkewedClock:
+    """The ``Clock`` port of a machine whose clocks are wrong."""
+
+    __slots__ = ("_latest_ms", "_reader")
+
+    def __init__(self, reader: ControlReader) -> None:
+        """Right as long as the control file says nothing else."""
+        self._reader = reader
+        self._latest_ms = float("-inf")
+
+    def monotonic_ms(self) -> float:
+        """See ``Clock.monotonic_ms``."""
+        now = self._reader.read().monotonic_ms(time.monotonic() * 1000.0)
+        self._latest_ms = max(self._latest_ms, now)
+        return self._latest_ms
+
+    def wall_ms(self) -> int:
+        """See ``Clock.wall_ms``."""
+        control = self._reader.read()
+        real_ms = time.monotonic() * 1000.0
+        drift_ms = control.monotonic_ms(real_ms) - real_ms
+        return int(time.time_ns() // 1_000_000 + drift_ms + control.wall_offset_ms)
+
+
+class HostileFile:
+    """The ``File`` port for writers; readers get the real file."""
+
+    __slots__ = ("_disk", "_file", "_inode")
+
+    def __init__(self, disk: HostileDisk, file: File) -> None:
+        self._disk = disk
+        self._file = file
+        self._inode = os.fstat(file.fileno()).st_ino
+
+    @property
+    def path(self) -> str:
+        """See ``File.path``."""
+        return self._file.path
+
+    @property
+    def size(self) -> int:
+        """See ``File.size``."""
+        return self._file.size
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """See ``File.append``."""
+        length = sum(memoryview(buffer).nbytes for buffer in buffers)
+        self._disk.may_write(self.path)
+        journal = self._disk.journal
+        with journal.lock:
+            size = self._file.size
+            journal.add("w", self._inode, size, length, size, b"")
+            return self._file.append(buffers)
+
+    def write_at(self, position: int, buffer: Buffer) -> None:
+        """See ``File.write_at``."""
+        self._disk.may_write(self.path)
+        journal = self._disk.journal
+        with journal.lock:
+            length = memoryview(buffer).nbytes
+            before = self._file.read(position, length)
+            journal.add("w", self._inode, position, length, self._file.size, before)
+            self._file.write_at(position, buffer)
+
+    def read_into(self, buffers: Sequence[memoryview], position: int) -> int:
+        """See ``File.read_into``."""
+        return self._file.read_into(buffers, position)
+
+    def read(self, position: int, count: int) -> bytes:
+        """See ``File.read``."""
+        return self._file.read(position, count)
+
+    def truncate(self, size: int) -> None:
+        """See ``File.truncate``."""
+        journal = self._disk.journal
+        with journal.lock:
+            before = self._file.size
+            if 0 <= size < before:
+                journal.add("t", self._inode, size, before, self._file.read(size, before - size))
+            self._file.truncate(size)
+
+    def preallocate(self, size: int) -> None:
+        """See ``File.preallocate``."""
+        if size > self._file.size:
+            self._disk.may_write(self.path)
+        self._file.preallocate(size)
+
+    def sync(self) -> None:
+        """See ``File.sync``."""
+        journal = self._disk.journal
+        with journal.lock:
+            at = journal.position
+        self._disk.may_sync(self.path)
+        self._file.sync()
+        with journal.lock:
+            journal.add("s", self._inode, at)
+
+    def fileno(self) -> int:
+        """See ``File.fileno``."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """See ``File.close``."""
+        self._file.close()
+
+
+class HostileDisk:
+    """The ``Disk`` port: the real disk, with an undo journal and errors on order."""
+
+    __slots__ = ("_disk", "_draw", "_reader", "_removed", "journal")
+
+    def __init__(self, disk: Disk, journal: UndoJournal, reader: ControlReader, draw: random.Random) -> None:
+        """``draw`` decides which writes and syncs fail."""
+        self._disk = disk
+        self._reader = reader
+        self._draw = draw
+        self._removed: dict[int, list[tuple[int, Path]]] = {}  # per directory: position in the journal, path in trash
+        self.journal = journal
+
+    # -- errors on order -----------------------------------------------------------------------------------------------
+
+    def may_write(self, path: str) -> None:
+        """Raises what the control file orders for a write."""
+        control = self._reader.read()
+        if control.disk_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._fail(control.write_error_share, path)
+
+    def may_sync(self, path: str) -> None:
+        """Takes the time and raises what the control file orders for a sync."""
+        control: Control = self._reader.read()
+        if control.sync_delay_ms > 0:
+            time.sleep(control.sync_delay_ms / 1000)
+        self._fail(control.sync_error_share, path)
+
+    def _fail(self, share: float, path: str) -> None:
+        if share > 0 and self._draw.random() < share:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, mode: OpenMode) -> File:
+        """See ``Disk.open``."""
+        if mode is OpenMode.READ:
+            return self._disk.open(path, mode)
+        if not self._disk.exists(path):
+            self.may_write(path)
+        with self.journal.lock:
+            existed = self._disk.exists(path)
+            file = self._disk.open(path, mode)
+            if not existed:
+                # Written down after the deed: until the journal knows the inode there is nothing to take back but an
+                # empty file, and a file that is empty after a crash is a thing that happens.
+                inode = os.fstat(file.fileno()).st_ino
+                self.journal.add("n", _parent(path), _name(path), 0, inode)
+            return HostileFile(self, file)
+
+    def exists(self, path: str) -> bool:
+        """See ``Disk.exists``."""
+        return self._disk.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        """See ``Disk.is_directory``."""
+        return self._disk.is_directory(path)
+
+    def file_size(self, path: str) -> int:
+        """See ``Disk.file_size``."""
+        return self._disk.file_size(path)
+
+    def modified_ms(self, path: str) -> int:
+        """See ``Disk.modified_ms``."""
+        return self._disk.modified_ms(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        """See ``Disk.list_directory``."""
+        return self._disk.list_directory(path)
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def make_directories(self, path: str) -> None:
+        """See ``Disk.make_directories``."""
+        missing = []
+        current = path
+        while not self._disk.exists(current):
+            missing.append(current)
+            current = str(Path(current).parent)
+        if missing:
+            self.may_write(path)
+        with self.journal.lock:
+            for each in reversed(missing):
+                self._disk.make_directories(each)
+                self.journal.add("n", _parent(each), _name(each), 0, os.lstat(each).st_ino)
+        self._disk.make_directories(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """See ``Disk.rename``."""
+        with self.journal.lock:
+            inode = os.lstat(source).st_ino
+            replaced = self._keep(target)
+            self.journal.add("r", _parent(source), _name(source), _parent(target), _name(target), inode, replaced)
+            self._disk.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        """See ``Disk.remove``."""
+        if self._disk.is_directory(path):
+            self._disk.remove(path)  # raises what the contract says
+        with self.journal.lock:
+            inode = self._keep(path)
+            self.journal.add("n", _parent(path), _name(path), inode, 0)
+            self._disk.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        """See ``Disk.remove_tree``; the tree waits in the trash until its removal is durable."""
+        if not self._disk.exists(path):
+            return
+        with self.journal.lock:
+            inode = os.lstat(path).st_ino
+            kept = self.journal.trash / str(inode)
+            self._removed.setdefault(_parent(path), []).append((self.journal.position, kept))
+            self.journal.add("n", _parent(path), _name(path), inode, 0)
+            os.replace(path, kept)
+
+    def _keep(self, path: str) -> int:
+        """Keeps the file of that name in the trash; returns its inode, 0 when there is none."""
+        if not self._disk.exists(path) or self._disk.is_directory(path):
+            return 0
+        inode = os.lstat(path).st_ino
+        kept = self.journal.trash / str(inode)
+        if not kept.exists():
+            os.link(path, kept)
+            self._removed.setdefault(_parent(path), []).append((self.journal.position, kept))
+        return inode
+
+    def sync_directory(self, path: str) -> None:
+        """See ``Disk.sync_directory``."""
+        inode = os.stat(path).st_ino
+        with self.journal.lock:
+            at = self.journal.position
+        self.may_sync(path)
+        self._disk.sync_directory(path)
+        with self.journal.lock:
+            self.journal.add("d", inode, at)
+            waiting = self._removed.pop(inode, [])
+            self._removed[inode] = [entry for entry in waiting if entry[0] >= at]
+        for position, kept in waiting:
+            if position < at:
+                self._empty(kept)
+
+    def _empty(self, kept: Path) -> None:
+        if self._disk.is_directory(str(kept)):
+            self._disk.remove_tree(str(kept))
+        elif self._disk.exists(str(kept)):
+            self._disk.remove(str(kept))
+
+    def free_bytes(self, path: str) -> int:
+        """See ``Disk.free_bytes``."""
+        return 0 if self._reader.read().disk_full else self._disk.free_bytes(path)
+
+    def lock(self, path: str) -> Lock:
+        """See ``Disk.lock``; the lock file is durable at once, nothing hangs on it."""
+        return self._disk.lock(path)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """See ``Disk.offload``."""
+        return await self._disk.offload(work)
+
+
+def _parent(path: str) -> int:
+    return os.stat(os.path.dirname(path)).st_ino
+
+
+def _name(path: str) -> str:
+    return os.path.basename(path)

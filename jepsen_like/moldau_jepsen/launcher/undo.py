@@ -1,0 +1,293 @@
+"""What a machine that loses power forgets: a journal of all that a node has not synced, and the loss itself.
+
+SIGKILL takes nothing from the page cache, so a killed process loses no write. To lose power for real the node writes
+down, before each change of a file or a name, what it takes to undo it (``UndoJournal``, beside the data, itself in the
+page cache, which survives); ``lose_power`` then decides by seed what had reached the platters, as the simulated disk
+does: page by page whether an unsynced page arrived, did not, or was torn; for each directory how many of its unsynced
+changes of names arrived, from the oldest.
+
+The journal is a sequence of msgpack arrays. Files and directories are named by their inode numbers, which renames do
+not change. ``at`` is a position in the journal: a sync covers what was written down before ``at``.
+
+    ["w", inode, position, length, size before, bytes that are overwritten]
+    ["t", inode, size after, size before, bytes that are cut off]
+    ["s", inode, at]                                      the file was synced
+    ["n", directory, name, inode before or 0, inode after or 0]
+    ["r", directory, name, other directory, other name, inode, inode that is replaced or 0]
+    ["d", directory, at]                                  the names of the directory were synced
+
+An inode that loses its last name is kept in the trash directory under its number until the loss of the name is
+durable.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+JOURNAL = "journal"
+TRASH = "trash"
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+LOST_SHARE = 0.4
+TORN_SHARE = 0.2
+
+Entry = tuple[object, ...]
+
+
+class UndoJournal:
+    """The node's side. Changes are made while ``lock`` is held, between writing down and doing."""
+
+    def __init__(self, directory: Path) -> None:
+        """Goes on behind what earlier processes of the node wrote down; makes the directory where it is missing."""
+        self.trash = directory / TRASH
+        self.trash.mkdir(parents=True, exist_ok=True)
+        self.lock = threading.Lock()
+        self._descriptor = os.open(directory / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.position = os.fstat(self._descriptor).st_size
+        """End of the journal; read it under the lock, just before a sync begins."""
+
+    def add(self, *entry: object) -> None:
+        """Writes one entry down; the lock must be held."""
+        assert self.lock.locked(), "entries are written under the lock"
+        packed: bytes = msgpack.packb(entry)
+        view = memoryview(packed)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        self.position += len(packed)
+
+
+@dataclass(slots=True)
+class _File:
+    changes: list[tuple[int, Entry]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerLoss:
+    """What was forgotten."""
+
+    pages: int
+    """Pages that did not arrive whole."""
+    names: int
+    """Changes of names that did not arrive."""
+    files: int
+    """Files that had unsynced content."""
+
+
+def read_journal(path: Path) -> list[tuple[int, Entry]]:
+    """Returns position and content of each entry; an entry that was cut short is left out (it was never acted on)."""
+    unpacker = msgpack.Unpacker(strict_map_key=False, use_list=False, max_buffer_size=0)
+    with path.open("rb") as stream:
+        unpacker.feed(stream.read())
+    found: list[tuple[int, Entry]] = []
+    position = 0
+    for entry in cast("Iterator[Entry]", unpacker):
+        found.append((position, entry))
+        position = unpacker.tell()
+    return found
+
+
+def lose_power(roots: Sequence[Path], directory: Path, seed: int) -> PowerLoss:
+    """Forgets what the (dead) node had not synced, and empties the journal: what is left is what the platters hold.
+
+    Args:
+        roots: Directories with all that the node writes; they themselves are durable.
+        directory: Of the journal.
+        seed: Decides what of the unsynced changes arrived.
+    """
+    journal = directory / JOURNAL
+    if not journal.exists():
+        return PowerLoss(pages=0, names=0, files=0)
+    draw = random.Random(seed)
+    entries = read_journal(journal)
+    files = _unsynced_files(entries)
+    paths = _paths_by_inode([*roots, directory / TRASH])
+    pages = 0
+    for inode, file in files.items():
+        path = paths.get(inode)
+        if path is not None and path.is_file():
+            pages += _forget_pages(path, file.changes, draw)
+    undone = _undone_names(entries, draw)
+    trash = directory / TRASH
+    for entry in reversed(undone):
+        _undo_name(entry, roots, trash)
+    for left in trash.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    os.truncate(journal, 0)
+    return PowerLoss(pages=pages, names=len(undone), files=len(files))
+
+
+# -- contents ---------------------------------------------------------------------------------------------------------
+
+
+def _unsynced_files(entries: Sequence[tuple[int, Entry]]) -> dict[int, _File]:
+    files: dict[int, _File] = {}
+    for position, entry in entries:
+        match entry:
+            case ("w" | "t", int(inode), *_):
+                files.setdefault(inode, _File()).changes.append((position, entry))
+            case ("s", int(inode), int(at)) if inode in files:
+                files[inode].changes = [change for change in files[inode].changes if change[0] >= at]
+                if not files[inode].changes:
+                    del files[inode]
+            case ("n", _, _, 0, int(inode)):
+                files.pop(inode, None)  # a new file took the number of one that is gone
+            case _:
+                continue
+    return files
+
+
+def _forget_pages(path: Path, changes: Sequence[tuple[int, Entry]], draw: random.Random) -> int:
+    """Makes the file what the platters hold; returns how many pages are not as they were written."""
+    written = path.read_bytes()
+    durable = bytearray(written)
+    touched: dict[int, None] = {}
+    for _, entry in reversed(changes):
+        if entry[0] == "w":
+            _, _, position, length, size_before, before = cast("tuple[str, int, int, int, int, bytes]", entry)
+            durable[position : position + len(before)] = before
+            start, end = min(position, size_before), position + length
+        else:
+            _, _, size_after, size_before, before = cast("tuple[str, int, int, int, bytes]", entry)
+            durable[size_after:] = before
+            start, end = size_after, size_before
+        _resize(durable, size_before)
+        for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
+            touched[page] = None
+    sizes = (len(durable), len(written))
+    size = draw.choice((*sizes, draw.randint(min(sizes), max(sizes))))
+    found = durable[:size]
+    _resize(found, size)  # blocks that were never written read as zeros
+    lost = 0
+    for page in sorted(touched):
+        start = page * PAGE_BYTES
+        content = written[start : min(start + PAGE_BYTES, size)]
+        fate = draw.random()
+        if fate < LOST_SHARE:
+            lost += 1
+            continue
+        if fate < LOST_SHARE + TORN_SHARE:
+            lost += 1
+            content = content[: draw.randrange(0, PAGE_BYTES, SECTOR_BYTES)]
+        found[start : start + len(content)] = content
+    path.write_bytes(found)
+    return lost
+
+
+def _resize(content: bytearray, size: int) -> None:
+    del content[size:]
+    content.extend(bytes(size - len(content)))
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _directories(entry: Entry) -> tuple[int, ...]:
+    match entry:
+        case ("n", int(directory), *_):
+            return (directory,)
+        case ("r", int(directory), _, int(other), *_):
+            return (directory, other)
+        case _:
+            return ()
+
+
+def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> list[Entry]:
+    """Changes of names that did not arrive, in order. What one directory has lost, no later change of it survives."""
+    durable_to: dict[int, int] = {}
+    for _, entry in entries:
+        match entry:
+            case ("d", int(directory), int(at)):
+                durable_to[directory] = max(at, durable_to.get(directory, 0))
+            case _:
+                continue
+    pending: list[Entry] = []
+    for position, entry in reversed(entries):
+        directories = _directories(entry)
+        if not directories:
+            continue
+        if any(position < durable_to.get(directory, 0) for directory in directories):
+            for directory in directories:  # a rename is durable as a whole, with all that came before it
+                durable_to[directory] = max(position, durable_to.get(directory, 0))
+        else:
+            pending.append(entry)
+    pending.reverse()
+    count: dict[int, int] = {}
+    for entry in pending:
+        for directory in _directories(entry):
+            count[directory] = count.get(directory, 0) + 1
+    arrived = {directory: draw.randint(0, number) for directory, number in count.items()}
+    undone = []
+    for entry in pending:
+        directories = _directories(entry)
+        if all(arrived[directory] > 0 for directory in directories):
+            for directory in directories:
+                arrived[directory] -= 1
+        else:
+            for directory in directories:
+                arrived[directory] = 0
+            undone.append(entry)
+    return undone
+
+
+def _paths_by_inode(roots: Sequence[Path]) -> dict[int, Path]:
+    """Where each inode is now; one that also lies in the trash is found by its proper name."""
+    found: dict[int, Path] = {}
+    for root in roots:
+        if not root.is_dir():
+            continue
+        found.setdefault(root.stat().st_ino, root)
+        for parent, directories, files in os.walk(root):
+            for name in sorted((*directories, *files)):
+                path = Path(parent, name)
+                found.setdefault(path.lstat().st_ino, path)
+    return found
+
+
+def _undo_name(entry: Entry, roots: Sequence[Path], trash: Path) -> None:
+    """Takes one change of a name back; one that was written down and not done is left alone."""
+    paths = _paths_by_inode([*roots, trash])
+    if entry[0] == "r":
+        _, directory, name, other, other_name, inode, replaced = cast("tuple[str, int, str, int, str, int, int]", entry)
+        source, target = paths.get(directory), paths.get(other)
+        if source is None or target is None:
+            return
+        if _inode(target / other_name) == inode:
+            os.rename(target / other_name, source / name)
+            _bring_back(replaced, target / other_name, trash)
+        return
+    _, directory, name, before, after = cast("tuple[str, int, str, int, int]", entry)
+    parent = paths.get(directory)
+    if parent is None:
+        return
+    path = parent / name
+    if after and _inode(path) == after:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _bring_back(before, path, trash)
+
+
+def _bring_back(inode: int, path: Path, trash: Path) -> None:
+    kept = trash / str(inode)
+    if not inode or not kept.exists() or path.exists():
+        return
+    if kept.is_dir():
+        os.rename(kept, path)
+    else:
+        os.link(kept, path)
+
+
+def _inode(path: Path) -> int:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return path.lstat().st_ino
+    return 0

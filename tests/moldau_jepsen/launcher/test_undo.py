@@ -1,0 +1,338 @@
+"""Goal: a machine that loses power keeps all that was synced, forgets some of the rest, and invents nothing.
+
+Method: random writes, truncations, renames, removals and syncs go through the node's disk in a directory of the test;
+beside it stands what is certain of each file (its content at the last sync) and what was written since. The loss is
+then held against both. Names are held against the states that the directory has gone through since its last sync.
+"""
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+from moldau.runtime.environment import OpenMode
+from moldau.runtime.real import RealDisk
+from moldau_jepsen.launcher.control import CONTROL, ControlReader, ControlWriter
+from moldau_jepsen.launcher.hostile import HostileDisk, SkewedClock, hostile_environment
+from moldau_jepsen.launcher.undo import JOURNAL, TRASH, UndoJournal, lose_power
+
+SEEDS = 25
+
+
+class Machine:
+    """A disk of a node in ``data``, the harness's files in ``hostile``."""
+
+    def __init__(self, home: Path) -> None:
+        self.data, self.hostile = home / "data", home / "hostile"
+        for directory in (self.data, self.hostile):
+            directory.mkdir(parents=True)
+        self.writer = ControlWriter(self.hostile / CONTROL)
+        self.start()
+
+    def start(self) -> None:
+        reader = ControlReader(self.hostile / CONTROL)
+        self.disk = HostileDisk(RealDisk(), UndoJournal(self.hostile), reader, random.Random(1))
+
+    def path(self, name: str) -> str:
+        return str(self.data / name)
+
+    def put(self, name: str, content: bytes, *, sync: bool = True, names: bool = True) -> None:
+        file = self.disk.open(self.path(name), OpenMode.WRITE)
+        file.append([content])
+        if sync:
+            file.sync()
+        file.close()
+        if names:
+            self.disk.sync_directory(str(self.data))
+
+    def lose_power(self, seed: int) -> None:
+        lose_power([self.data], self.hostile, seed)
+        self.start()
+
+    def tree(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.data)): path.read_bytes() for path in self.data.rglob("*") if path.is_file()}
+
+
+def explained(found: bytes, durable: bytes, written: bytes) -> bool:
+    """Every byte is the synced one, the written one, or, behind the synced ones, a zero that was never written."""
+    if not min(len(durable), len(written)) <= len(found) <= max(len(durable), len(written)):
+        return False
+    return all(
+        byte in durable[index : index + 1] + written[index : index + 1] or (byte == 0 and index >= len(durable))
+        for index, byte in enumerate(found)
+    )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_was_synced_stays_and_the_rest_is_explained_by_what_was_written(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    machine = Machine(tmp_path)
+    durable: dict[str, bytes] = {}
+    written: dict[str, bytearray] = {}
+    for number in range(3):
+        machine.put(f"f{number}", b"")
+        durable[f"f{number}"], written[f"f{number}"] = b"", bytearray()
+    for _ in range(draw.randint(1, 40)):
+        name = draw.choice(sorted(written))
+        file = machine.disk.open(machine.path(name), OpenMode.WRITE)
+        content = written[name]
+        match draw.randrange(5):
+            case 0 | 1:
+                data = draw.randbytes(draw.choice((10, 700, 9000)))
+                assert file.append([data[:3], memoryview(data)[3:]]) == len(content) + len(data)
+                content += data
+            case 2:
+                data, at = draw.randbytes(draw.randint(1, 5000)), draw.randint(0, len(content))
+                file.write_at(at, data)
+                content[at : at + len(data)] = data
+            case 3:
+                size = draw.randint(0, len(content))
+                file.truncate(size)
+                del content[size:]
+            case _:
+                file.sync()
+                durable[name] = bytes(content)
+        assert file.read(0, len(content) + 1) == content
+        file.close()
+        if draw.random() < 0.1:
+            machine.start()  # another process of the node: what the last one has not synced is still not synced
+    machine.lose_power(seed)
+    calm = machine.tree()
+    assert sorted(calm) == sorted(durable)
+    for name, found in calm.items():
+        assert explained(found, durable[name], bytes(written[name])), name
+    machine.lose_power(seed + 1)
+    assert machine.tree() == calm, "a loss of power makes durable what it leaves"
+
+
+def test_content_behind_a_sync_survives_every_loss(tmp_path: Path) -> None:
+    for seed in range(20):
+        machine = Machine(tmp_path / str(seed))
+        machine.put("log", b"a" * 10_000)
+        file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
+        file.append([b"b" * 10_000])
+        machine.lose_power(seed)
+        found = machine.tree()["log"]
+        assert found[:8192] == b"a" * 8192, "whole pages of the sync"
+        assert explained(found, b"a" * 10_000, b"a" * 10_000 + b"b" * 10_000)
+        file.close()
+
+
+def test_unsynced_content_is_lost_kept_and_torn_by_some_seeds(tmp_path: Path) -> None:
+    fates = set()
+    for seed in range(40):
+        machine = Machine(tmp_path / str(seed))
+        machine.put("log", b"")
+        machine.put("log", b"x" * 4096, sync=False)
+        machine.lose_power(seed)
+        found = machine.tree()["log"].rstrip(b"\0")
+        assert explained(found, b"", b"x" * 4096)
+        fates.add("lost" if not found else "kept" if len(found) == 4096 else "torn")
+    assert fates == {"lost", "kept", "torn"}
+
+
+def test_overwritten_and_cut_content_comes_back_by_some_seeds(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(40):
+        machine = Machine(tmp_path / str(seed))
+        machine.put("old", b"1" * 4096)
+        machine.put("cut", b"2" * 4096)
+        for name in ("old", "cut"):
+            file = machine.disk.open(machine.path(name), OpenMode.WRITE)
+            if name == "old":
+                file.write_at(0, b"3" * 4096)
+            else:
+                file.truncate(0)
+            file.close()
+        machine.lose_power(seed)
+        tree = machine.tree()
+        found |= {("old", tree["old"][4095:]), ("cut", len(tree["cut"]))}
+    assert {("old", b"1"), ("old", b"3"), ("cut", 0), ("cut", 4096)} <= found
+
+
+def test_a_sync_covers_what_was_written_before_it_began(tmp_path: Path) -> None:
+    """A write that another thread makes while a sync runs is not covered."""
+    lost = 0
+    for seed in range(20):
+        machine = Machine(tmp_path / str(seed))
+        machine.put("log", b"a" * 4096)
+        journal = machine.disk.journal
+        file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
+        at = journal.position
+        file.append([b"b" * 4096])
+        with journal.lock:  # the sync that began at ``at`` ends now
+            journal.add("s", (machine.data / "log").stat().st_ino, at)
+        machine.lose_power(seed)
+        found = machine.tree()["log"]
+        assert found[:4096] == b"a" * 4096
+        lost += b"b" * 4096 not in found
+        file.close()
+    assert lost > 0
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_those_of_a_moment_since_the_last_sync(tmp_path: Path) -> None:
+    met: set[int] = set()
+    for seed in range(40):
+        machine = Machine(tmp_path / str(seed))
+        disk = machine.disk
+        for name in ("a", "b", "c"):
+            machine.put(name, name.encode())
+        states = [machine.tree()]
+        for change in (
+            lambda m=machine: m.put("new", b"new", names=False),
+            lambda m=machine, d=disk: d.rename(m.path("a"), m.path("b")),
+            lambda m=machine, d=disk: d.remove(m.path("c")),
+            lambda m=machine, d=disk: d.rename(m.path("new"), m.path("a")),
+            lambda m=machine, d=disk: d.make_directories(m.path("below/deep")),
+        ):
+            change()
+            states.append(machine.tree())
+        machine.lose_power(seed)
+        assert machine.tree() in states
+        met.add(states.index(machine.tree()))
+        assert (machine.data / "below").exists() or not (machine.data / "below/deep").exists()
+        assert not list((machine.hostile / TRASH).iterdir())
+    assert len(met) >= 4
+
+
+def test_synced_names_stay(tmp_path: Path) -> None:
+    for seed in range(20):
+        machine = Machine(tmp_path / str(seed))
+        machine.put("checkpoint", b"1")
+        machine.put("checkpoint.tmp", b"2", names=False)
+        machine.disk.rename(machine.path("checkpoint.tmp"), machine.path("checkpoint"))
+        machine.disk.make_directories(machine.path("topic-0"))
+        machine.put("topic-0/log", b"3", names=False)
+        machine.disk.sync_directory(machine.path("topic-0"))
+        machine.disk.sync_directory(str(machine.data))
+        machine.lose_power(seed)
+        assert machine.tree() == {"checkpoint": b"2", "topic-0/log": b"3"}
+        assert not (machine.hostile / JOURNAL).stat().st_size
+
+
+def test_a_removed_tree_comes_back_with_its_content_or_not_at_all(tmp_path: Path) -> None:
+    back = 0
+    for seed in range(30):
+        machine = Machine(tmp_path / str(seed))
+        machine.disk.make_directories(machine.path("topic-0"))
+        for name in ("topic-0/1.log", "topic-0/2.log"):
+            machine.put(name, name.encode(), names=False)
+        machine.disk.sync_directory(machine.path("topic-0"))
+        machine.disk.sync_directory(str(machine.data))
+        before = machine.tree()
+        machine.disk.rename(machine.path("topic-0"), machine.path("topic-0-delete"))
+        machine.disk.remove_tree(machine.path("topic-0-delete"))
+        assert machine.tree() == {}
+        machine.lose_power(seed)
+        renamed = {name.replace("topic-0", "topic-0-delete"): content for name, content in before.items()}
+        assert machine.tree() in ({}, before, renamed)
+        back += machine.tree() != {}
+    assert 0 < back < 30
+
+
+def test_a_rename_between_directories_is_lost_as_a_whole(tmp_path: Path) -> None:
+    for seed in range(30):
+        machine = Machine(tmp_path / str(seed))
+        for name in ("one", "two"):
+            machine.disk.make_directories(machine.path(name))
+        machine.disk.sync_directory(str(machine.data))
+        machine.put("one/file", b"x", names=False)
+        machine.disk.sync_directory(machine.path("one"))
+        machine.disk.rename(machine.path("one/file"), machine.path("two/file"))
+        machine.put("two/later", b"y", names=False)
+        machine.lose_power(seed)
+        assert machine.tree() in ({"one/file": b"x"}, {"two/file": b"x"}, {"two/file": b"x", "two/later": b"y"})
+
+
+def test_an_inode_number_that_is_used_again_is_not_mixed_up_with_the_old_file(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    for round_ in range(30):
+        machine.put(f"f{round_}", b"unsynced" * 100, sync=False)
+        machine.disk.remove(machine.path(f"f{round_}"))
+        machine.disk.sync_directory(str(machine.data))
+    machine.put("last", b"synced")
+    machine.lose_power(3)
+    assert machine.tree() == {"last": b"synced"}
+
+
+def test_a_journal_that_was_cut_in_the_middle_of_an_entry_is_read_up_to_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put("log", b"a" * 4096)
+    journal = machine.hostile / JOURNAL
+    whole = journal.stat().st_size
+    machine.put("more", b"b" * 4096)
+    with journal.open("r+b") as stream:
+        stream.truncate(whole + 3)
+    machine.lose_power(1)
+    assert machine.tree() == {"log": b"a" * 4096, "more": b"b" * 4096}
+
+
+# -- errors on order, clocks -------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_writes_and_new_names_until_it_is_emptied(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put("log", b"a")
+    file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
+    machine.writer.write(type(machine.writer.read())(disk_full=1.0))
+    assert machine.disk.free_bytes(str(machine.data)) == 0
+    for refused in (
+        lambda: file.append([b"b"]),
+        lambda: file.write_at(0, b"b"),
+        lambda: file.preallocate(100_000),
+        lambda: machine.disk.open(machine.path("new"), OpenMode.WRITE),
+        lambda: machine.disk.make_directories(machine.path("new")),
+    ):
+        with pytest.raises(OSError, match="No space") as caught:
+            refused()
+        assert caught.value.errno == errno.ENOSPC
+    machine.writer.write(type(machine.writer.read())())
+    assert file.append([b"b"]) == 2
+    file.close()
+
+
+def test_a_sync_that_fails_makes_nothing_durable(tmp_path: Path) -> None:
+    lost = 0
+    for seed in range(20):
+        machine = Machine(tmp_path / str(seed))
+        machine.put("log", b"")
+        machine.writer.write(type(machine.writer.read())(sync_error_share=1.0))
+        file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
+        file.append([b"a" * 4096])
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+        file.close()
+        machine.lose_power(seed)
+        lost += machine.tree()["log"] != b"a" * 4096
+    assert lost > 0
+
+
+def test_a_clock_drifts_and_jumps_without_going_back(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    clock = SkewedClock(ControlReader(machine.hostile / CONTROL))
+    healthy = machine.writer.read()
+    before, wall = clock.monotonic_ms(), clock.wall_ms()
+    machine.writer.write(type(healthy)(rate=2.0, rate_since_ms=before, rate_base_ms=before, wall_offset_ms=3_600_000.0))
+    first, second = clock.monotonic_ms(), clock.monotonic_ms()
+    assert before <= first <= second
+    assert clock.wall_ms() - wall >= 3_600_000
+    machine.writer.write(type(healthy)(rate=0.5, rate_since_ms=second, rate_base_ms=second - 60_000.0))
+    assert clock.monotonic_ms() >= second, "a monotonic clock never goes back, whatever it is told"
+
+
+def test_the_environment_of_a_node_is_refused_without_a_control_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        hostile_environment(tmp_path)
+    Machine(tmp_path)
+    environment = hostile_environment(tmp_path / "hostile")
+
+    async def main() -> None:
+        assert await environment.disk.offload(lambda: environment.disk.exists(str(tmp_path))) is True
+
+    trio.run(main)
+    assert abs(environment.clock.wall_ms() - RealDisk().modified_ms(str(tmp_path / "data"))) < 60_000
