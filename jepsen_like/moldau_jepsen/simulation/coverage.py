@@ -256,6 +256,7 @@ class PartitionChange(enum.Enum):
     GROWN = "in-sync set grows"
     ELECTED = "in-sync replica elected"
     ELECTED_ELIGIBLE = "eligible replica elected (KIP-966)"
+    ELECTED_LAST = "last known leader elected (KIP-966)"
     ELECTED_UNCLEAN = "other replica elected (unclean)"
     RENEWED = "same leader, new epoch"
     LEADERLESS = "loses its leader"
@@ -264,8 +265,8 @@ class PartitionChange(enum.Enum):
     REPLICAS = "replicas change"
 
 
-def partition_changes(before: PartitionState | None, after: PartitionState) -> list[PartitionChange]:
-    """Returns what a change of committed metadata does to a partition."""
+def partition_changes(before: PartitionState | None, after: PartitionState, last_leader: int) -> list[PartitionChange]:
+    """Returns what a change of committed metadata does to a partition; ``last_leader`` led it last (-1: nobody yet)."""
     if before is None:
         return [PartitionChange.CREATED]
     found: list[PartitionChange] = []
@@ -286,6 +287,8 @@ def partition_changes(before: PartitionState | None, after: PartitionState) -> l
             found.append(PartitionChange.ELECTED)
         elif after.leader in before.elr:
             found.append(PartitionChange.ELECTED_ELIGIBLE)
+        elif not before.isr and not before.elr and after.leader == last_leader:
+            found.append(PartitionChange.ELECTED_LAST)
         else:
             found.append(PartitionChange.ELECTED_UNCLEAN)
     elif after.leader_epoch != before.leader_epoch:
@@ -297,10 +300,12 @@ def count_partition_changes(judge: ClusterInvariants, coverage: Coverage) -> Non
     """Counts the changes of all partitions that the judge saw committed."""
     for record in judge.partitions.values():
         before: PartitionState | None = None
+        last_leader = -1
         for _, after in sorted(record.states.items()):
-            for change in partition_changes(before, after):
+            for change in partition_changes(before, after, last_leader):
                 coverage.transitions[Transition(ISR, START, change.value)] += 1
             before = after
+            last_leader = after.leader if after.leader >= 0 else last_leader
 
 
 # --- what could be reached

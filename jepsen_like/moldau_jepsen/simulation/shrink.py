@@ -1,12 +1,17 @@
-"""Makes a failing run small: the fewest faults of its plan with which the same rule is still violated.
+"""Makes a failing run small: the fewest and simplest faults of its plan with which the same rule is still violated.
 
-Delta debugging (Zeller and Hildebrandt 2002) over the fault plan. Each fault has a random stream of its own, so leaving
-one out does not change what the others do; the rest of the run does change, and a subset counts only if it is convicted
-by the same invariant or checker.
+Two steps. Delta debugging (Zeller and Hildebrandt 2002) leaves out parts of the plan, large ones first, because a run
+costs a second and most faults have nothing to do with the failure. Hypothesis then shrinks what is left: single faults,
+their beginnings (whole seconds before odd ones) and their lengths (short before long). It starts from the failing plan
+by way of its example database, and is only asked to shrink.
+
+Each fault has a random stream of its own, so leaving one out does not change what the others do; the rest of the run
+does change, and a plan counts only if it is convicted by the same invariant or checker.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +23,14 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.simulation.faults import PlannedFault
 
+    Plan = tuple[PlannedFault, ...]
+
 ATTEMPTS_MAX = 100
+LENGTHS_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Lengths that are tried instead of a fault's own, if they are shorter."""
+_DRAW_MAX = 255
+_BUFFER_BYTES = 64
+"""Bytes that Hypothesis may draw from per fault of the first plan; all ones stand for the plan as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,52 @@ class Shrunk:
     result: Result
     """Of a run with ``faults``."""
     attempts: int
+    """Runs that were made."""
+    faults_before: int
+    found_by: str
+    """The invariant or checker that convicts it."""
+
+
+class _Search:
+    """Runs plans and remembers the smallest one that fails as the first did."""
+
+    def __init__(
+        self, seed: int, options: RunOptions, attempts_max: int, on_attempt: Callable[[int, int], None] | None
+    ) -> None:
+        self._seed = seed
+        self._options = options
+        self._attempts_max = attempts_max
+        self._on_attempt = on_attempt
+        self._known: dict[Plan, bool] = {}
+        self.attempts = 0
+        self.wanted = ""
+        self.best: Plan = ()
+        self.result: Result | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further run may be made."""
+        return self.attempts >= self._attempts_max
+
+    def fails(self, plan: Plan) -> bool:
+        """Runs a plan, unless its outcome is known or no run is left (then: no)."""
+        known = self._known.get(plan)
+        if known is not None or self.exhausted:
+            return bool(known)
+        self.attempts += 1
+        result = run_seed(self._seed, replace(self._options, faults=plan))
+        found = finder_of(result.violations[0]) if result.violations else ""
+        self.wanted = self.wanted or found
+        failed = self._known[plan] = bool(found) and found == self.wanted
+        if failed and (self.result is None or _size(plan) <= _size(self.best)):
+            self.best, self.result = plan, result
+        if self._on_attempt is not None:
+            self._on_attempt(self.attempts, len(self.best))
+        return failed
+
+
+def _size(plan: Plan) -> tuple[int, float]:
+    return len(plan), sum(fault.end - fault.begin for fault in plan)
 
 
 def shrink_seed(
@@ -40,39 +98,104 @@ def shrink_seed(
 ) -> Shrunk | None:
     """Shrinks the fault plan of a failing seed; None if the seed does not fail.
 
-    ``on_attempt`` gets the number of the attempt and the size of the smallest plan so far.
+    ``on_attempt`` gets the number of runs so far and the size of the smallest plan so far. Where Hypothesis is not
+    installed, whole faults are left out, and nothing more.
     """
     chosen = options if options is not None else RunOptions()
-    faults = list(chosen.faults if chosen.faults is not None else planned_faults(seed, chosen))
-    result = run_seed(seed, replace(chosen, faults=tuple(faults)))
-    if not result.violations:
+    plan = tuple(chosen.faults if chosen.faults is not None else planned_faults(seed, chosen))
+    search = _Search(seed, chosen, attempts_max, on_attempt)
+    if not search.fails(plan):
         return None
-    wanted = finder_of(result.violations[0])
-    attempts = 1
+    _leave_out(search)
+    if search.best:
+        _simplify(search)
+    assert search.result is not None, "the first plan failed"
+    return Shrunk(
+        faults=search.best,
+        result=search.result,
+        attempts=search.attempts,
+        faults_before=len(plan),
+        found_by=search.wanted,
+    )
+
+
+def _leave_out(search: _Search) -> None:
+    """Delta debugging: leaves out the largest parts of the plan that it can do without."""
+    if search.fails(()):
+        return
     chunks = 2
-    while faults and attempts < attempts_max:
-        smaller: list[PlannedFault] | None = None
-        for candidate in _without_each(faults, chunks):
-            if attempts >= attempts_max:
-                break
-            attempts += 1
-            found = run_seed(seed, replace(chosen, faults=tuple(candidate)))
-            if found.violations and finder_of(found.violations[0]) == wanted:
-                smaller, result = candidate, found
-                break
-        if on_attempt is not None:
-            on_attempt(attempts, len(smaller if smaller is not None else faults))
-        if smaller is not None:
-            faults = smaller
-            chunks = max(2, min(chunks - 1, len(faults)))
-        elif chunks >= len(faults):
-            break
+    while search.best and not search.exhausted:
+        plan = search.best
+        if any(search.fails(candidate) for candidate in _without_each(plan, chunks)):
+            chunks = max(2, min(chunks - 1, len(search.best)))
+        elif chunks >= len(plan):
+            return
         else:
-            chunks = min(len(faults), chunks * 2)
-    return Shrunk(faults=tuple(faults), result=result, attempts=attempts)
+            chunks = min(len(plan), chunks * 2)
 
 
-def _without_each(faults: Sequence[PlannedFault], chunks: int) -> list[list[PlannedFault]]:
+def _without_each(plan: Plan, chunks: int) -> list[Plan]:
     """Returns the plan without its first, second ... of ``chunks`` parts."""
-    size = max(1, (len(faults) + chunks - 1) // chunks)
-    return [[*faults[:start], *faults[start + size :]] for start in range(0, len(faults), size)]
+    size = max(1, math.ceil(len(plan) / chunks))
+    return [(*plan[:start], *plan[start + size :]) for start in range(0, len(plan), size)]
+
+
+def _simplify(search: _Search) -> None:
+    """Lets Hypothesis shrink the plan as an example of a property that does not hold."""
+    try:
+        from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+        from hypothesis import strategies as st
+        from hypothesis.database import InMemoryExampleDatabase
+    except ImportError:
+        return
+    plan = search.best
+    choices = [(_begins(fault), _lengths(fault)) for fault in plan]
+
+    @settings(
+        database=InMemoryExampleDatabase(),
+        phases=(Phase.reuse, Phase.shrink),
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        def draw_one_of(values: Sequence[float]) -> float:
+            return values[data.draw(st.integers(0, _DRAW_MAX)) * len(values) // (_DRAW_MAX + 1)]
+
+        chosen: list[PlannedFault] = []
+        for fault, (begins, lengths) in zip(plan, choices, strict=True):
+            if data.draw(st.integers(0, _DRAW_MAX)) > _DRAW_MAX // 2:
+                begin, length = draw_one_of(begins), draw_one_of(lengths)
+                chosen.append(replace(fault, begin=begin, end=begin + length))
+        candidate = tuple(sorted(chosen, key=lambda fault: (fault.begin, fault.number)))
+        if search.fails(candidate):
+            raise _StillFailsError
+
+    try:
+        holds.hypothesis.fuzz_one_input(b"\xff" * (_BUFFER_BYTES * len(plan)))  # type: ignore[attr-defined]
+    except _StillFailsError:
+        pass
+    else:
+        raise AssertionError("the plan that is to be shrunk does not fail any more")
+    try:
+        holds()
+    except _StillFailsError:
+        return
+    raise AssertionError("Hypothesis did not start from the plan that fails")
+
+
+class _StillFailsError(Exception):
+    """The property does not hold for a plan."""
+
+
+def _begins(fault: PlannedFault) -> list[float]:
+    """Moments to try for a beginning, the simplest first and the fault's own last."""
+    return [*dict.fromkeys((float(math.floor(fault.begin)), round(fault.begin, 1))), fault.begin]
+
+
+def _lengths(fault: PlannedFault) -> list[float]:
+    """Lengths to try, the shortest first and the fault's own last."""
+    own = fault.end - fault.begin
+    return [*(length for length in LENGTHS_SECONDS if length < own), own]
