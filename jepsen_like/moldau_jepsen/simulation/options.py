@@ -12,6 +12,7 @@ from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck, pla
 from moldau_jepsen.simulation.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.world import derive_random
+from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class RunOptions:
     )
     transactions: bool | None = None
     """Whether a transactional client works beside the others; drawn if None."""
+    pipe: bool | None = None
+    """Whether an exactly-once pipe works beside the others; drawn if None."""
+    pipe_options: PipeOptions = field(
+        default_factory=lambda: PipeOptions(consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500})
+    )
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0

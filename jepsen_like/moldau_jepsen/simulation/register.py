@@ -1,40 +1,57 @@
-"""A register in the metadata: one client sets a topic's configuration again and again, and the last value must stay.
+"""A register in the metadata: clients set and read a topic's configuration, and one order must explain what they saw.
 
-The writer waits for each change before it makes the next. So in the end the value is that of the last acknowledged
-change, or of one whose outcome nobody knows (it may take effect at any later time). Anything else is a change that was
-acknowledged and lost.
+Writers go through any broker, which passes the change on to the active controller. Readers ask a controller: only the
+active one answers, and only after a majority has confirmed that it still leads (ReadIndex), so a read must return the
+last change that was acknowledged before it began, or a later one. A change whose outcome nobody knows may take effect
+at any later time or never. ``checkers.register`` searches for an order (linearizability).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from moldau.protocol.schema import Response
 from moldau.runtime.rpc import RpcConnection
+from moldau_jepsen.checkers import RegisterOperation, RegisterVerdict, check_register
+from moldau_jepsen.simulation.cluster import BROKER_PORT, CONTROLLER_PORT
 
 if TYPE_CHECKING:
+    import random
+
+    from moldau.protocol.schema import Request
     from moldau.runtime.environment import Environment
     from moldau_jepsen.simulation.cluster import SimulatedCluster
+
+R = TypeVar("R", bound=Response)
 
 KEY = "retention.ms"
 BASE = 604_800_000
 TIMEOUT_MS = 3_000
+RETRY_S = 0.1
+WRITERS = 2
+READERS = 2
 TOPIC_RESOURCE = 2
 SET = 0
-BROKER_PORT = 9092  # of every simulated broker
+FOREVER = float("inf")
 
 
 class ConfigRegister:
-    """The writer, and the judgement of what it wrote."""
+    """The clients of the register, and the judgement of what they saw."""
 
     def __init__(self, cluster: SimulatedCluster, environment: Environment, topic: str) -> None:
         """``topic`` exists when ``run`` begins."""
@@ -42,56 +59,101 @@ class ConfigRegister:
         self._environment = environment
         self._topic = topic
         self._stopping = False
-        self.acknowledged = 0  # number of the last acknowledged change; 0: none
-        self._unknown: dict[int, None] = {}
+        self._next_value = 0
+        self.operations: list[RegisterOperation] = []
+        self.stuck: str | None = None
+        """Why the final read failed, if it did."""
 
     def stop(self) -> None:
-        """No further change is begun."""
+        """No further operation is begun."""
         self._stopping = True
 
     async def run(self, changes_per_second: float) -> None:
-        """Makes changes until ``stop``."""
-        draw = self._environment.random
-        number = 0
-        while not self._stopping:
-            await trio.sleep(draw.expovariate(changes_per_second))
-            number += 1
-            code = await self._change(number, draw.choice(self._cluster.broker_ids))
-            if code is ErrorCode.NONE:
-                self.acknowledged = number
-            elif code is None or code.retriable:
-                self._unknown[number] = None
+        """Lets writers make so many changes, and readers read as often, until ``stop``."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(WRITERS):
+                nursery.start_soon(self._write_until, changes_per_second / WRITERS)
+            for _ in range(READERS):
+                nursery.start_soon(self._read_until, changes_per_second / READERS)
 
-    async def _change(self, number: int, broker_id: int) -> ErrorCode | None:
+    async def final_read(self, seconds: float) -> None:
+        """Reads until a controller has answered; sets ``stuck`` when none does within ``seconds``."""
+        with trio.move_on_after(seconds):
+            while True:
+                if await self._read(self._environment.random):
+                    return
+                await trio.sleep(RETRY_S)
+        self.stuck = f"no controller answered a read of {KEY} within {seconds} s"
+
+    def verdict(self) -> RegisterVerdict:
+        """Searches for an order that explains all operations."""
+        return check_register(self.operations)
+
+    # --- clients
+
+    async def _write_until(self, rate: float) -> None:
+        draw = self._environment.random
+        while not self._stopping:
+            await trio.sleep(draw.expovariate(rate))
+            self._next_value += 1
+            value, begun = self._next_value, self._now_ms()
+            code = await self._change(value, draw.choice(self._cluster.broker_ids))
+            if code is None or code is ErrorCode.NONE or code.retriable:
+                ended = self._now_ms() if code is ErrorCode.NONE else FOREVER
+                self.operations.append(RegisterOperation(write=True, value=value, begun_ms=begun, ended_ms=ended))
+
+    async def _read_until(self, rate: float) -> None:
+        draw = self._environment.random
+        while not self._stopping:
+            await trio.sleep(draw.expovariate(rate))
+            await self._read(draw)
+
+    def _now_ms(self) -> float:
+        return self._environment.clock.monotonic_ms()
+
+    async def _change(self, value: int, broker_id: int) -> ErrorCode | None:
         """Returns the broker's answer, None when there was none."""
         request = IncrementalAlterConfigsRequest(
             resources=[
                 AlterConfigsResource(
                     resource_type=TOPIC_RESOURCE,
                     resource_name=self._topic,
-                    configs=[AlterableConfig(name=KEY, config_operation=SET, value=str(BASE + number))],
+                    configs=[AlterableConfig(name=KEY, config_operation=SET, value=str(BASE + value))],
                 )
             ]
         )
+        response = await self._ask(broker_id, BROKER_PORT, IncrementalAlterConfigsResponse, request)
+        return None if response is None else ErrorCode.of(response.responses[0].error_code)
+
+    async def _read(self, draw: random.Random) -> bool:
+        """Asks a controller; returns whether it answered."""
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=TOPIC_RESOURCE, resource_name=self._topic, configuration_keys=[KEY]
+                )
+            ]
+        )
+        begun = self._now_ms()
+        controller_id = draw.choice(self._cluster.controller_ids)
+        response = await self._ask(controller_id, CONTROLLER_PORT, DescribeConfigsResponse, request)
+        if response is None or ErrorCode.of(response.results[0].error_code) is not ErrorCode.NONE:
+            return False
+        value = int(response.results[0].configs[0].value or BASE) - BASE
+        self.operations.append(
+            RegisterOperation(write=False, value=value or None, begun_ms=begun, ended_ms=self._now_ms())
+        )
+        return True
+
+    async def _ask(self, node_id: int, port: int, kind: type[R], request: Request) -> R | None:
         connection: RpcConnection | None = None
         try:
             connection = await RpcConnection.open(
-                self._environment, self._cluster.host(broker_id), BROKER_PORT, "register", timeout_ms=TIMEOUT_MS
+                self._environment, self._cluster.host(node_id), port, "register", timeout_ms=TIMEOUT_MS
             )
-            response = await connection.request_as(IncrementalAlterConfigsResponse, request, timeout_ms=TIMEOUT_MS)
+            return await connection.request_as(kind, request, timeout_ms=TIMEOUT_MS)
         except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
             return None
         finally:
             if connection is not None:
                 connection.close()
-        return ErrorCode.of(response.responses[0].error_code)
-
-    def lost(self) -> str | None:
-        """Compares the newest image of a broker with what was acknowledged; returns what is wrong with it."""
-        images = [broker.metadata.image for broker in self._cluster.brokers.values()]
-        image = max(images, key=lambda one: one.offset)
-        text = image.topic_config(self._topic).get(KEY)
-        value = int(text) - BASE if text is not None else 0
-        if value == self.acknowledged or value in self._unknown:
-            return None
-        return f"{KEY} of {self._topic} is that of change {value}, but change {self.acknowledged} was acknowledged last"

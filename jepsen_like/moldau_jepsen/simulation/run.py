@@ -14,18 +14,15 @@ import trio
 
 from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
-from moldau_jepsen.checkers import AnomalyKind, check_history
 from moldau_jepsen.history import Kind, Status
+from moldau_jepsen.simulation.clients import CLIENT_HOST, Clients
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultInjector, Struck
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.options import draw_settings, planned_faults
-from moldau_jepsen.simulation.register import ConfigRegister
 from moldau_jepsen.simulation.watch import StepGuard, place_of
-from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
-from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +34,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.watch import LogLines
     from moldau_jepsen.simulation.world import World
 
-CLIENT_HOST = "client"
 WATCH_SECONDS = 0.05
-VIOLATIONS_SHOWN_MAX = 20
 
 
 class Run:
@@ -58,19 +53,17 @@ class Run:
         self.cluster = SimulatedCluster(world, shape)
         self.judge = ClusterInvariants(trio.current_time)
         self.observer = ClusterObserver(self.cluster, self.judge)
-        self.transactions = draw.random() < 0.5 if options.transactions is None else options.transactions
+        self.history: list[Operation] = []
+        self.recorder = Recorder(world.node(CLIENT_HOST).environment.clock, self._record)
+        self.clients = Clients(world, self.cluster, options, draw, self.recorder)
         struck = draw.choices(list(Struck), weights=(3, 1, 1))[0] if options.struck is None else options.struck
-        self.injector = FaultInjector(self.cluster, [CLIENT_HOST], synced=self.synced, struck=struck)
+        self.injector = FaultInjector(self.cluster, self.clients.hosts, synced=self.synced, struck=struck)
         if options.faults is not None:
             self.plan: Sequence[PlannedFault] = options.faults
         else:
             self.plan = planned_faults(world.seed, options)
         self.guard = StepGuard(world.agenda.clock)
         self.logs = logs
-        self.history: list[Operation] = []
-        self.environment = world.node(CLIENT_HOST).environment
-        self.register = ConfigRegister(self.cluster, self.environment, options.workload.topic)
-        self.recorder = Recorder(self.environment.clock, self._record)
         self.violations: list[str] = []
         self.anomalies: tuple[Anomaly, ...] = ()
 
@@ -120,54 +113,24 @@ class Run:
                 scope.cancel()
 
     async def _phases(self) -> None:
-        options, trace = self.options, self.world.trace
-        workload = QueueWorkload(self.environment, self.cluster.bootstrap, options.workload, self.recorder)
-        transfers = TransactionWorkload(
-            self.environment,
-            self.cluster.bootstrap,
-            TransactionOptions(topic=options.workload.topic, partitions=options.workload.partitions),
-            self.recorder,
-        )
+        options, trace, clients = self.options, self.world.trace, self.clients
         try:
             self.cluster.start_all()
             await self.cluster.wait_healthy(options.forming_seconds)
-            await self.cluster.create_topic(
-                self.environment, options.workload.topic, options.workload.partitions, options.topic_settings
-            )
+            await clients.create_topics()
             trace.note("phase", "faults", "synced" if self.synced else "unsynced")
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(workload.run)
-                nursery.start_soon(self.register.run, options.config_changes_per_second)
-                if self.transactions:
-                    nursery.start_soon(transfers.run)
+                nursery.start_soon(clients.run)
                 self.injector.schedule(self.plan, trio.current_time())
                 await trio.sleep(options.fault_seconds)
                 trace.note("phase", "healing")
                 self.injector.end_all()
                 await self.cluster.wait_healthy(options.healing_seconds)
                 trace.note("phase", "healthy")
-                workload.stop()
-                self.register.stop()
-                transfers.stop()
+                clients.stop()
             trace.note("phase", "final read")
-            await workload.final_read(options.reading_seconds)
+            await clients.final_read()
         except* ClusterNotReadyError as group:
             self.violations = [f"at the end: stuck: {error}" for error in leaves(group)]
-        if self.violations:
-            return
-        lost = self.register.lost()
-        if lost is not None:
-            self.violations = [f"at the end: metadata-lost: {lost}"]
-            return
-        verdict = check_history(self.history, options.check)
-        found = [anomaly for anomaly in verdict.anomalies if not anomaly.allowed]
-        # A final read that did not end has not seen what it has not read: that alone is no loss.
-        stuck = [anomaly for anomaly in found if anomaly.kind is AnomalyKind.STUCK]
-        if stuck:
-            found = stuck + [
-                anomaly for anomaly in found if anomaly.kind not in (AnomalyKind.STUCK, AnomalyKind.UNSEEN)
-            ]
-        self.anomalies = tuple(found[:VIOLATIONS_SHOWN_MAX])
-        self.violations = [
-            f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found[:VIOLATIONS_SHOWN_MAX]
-        ]
+        if not self.violations:
+            self.violations, self.anomalies = clients.judge(self.history)

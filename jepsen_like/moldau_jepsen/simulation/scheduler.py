@@ -28,6 +28,8 @@ from moldau_jepsen.simulation.timeline import Agenda
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, MutableSequence
 
+    from moldau_jepsen.simulation.gate import TaskGate
+
 T = TypeVar("T")
 
 TURNS_BETWEEN_POLLS = 512
@@ -63,11 +65,13 @@ class _ThreadStream(Random):
         return self._own if threading.get_ident() == self._owner else self._others
 
 
-def run_deterministic(main: Callable[[], Awaitable[T]], seed: int, agenda: Agenda | None = None) -> T:
+def run_deterministic(
+    main: Callable[[], Awaitable[T]], seed: int, agenda: Agenda | None = None, gate: TaskGate | None = None
+) -> T:
     """Runs ``main`` to its end on virtual time, with the order of tasks drawn from ``seed``; returns its result.
 
-    The time is that of the ``agenda``, whose calls are made on the way. Not reentrant, and not for use in two threads
-    at once; trio may run in other threads meanwhile.
+    The time is that of the ``agenda``, whose calls are made on the way; the ``gate`` may hold tasks back. Not
+    reentrant, and not for use in two threads at once; trio may run in other threads meanwhile.
     """
     chosen = agenda if agenda is not None else Agenda()
     previous = _trio_run._ALLOW_DETERMINISTIC_SCHEDULING
@@ -81,6 +85,8 @@ def run_deterministic(main: Callable[[], Awaitable[T]], seed: int, agenda: Agend
     sniffio.thread_local.name = "trio"
     try:
         runner = _trio_run.setup_runner(chosen.clock, (), False, True)
+        if gate is not None:
+            runner.runq = gate.queue
         _drive(runner, _trio_run.unrolled_run(runner, main, ()), chosen)
     finally:
         sniffio.thread_local.name = library

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import trio
 
 from moldau.runtime.environment import Environment
 from moldau_jepsen.simulation.clocks import NodeClock
 from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.gate import MACHINE, TaskGate
 from moldau_jepsen.simulation.network import HostNetwork, NetworkProfile, VirtualNetwork
 from moldau_jepsen.simulation.scheduler import run_deterministic
 from moldau_jepsen.simulation.timeline import Agenda
@@ -26,6 +27,7 @@ from moldau_jepsen.simulation.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -49,6 +51,8 @@ class SimulatedNode:
         self.incarnation = 0
         self.has_power = True
         self.failure: BaseException | None = None
+        self.ended_in_order = False
+        """Whether the last process ended by itself and without an exception."""
         self._environment: Environment | None = None
         self._network_port: HostNetwork | None = None
         self._disk_port: NodeDisk | None = None
@@ -94,6 +98,7 @@ class SimulatedNode:
             world.network.power_on(self.name)
         self._make_environment()
         self.failure = None
+        self.ended_in_order = False
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
         world.trace.note("start", self.name, self.incarnation)
@@ -109,6 +114,7 @@ class SimulatedNode:
         incarnation: int,
     ) -> None:
         failure: BaseException | None = None
+        MACHINE.set(self.name)
         try:
             with scope:
                 await main(environment)
@@ -120,6 +126,7 @@ class SimulatedNode:
             ended.set()
         if self.incarnation == incarnation and self._scope is scope:
             self.failure = failure
+            self.ended_in_order = failure is None
             self._freeze()
             self._world.network.kill_process(self.name)
             self._world.trace.note("exit", self.name, incarnation, type(failure).__name__ if failure else "normally")
@@ -141,6 +148,7 @@ class SimulatedNode:
         scope = self._scope
         self._world.trace.note("kill", self.name, self.incarnation)
         self._freeze()
+        self.resume()
         self._world.network.kill_process(self.name)
         scope.cancel()
 
@@ -152,11 +160,29 @@ class SimulatedNode:
         self._world.trace.note("power-off", self.name, self.incarnation)
         if scope is not None:
             self._freeze()
+        self.resume()
         self.has_power = False
         self._world.network.power_off(self.name)
         self.disk.lose_power()
         if scope is not None:
             scope.cancel()
+
+    def pause(self) -> None:
+        """Pauses the process as SIGSTOP does: its tasks do not run, its connections stay open, its clock goes on."""
+        if not self._world.gate.is_paused(self.name):
+            self._world.trace.note("paused", self.name)
+            self._world.gate.pause(self.name)
+
+    def resume(self) -> None:
+        """Lets a paused process go on (SIGCONT); no effect on another."""
+        if self._world.gate.is_paused(self.name):
+            self._world.trace.note("resumed", self.name)
+            self._world.gate.resume(self.name)
+
+    async def run_program(self, program: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a program of the test on this machine, so that ``pause`` holds it too. The caller's task is its own."""
+        MACHINE.set(self.name)
+        return await program(*args, **kwargs)
 
     def crash_after_writes(self, count: int, crash: Callable[[], None]) -> None:
         """Calls ``crash`` (``kill``, ``lose_power``) just after the process's ``count``-th disk write from now."""
@@ -172,12 +198,18 @@ class World:
     """Everything there is in one run."""
 
     def __init__(
-        self, seed: int, nursery: trio.Nursery, agenda: Agenda, network_profile: NetworkProfile | None = None
+        self,
+        seed: int,
+        nursery: trio.Nursery,
+        agenda: Agenda,
+        gate: TaskGate,
+        network_profile: NetworkProfile | None = None,
     ) -> None:
         """Made by ``run_world``."""
         self.seed = seed
         self.nursery = nursery
         self.agenda = agenda
+        self.gate = gate
         self.trace = Trace(agenda.clock.current_time)
         self.network = VirtualNetwork(
             self.agenda, derive_random(seed, "network"), self.trace, network_profile or NetworkProfile()
@@ -204,16 +236,17 @@ class World:
 def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile: NetworkProfile | None = None) -> T:
     """Runs ``main`` in a fresh world and returns its result; processes that still run are killed then."""
 
-    agenda = Agenda()
+    agenda, gate = Agenda(), TaskGate()
 
     async def run() -> T:
         async with trio.open_nursery() as nursery:
-            world = World(seed, nursery, agenda, network_profile)
+            world = World(seed, nursery, agenda, gate, network_profile)
             nursery.start_soon(world.agenda.run)
             result = await main(world)
             for node in world.nodes.values():
                 node.kill()
+                node.resume()
             nursery.cancel_scope.cancel()
         return result
 
-    return run_deterministic(run, seed, agenda)
+    return run_deterministic(run, seed, agenda, gate)

@@ -1,0 +1,124 @@
+"""All clients of a simulated run: which workloads work, on which machines, and what they saw.
+
+The queue and the register always work; transactions and the exactly-once pipe are drawn. Workers of the pipe have
+machines of their own: one that is paused or cut off while the other goes on is the zombie that fencing is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau_jepsen.checkers import AnomalyKind, check_history
+from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.workloads.pipe import PipeWorkload
+from moldau_jepsen.workloads.queue import QueueWorkload
+from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from moldau_jepsen.checkers import Anomaly
+    from moldau_jepsen.history import Operation
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+    from moldau_jepsen.simulation.options import RunOptions
+    from moldau_jepsen.simulation.world import World
+    from moldau_jepsen.workloads.recorder import Recorder
+
+CLIENT_HOST = "client"
+VIOLATIONS_SHOWN_MAX = 20
+PIPE_PROBABILITY = 0.35
+TRANSACTIONS_PROBABILITY = 0.5
+
+
+class Clients:
+    """The clients of one run."""
+
+    def __init__(
+        self, world: World, cluster: SimulatedCluster, options: RunOptions, draw: random.Random, recorder: Recorder
+    ) -> None:
+        """Nothing works yet."""
+        self._world = world
+        self._cluster = cluster
+        self._options = options
+        self._recorder = recorder
+        self.environment = world.node(CLIENT_HOST).environment
+        with_transactions = draw.random() < TRANSACTIONS_PROBABILITY
+        with_pipe = draw.random() < PIPE_PROBABILITY
+        self.transactions = with_transactions if options.transactions is None else options.transactions
+        self.pipe = with_pipe if options.pipe is None else options.pipe
+        workers = options.pipe_options.workers if self.pipe else 0
+        self.hosts = [CLIENT_HOST, *(f"worker-{slot}" for slot in range(workers))]
+        self.register = ConfigRegister(cluster, self.environment, options.workload.topic)
+        self._queue = QueueWorkload(self.environment, cluster.bootstrap, options.workload, recorder)
+        self._transfers = TransactionWorkload(
+            self.environment,
+            cluster.bootstrap,
+            TransactionOptions(topic=options.workload.topic, partitions=options.workload.partitions),
+            recorder,
+        )
+        self._pipe = PipeWorkload(self.environment, cluster.bootstrap, options.pipe_options, recorder)
+
+    async def create_topics(self) -> None:
+        """Creates the topics of the workloads. Raises ``ClusterNotReadyError``."""
+        options, pipe = self._options, self._options.pipe_options
+        topics = {options.workload.topic: options.workload.partitions}
+        if self.pipe:
+            topics |= {pipe.source: pipe.partitions, pipe.target: pipe.partitions}
+        for name, partitions in topics.items():
+            await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
+
+    async def run(self) -> None:
+        """Runs the workloads until ``stop``; returns when the last outcome is known."""
+        client = self._world.node(CLIENT_HOST)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_program, self._queue.run)
+            nursery.start_soon(client.run_program, self.register.run, self._options.config_changes_per_second)
+            if self.transactions:
+                nursery.start_soon(client.run_program, self._transfers.run)
+            if self.pipe:
+                nursery.start_soon(self._run_pipe)
+
+    async def _run_pipe(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for slot, host in enumerate(self.hosts[1:]):
+                machine = self._world.node(host)
+                nursery.start_soon(machine.run_program, self._pipe.work, slot, machine.environment)
+            await self._world.node(CLIENT_HOST).run_program(self._pipe.feed)
+            nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Lets all clients end after what they have under way."""
+        self._queue.stop()
+        self.register.stop()
+        self._transfers.stop()
+        self._pipe.stop()
+
+    async def final_read(self) -> None:
+        """Reads every topic, and the register, from the beginning."""
+        seconds = self._options.reading_seconds
+        await self._queue.final_read(seconds)
+        if self.pipe:
+            await self._pipe.final_read(seconds)
+        await self.register.final_read(seconds)
+
+    def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
+        """Returns what is wrong with the history and the register: texts, and the anomalies behind them."""
+        if self.register.stuck is not None:
+            return [f"at the end: stuck: {self.register.stuck}"], ()
+        register = self.register.verdict()
+        if not register.linearizable:
+            return [f"at the end: metadata-not-linearizable: {register.text}"], ()
+        pipe = self._options.pipe_options
+        check = replace(self._options.check, pipes=((pipe.source, pipe.target),)) if self.pipe else self._options.check
+        found = [anomaly for anomaly in check_history(history, check).anomalies if not anomaly.allowed]
+        # A final read that did not end has not seen what it has not read: that alone is no loss.
+        stuck = [anomaly for anomaly in found if anomaly.kind is AnomalyKind.STUCK]
+        if stuck:
+            unread = (AnomalyKind.STUCK, AnomalyKind.UNSEEN, AnomalyKind.PIPE_LOST, AnomalyKind.PIPE_UNKNOWN)
+            found = stuck + [anomaly for anomaly in found if anomaly.kind not in unread]
+        found = found[:VIOLATIONS_SHOWN_MAX]
+        return [f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found], tuple(found)
