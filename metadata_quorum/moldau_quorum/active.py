@@ -15,7 +15,7 @@ Answers without records also wait for what the projection showed them: nothing u
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -27,12 +27,14 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, Br
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import Signal
+from moldau_quorum.broker_probe import BrokerProbes
 from moldau_quorum.controller.cluster import fence_records
 from moldau_quorum.controller.context import Context, Settings
 from moldau_quorum.controller.dispatch import CHANGES, Knowledge, error_response
-from moldau_quorum.controller.features import INITIAL_FEATURES, min_insync_records
+from moldau_quorum.controller.features import SUPPORTED_FEATURES, initial_features, min_insync_records
 from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
 from moldau_quorum.controller.sessions import BrokerSessions
+from moldau_quorum.controller_features import ask_controller_features
 from moldau_quorum.log_engine import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
 from moldau_quorum.records import (
     ClusterRecord,
@@ -47,10 +49,12 @@ from moldau_quorum.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
+    from moldau.protocol.messages.update_features import UpdateFeaturesRequest
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.environment import Environment
+    from moldau_quorum.controller_features import FeatureRanges
     from moldau_quorum.image import MetadataImage
     from moldau_quorum.log_engine import Leadership
     from moldau_quorum.state_machine import MetadataStateMachine
@@ -60,7 +64,13 @@ QUEUE_MAX: Final = 10_000
 RECORDS_PER_COMMAND_MAX: Final = 50_000
 """Larger decisions (a broker with many leaders dies) become several commands; their records stand each for itself."""
 SPLITTABLE_APIS: Final = frozenset(
-    (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.UNREGISTER_BROKER, ApiKey.ELECT_LEADERS)
+    (
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    )
 )
 """Requests whose records may be spread over commands: each record is right by itself, in the order given."""
 REBALANCE_LIMIT: Final = 1_000
@@ -82,6 +92,8 @@ class PendingAnswer:
     response: Response | None = None
     proposal: Proposal | None = None
     """What must be committed before ``response`` may be told; None if nothing must."""
+    controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
+    """What the other voters support, where the request changes levels."""
     decided: trio.Event = field(default_factory=trio.Event)
 
 
@@ -115,8 +127,11 @@ class ActiveController:
         incarnation_id: UUID,
         endpoints: Callable[[], tuple[Endpoint, ...]],
         cluster_id: str = "",
+        features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     ) -> None:
-        """``cluster_id`` names a cluster that has none yet; empty draws one."""
+        """``cluster_id`` names a cluster that has none yet; empty draws one. ``features`` are the levels that this node
+        supports."""
+        self._features = features
         self._environment = environment
         self._settings = settings
         self._metadata_log = log
@@ -139,6 +154,7 @@ class ActiveController:
         self._sessions = BrokerSessions(
             timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
         )
+        self._probes = BrokerProbes(environment)
         self._next_rebalance_ms = float("inf")
         self._decisions = self._commands = self._refused_busy = self._fenced = 0
         machine.on_leadership(self._leadership_changed)
@@ -159,12 +175,27 @@ class ActiveController:
             brokers_fenced=self._fenced,
         )
 
-    def submit(self, request: Request, connection: object | None) -> PendingAnswer:
+    async def update_features(self, request: UpdateFeaturesRequest, connection: object | None) -> Response:
+        """Asks the other voters what they support, then queues the request. Raises ``NotActiveError``."""
+        ranges = await ask_controller_features(self._environment, self._metadata_log.voters, self._node_id)
+        return await self.answer(self.submit(request, connection, ranges))
+
+    def submit(
+        self,
+        request: Request,
+        connection: object | None,
+        controller_features: Mapping[int, FeatureRanges | None] | None = None,
+    ) -> PendingAnswer:
         """Queues a request; ``answer`` waits for its response. Raises ``NotActiveError``."""
         if self._epoch is None:
             raise NotActiveError
         now_ms = self._environment.clock.monotonic_ms()
-        pending = PendingAnswer(request=request, connection=connection, deadline_ms=now_ms + ANSWER_TIMEOUT_MS)
+        pending = PendingAnswer(
+            request=request,
+            connection=connection,
+            deadline_ms=now_ms + ANSWER_TIMEOUT_MS,
+            controller_features={} if controller_features is None else controller_features,
+        )
         if isinstance(request, BrokerHeartbeatRequest):
             self._touch(request, connection, now_ms)
         if len(self._queue) >= QUEUE_MAX:
@@ -198,8 +229,28 @@ class ActiveController:
     def connection_closed(self, connection: object) -> None:
         """A connection ended; brokers whose session lived on it get the grace period."""
         if self._epoch is not None:
-            self._sessions.connection_closed(connection, self._environment.clock.monotonic_ms())
+            for broker_id in self._sessions.connection_closed(connection, self._environment.clock.monotonic_ms()):
+                self._probe(broker_id)
             self._wake()
+
+    def _probe(self, broker_id: int) -> None:
+        """Asks the host of a broker that went silent whether its process is dead."""
+        broker, session = self._projection.brokers.get(broker_id), self._sessions.get(broker_id)
+        if broker is None or session is None or not broker.endpoints:
+            return
+        broker_epoch, endpoint, clock = session.broker_epoch, broker.endpoints[0], self._environment.clock
+
+        def refused() -> None:
+            self._log.info("broker-process-gone", broker=broker_id, broker_epoch=broker_epoch)
+            self._sessions.end(broker_id, broker_epoch, clock.monotonic_ms())
+            self._wake()
+
+        self._probes.start(
+            endpoint.host,
+            endpoint.port,
+            is_silent=lambda: self._sessions.silent(broker_id, broker_epoch, clock.monotonic_ms()),
+            refused=refused,
+        )
 
     def _leadership_changed(self, leadership: Leadership) -> None:
         if self._epoch is not None and not (leadership.active and leadership.epoch == self._epoch):
@@ -215,6 +266,11 @@ class ActiveController:
 
     async def run(self) -> None:
         """Decides until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probes.run)
+            await self._decide_forever()
+
+    async def _decide_forever(self) -> None:
         while True:
             self._woken = False
             if self._wanted is not None and self._epoch != self._wanted.epoch:
@@ -279,7 +335,7 @@ class ActiveController:
         cluster_id = self._new_cluster_id or draw_cluster_id(self._draw_uuid())
         return [
             ClusterRecord(cluster_id=cluster_id),
-            *[FeatureLevelRecord(name=name, level=level) for name, level in sorted(INITIAL_FEATURES.items())],
+            *[FeatureLevelRecord(name=name, level=level) for name, level in initial_features(self._features).items()],
             *min_insync_records(image, self._context()),
         ]
 
@@ -317,7 +373,7 @@ class ActiveController:
         while pending and self._epoch is not None:
             chunk, pending = pending[:RECORDS_PER_COMMAND_MAX], pending[RECORDS_PER_COMMAND_MAX:]
             command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(chunk))
-            proposal = await self._propose_command(encode_command(command))
+            proposal = await self._propose_command(encode_command(command, self._projection.metadata_level))
             if proposal is None:
                 return
             position = proposal.position
@@ -367,6 +423,8 @@ class ActiveController:
         self._decisions += 1
         request = pending.request
         context = self._context()
+        if pending.controller_features:
+            context = replace(context, controller_features=pending.controller_features)
         if isinstance(request, BrokerHeartbeatRequest):
             self._touch(request, pending.connection, context.now_ms)
         response = await self._decide_and_propose(request, context)

@@ -32,6 +32,7 @@ from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import Signal
 from moldau_quorum.controller_client import ControllerClient, ControllerUnavailableError, parse_voters
 from moldau_quorum.metadata_follower import InconsistentClusterError, MetadataFollower
+from moldau_quorum.records import METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST, METADATA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -79,8 +80,9 @@ class BrokerRegistration:
     """From ``meta.properties``; empty when this node never belonged to a cluster."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
-    features: tuple[tuple[str, int, int], ...] = (("metadata.version", 1, 1),)
+    features: tuple[tuple[str, int, int], ...] = ((METADATA_VERSION, METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),)
     log_dirs: tuple[UUID, ...] = ()
+    """Ids of the log directories that worked when the broker started."""
     previous_broker_epoch: int = -1
     """From the clean-shutdown file of the log directories (KIP-966); -1 after an unclean stop."""
 
@@ -96,13 +98,15 @@ class BrokerSession:
         *,
         metadata_offset: Callable[[], int],
         ready: Callable[[], bool] = lambda: True,
+        offline_log_dirs: Callable[[], tuple[UUID, ...]] = lambda: (),
         heartbeat_interval_ms: float = HEARTBEAT_INTERVAL_MS,
         session_timeout_ms: float = SESSION_TIMEOUT_MS,
         registration_timeout_ms: float = REGISTRATION_TIMEOUT_MS,
         connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
     ) -> None:
         """``metadata_offset`` gives ``MetadataFollower.image.offset``; until ``ready()`` the broker asks to stay
-        fenced.
+        fenced. ``offline_log_dirs`` gives the log directories that have failed since the start of the process; call
+        ``wake`` when one has.
 
         ``session_timeout_ms`` is the broker's own ``broker.session.timeout.ms``; a heartbeat waits no longer for an
         answer.
@@ -111,6 +115,7 @@ class BrokerSession:
         self._registration = registration
         self._metadata_offset = metadata_offset
         self._ready = ready
+        self._offline_log_dirs = offline_log_dirs
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._session_timeout_ms = session_timeout_ms
         self._registration_timeout_ms = registration_timeout_ms
@@ -194,6 +199,7 @@ class BrokerSession:
 
     async def _register(self) -> None:
         registration = self._registration
+        offline = self._offline_log_dirs()
         request = BrokerRegistrationRequest(
             broker_id=registration.broker_id,
             cluster_id=registration.cluster_id,
@@ -207,7 +213,7 @@ class BrokerSession:
                 for name, lowest, highest in registration.features
             ],
             rack=registration.rack,
-            log_dirs=list(registration.log_dirs),
+            log_dirs=[directory for directory in registration.log_dirs if directory not in offline],
             previous_broker_epoch=registration.previous_broker_epoch,
         )
         clock = self._environment.clock
@@ -240,6 +246,7 @@ class BrokerSession:
             current_metadata_offset=self._metadata_offset(),
             want_fence=not self._ready() and not self._shutdown_wanted,
             want_shut_down=self._shutdown_wanted,
+            offline_log_dirs=list(self._offline_log_dirs()),
         )
         sent_ms = self._environment.clock.monotonic_ms()
         try:

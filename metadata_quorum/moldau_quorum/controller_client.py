@@ -44,6 +44,7 @@ DIRECT_APIS: Final = frozenset(
         ApiKey.BROKER_REGISTRATION,
         ApiKey.BROKER_HEARTBEAT,
         ApiKey.ALTER_PARTITION,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from moldau_quorum import directory_ids
 from moldau_quorum import records as r
 from moldau_quorum.persistent_map import MapEditor, PersistentMap
 
@@ -55,6 +56,7 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     features: tuple[tuple[str, int, int], ...] = ()
     log_dirs: tuple[UUID, ...] = ()
+    """Ids of the log directories that work; empty where the broker said nothing of them."""
 
     @property
     def active(self) -> bool:
@@ -73,7 +75,8 @@ class BrokerImage:
 class PartitionImage:
     """State of one partition.
 
-    Invariants: ``isr`` and ``elr`` are disjoint parts of ``replicas``; ``leader`` is in ``isr`` or ``r.NO_LEADER``.
+    Invariants: ``isr`` and ``elr`` are disjoint parts of ``replicas``; ``leader`` is in ``isr`` or ``r.NO_LEADER``;
+    ``directories`` is empty or as long as ``replicas``.
     """
 
     replicas: tuple[int, ...]
@@ -86,6 +89,13 @@ class PartitionImage:
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
     leader_recovery_state: int = 0
+    directories: tuple[UUID, ...] = ()
+
+    def directory(self, broker_id: int) -> UUID:
+        """The log directory of a replica, as far as is known (``directory_ids``)."""
+        if not self.directories or broker_id not in self.replicas:
+            return directory_ids.MIGRATING
+        return self.directories[self.replicas.index(broker_id)]
 
     @property
     def preferred_leader(self) -> int:
@@ -139,6 +149,21 @@ class MetadataImage:
         default_factory=PersistentMap
     )
     acls: PersistentMap[UUID, r.AccessControlEntryRecord] = field(default_factory=PersistentMap)
+
+    @property
+    def metadata_level(self) -> int:
+        """The level of ``metadata.version``; the first one until one is set."""
+        return self.features.get(r.METADATA_VERSION, r.METADATA_LEVEL_FIRST)
+
+    @property
+    def records_directories(self) -> bool:
+        """Whether partitions name the log directories of their replicas."""
+        return self.metadata_level >= r.METADATA_LEVEL_DIRECTORIES
+
+    def replica_online(self, partition: PartitionImage, broker_id: int) -> bool:
+        """Whether the log directory of a replica works, as far as is known; says nothing of its broker otherwise."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and directory_ids.is_online(partition.directory(broker_id), broker.log_dirs)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
         """Values set for a resource itself (no defaults merged); empty when none.
@@ -458,6 +483,7 @@ class ImageEditor:
             self._configs.remove((RESOURCE_TOPIC, topic.name))
 
     def _replay_partition(self, record: r.PartitionRecord) -> None:
+        _check_directories(record.directories, record.replicas)
         self._partitions(record.topic_id).set(
             record.partition_id,
             PartitionImage(
@@ -471,6 +497,7 @@ class ImageEditor:
                 elr=record.elr,
                 last_known_elr=record.last_known_elr,
                 leader_recovery_state=record.leader_recovery_state,
+                directories=record.directories,
             ),
         )
 
@@ -483,7 +510,9 @@ class ImageEditor:
                 f"partition {record.partition_id} of {record.topic_id} cannot go to epoch "
                 f"{record.partition_epoch}: {known}"
             )
-        partitions.set(record.partition_id, changed_partition(before, record))
+        after = changed_partition(before, record)
+        _check_directories(after.directories, after.replicas)
+        partitions.set(record.partition_id, after)
 
     def _replay_config(self, record: r.ConfigRecord) -> None:
         key = (record.resource_type, record.resource_name)
@@ -502,6 +531,18 @@ class ImageEditor:
             self._features[record.name] = record.level
         else:
             self._features.pop(record.name, None)
+        if record.name == r.METADATA_VERSION and record.level < r.METADATA_LEVEL_DIRECTORIES:
+            self._forget_directories()
+
+    def _forget_directories(self) -> None:
+        """What a lower level has no words for is gone, on every node at the same offset."""
+        by_id = self._by_id.finish()
+        for topic_id in by_id:
+            partitions = self._partitions(topic_id)
+            for partition_id in range(len(partitions)):
+                partition = partitions.get(partition_id)
+                if partition is not None and partition.directories:
+                    partitions.set(partition_id, replace(partition, directories=()))
 
     def _replay_producer_ids(self, record: r.ProducerIdsRecord) -> None:
         if record.next_producer_id < self._next_producer_id:
@@ -577,4 +618,10 @@ def changed_partition(before: PartitionImage, record: r.PartitionChangeRecord) -
         leader_recovery_state=before.leader_recovery_state
         if record.leader_recovery_state is None
         else record.leader_recovery_state,
+        directories=before.directories if record.directories is None else record.directories,
     )
+
+
+def _check_directories(directories: tuple[UUID, ...], replicas: tuple[int, ...]) -> None:
+    if directories and len(directories) != len(replicas):
+        raise r.MetadataCorruptError(f"{len(directories)} directories do not fit the replicas {replicas}")

@@ -10,9 +10,13 @@ header that says which controller decided them.
     uuid     = msgpack extension 1, 16 bytes
     endpoint = msgpack extension 2, msgpack [name, host, port, security_protocol]
 
-Evolution: fields are only ever added at the end, with a default, together with a higher ``VERSION``. A reader accepts
-shorter records of older versions, and refuses newer ones by name (the feature level ``metadata.version`` keeps writers
-from using them too early). Nothing from the network is unpickled; types and arity of each field are checked.
+Evolution: fields are only ever added at the end, with a default, together with a higher version. Which version is
+written follows the cluster's feature level ``metadata.version`` (``LEVELS``), so that a node that knows only lower
+levels can read everything as long as the level is low. A reader accepts records of older versions, and refuses newer
+ones by name. Nothing from the network is unpickled; types and arity of each field are checked.
+
+    level 1   the first one
+    level 2   partitions name the log directories of their replicas (KIP-858)
 
 Fencing: ``controller_epoch`` is the Raft epoch in which the deciding controller reigned, and ``sequence`` counts its
 commands without gaps, from 0 for the command that holds its ``ControllerChangeRecord``.
@@ -25,7 +29,7 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar, Final
 from uuid import UUID
 
@@ -40,6 +44,13 @@ NO_LEADER: Final = -1
 
 NO_LEADER_CHANGE: Final = -2
 """``PartitionChangeRecord.leader`` when the leader, and so the leader epoch, stays."""
+
+METADATA_VERSION: Final = "metadata.version"
+"""The feature whose level says which versions of records may be written."""
+METADATA_LEVEL_FIRST: Final = 1
+METADATA_LEVEL_DIRECTORIES: Final = 2
+"""From this level on, partitions name the log directories of their replicas."""
+METADATA_LEVEL_LATEST: Final = 2
 
 COMMAND_FORMAT: Final = 1
 COMMAND_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -75,7 +86,9 @@ class MetadataRecord:
     """Base of all records. ``TYPE`` is stored and never reused."""
 
     TYPE: ClassVar[int] = -1
-    VERSION: ClassVar[int] = 0
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_FIRST,)
+    """The lowest ``metadata.version`` at which each version of the record, from 0 on, is written; rising. A field that
+    a later version has added names it in its metadata (``since``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +182,7 @@ class PartitionRecord(MetadataRecord):
     """The whole state of a partition."""
 
     TYPE: ClassVar[int] = 9
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_FIRST, METADATA_LEVEL_DIRECTORIES)
     topic_id: UUID
     partition_id: int
     replicas: tuple[int, ...]
@@ -183,6 +197,8 @@ class PartitionRecord(MetadataRecord):
     last_known_elr: tuple[int, ...] = ()
     leader_recovery_state: int = 0
     """0 recovered, 1 recovering after an unclean election (KIP-704)."""
+    directories: tuple[UUID, ...] = field(default=(), metadata={"since": 1})
+    """Log directory of each replica, in the order of ``replicas``; empty where none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +206,7 @@ class PartitionChangeRecord(MetadataRecord):
     """A change of one partition. None leaves a field as it was."""
 
     TYPE: ClassVar[int] = 10
+    LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_FIRST, METADATA_LEVEL_DIRECTORIES)
     topic_id: UUID
     partition_id: int
     partition_epoch: int
@@ -203,6 +220,8 @@ class PartitionChangeRecord(MetadataRecord):
     elr: tuple[int, ...] | None = None
     last_known_elr: tuple[int, ...] | None = None
     leader_recovery_state: int | None = None
+    directories: tuple[UUID, ...] | None = field(default=None, metadata={"since": 1})
+    """In the order of the replicas after the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,16 +375,25 @@ class Command:
 class _Schema:
     """How one record class is checked and rebuilt."""
 
-    __slots__ = ("allowed", "names", "record_class", "required", "version")
+    __slots__ = ("allowed", "counts", "defaults", "levels", "names", "record_class", "required")
 
     def __init__(self, record_class: type[MetadataRecord]) -> None:
         hints = typing.get_type_hints(record_class)
         own = fields(record_class)
+        since = [int(one.metadata.get("since", 0)) for one in own]
         self.record_class = record_class
-        self.version = record_class.VERSION
-        self.names = tuple(field.name for field in own)
+        self.levels = record_class.LEVELS
+        assert sorted(since) == since, f"newer fields of {record_class.__name__} do not come last"
+        assert since[-1] < len(self.levels), f"a field of {record_class.__name__} has no level"
+        self.counts = tuple(sum(1 for first in since if first <= version) for version in range(len(self.levels)))
+        self.names = tuple(one.name for one in own)
+        self.defaults = tuple(one.default for one in own)
         self.allowed = tuple(_allowed_types(hints[name]) for name in self.names)
-        self.required = sum(1 for field in own if field.default is MISSING)
+        self.required = sum(1 for one in own if one.default is MISSING)
+
+    def version_at(self, level: int) -> int:
+        """The version that is written at a level of ``metadata.version``."""
+        return max(0, sum(1 for first in self.levels if first <= level) - 1)
 
 
 def _allowed_types(hint: object) -> frozenset[type]:
@@ -403,9 +431,15 @@ def _unpack_special(code: int, data: bytes) -> object:
     raise MetadataCorruptError(f"extension {code} of {len(data)} bytes is not a metadata value")
 
 
-def _to_plain(record: MetadataRecord) -> tuple[object, ...]:
+def _to_plain(record: MetadataRecord, level: int) -> tuple[object, ...]:
     schema = _SCHEMA_BY_TYPE[record.TYPE]
-    return (record.TYPE, schema.version, *[getattr(record, name) for name in schema.names])
+    version = schema.version_at(level)
+    count = schema.counts[version]
+    for name, default in zip(schema.names[count:], schema.defaults[count:], strict=True):
+        assert getattr(record, name) == default, (
+            f"{type(record).__name__}.{name} cannot be written at {METADATA_VERSION} {level}"
+        )
+    return (record.TYPE, version, *[getattr(record, name) for name in schema.names[:count]])
 
 
 def _from_plain(plain: object) -> MetadataRecord:
@@ -418,18 +452,22 @@ def _from_plain(plain: object) -> MetadataRecord:
         )
     values = plain[2:]
     name = schema.record_class.__name__
-    if type(plain[1]) is not int or plain[1] > schema.version:
-        raise MetadataCorruptError(f"{name} has version {plain[1]!r}, the highest known one is {schema.version}")
-    if not schema.required <= len(values) <= len(schema.names):
-        raise MetadataCorruptError(f"{name} has {len(values)} fields, expected {schema.required}..{len(schema.names)}")
+    version = plain[1]
+    if type(version) is not int or not 0 <= version < len(schema.counts):
+        raise MetadataCorruptError(f"{name} has version {version!r}, the highest known one is {len(schema.counts) - 1}")
+    count = schema.counts[version]
+    if not schema.required <= len(values) <= count:
+        raise MetadataCorruptError(f"{name} has {len(values)} fields, expected {schema.required}..{count}")
     for value, allowed, field_name in zip(values, schema.allowed, schema.names, strict=False):
         if type(value) not in allowed:
             raise MetadataCorruptError(f"{name}.{field_name} is of type {type(value).__name__}")
     return schema.record_class(**dict(zip(schema.names, values, strict=False)))
 
 
-def encode_command(command: Command) -> bytes:
-    """Encodes a command with its checksum.
+def encode_command(command: Command, level: int = METADATA_LEVEL_LATEST) -> bytes:
+    """Encodes a command with its checksum, its records in the versions that go with a level of ``metadata.version``.
+
+    A record that says what the level has no words for is a broken invariant.
 
     Raises:
         CommandTooLargeError: the result exceeds ``COMMAND_BYTES_MAX``.
@@ -439,7 +477,7 @@ def encode_command(command: Command) -> bytes:
             COMMAND_FORMAT,
             command.controller_epoch,
             command.sequence,
-            [_to_plain(record) for record in command.records],
+            [_to_plain(record, level) for record in command.records],
         ),
         default=_pack_special,
     )
@@ -474,9 +512,9 @@ def decode_command(buffer: bytes | bytearray | memoryview) -> Command:
     )
 
 
-def encode_records(records: Iterable[MetadataRecord]) -> bytes:
+def encode_records(records: Iterable[MetadataRecord], level: int = METADATA_LEVEL_LATEST) -> bytes:
     """Encodes records outside the log (a piece of a snapshot), with a checksum."""
-    return encode_command(Command(controller_epoch=0, sequence=0, records=tuple(records)))
+    return encode_command(Command(controller_epoch=0, sequence=0, records=tuple(records)), level)
 
 
 def decode_records(buffer: bytes | bytearray | memoryview) -> Sequence[MetadataRecord]:

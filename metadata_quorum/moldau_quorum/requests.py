@@ -27,6 +27,7 @@ from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import CloseConnection, ResponsePart
 from moldau_quorum.active import ActiveController, NotActiveError
@@ -42,7 +43,7 @@ from moldau_quorum.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_reques
 from moldau_quorum.records import MetadataCorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau.protocol.schema import Request, Response
     from moldau_quorum.log_engine import MetadataLog
@@ -94,8 +95,11 @@ class ControllerService:
         quorum: QuorumAdmin,
         make_knowledge: Callable[[], Knowledge],
         node_id: int,
+        features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     ) -> None:
-        """``make_knowledge`` gives the committed image with a fresh context, for reads."""
+        """``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are what this node
+        supports."""
+        self._features = features
         self.active = active
         self.log = log
         self.machine = machine
@@ -114,7 +118,7 @@ class ControllerService:
             ],
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
+                for name, (lowest, highest) in sorted(self._features.items())
             ],
             finalized_features_epoch=image.offset,
             finalized_features=[
@@ -126,12 +130,17 @@ class ControllerService:
     def begin(self, request: Request, connection: object) -> Callable[[], Awaitable[Response]]:
         """Takes any request but ApiVersions and Envelope; the function returned waits for the response.
 
-        Changes are in the active controller's queue when this returns, so that pipelined requests keep their order.
+        Changes are in the active controller's queue when this returns, so that pipelined requests keep their order; but
+        for changes of feature levels, which wait for what the other voters support.
 
         Raises:
             NotActiveError: only the active controller can answer; the function may raise it too.
         """
         key = request.__api_key__
+        if isinstance(request, UpdateFeaturesRequest):
+            if not self.active.active:
+                raise NotActiveError
+            return lambda: self.active.update_features(request, connection)
         if key in CHANGES:
             pending = self.active.submit(request, connection)
             return lambda: self.active.answer(pending)

@@ -62,6 +62,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
                 elr=partition.elr,
                 last_known_elr=partition.last_known_elr,
                 leader_recovery_state=partition.leader_recovery_state,
+                directories=partition.directories,
             )
     yield from _setting_records(image)
 
@@ -82,7 +83,11 @@ def _setting_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
 
 
 def snapshot_pieces(image: MetadataImage, *, records_per_piece: int = RECORDS_PER_PIECE) -> Iterator[bytes]:
-    """The pieces of a snapshot, lazily; each ``next`` does a bounded amount of work."""
+    """The pieces of a snapshot, lazily; each ``next`` does a bounded amount of work.
+
+    Records are written in the versions that go with the image's own level of ``metadata.version``.
+    """
+    level = image.metadata_level
     batch: list[r.MetadataRecord] = [
         r.SnapshotHeaderRecord(
             offset=image.offset,
@@ -97,10 +102,10 @@ def snapshot_pieces(image: MetadataImage, *, records_per_piece: int = RECORDS_PE
         count += 1
         batch.append(record)
         if len(batch) >= records_per_piece:
-            yield r.encode_records(batch)
+            yield r.encode_records(batch, level)
             batch = []
     batch.append(r.SnapshotFooterRecord(record_count=count))
-    yield r.encode_records(batch)
+    yield r.encode_records(batch, level)
 
 
 class SnapshotReader:

@@ -10,12 +10,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from moldau.runtime.log import EventLogger
+from moldau_quorum.controller.features import SUPPORTED_FEATURES, unsupported_level
 from moldau_quorum.image import MetadataImage
 from moldau_quorum.records import MetadataCorruptError, decode_command
 from moldau_quorum.snapshot import SnapshotReader, snapshot_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from moldau_quorum.log_engine import CommittedEntry, Leadership, LogPosition, MetadataLog
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 class MetadataStateMachine:
     """Holds the committed image."""
 
-    def __init__(self, node_id: int) -> None:
-        """Empty, as before the first entry."""
+    def __init__(self, node_id: int, features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES) -> None:
+        """Empty, as before the first entry. ``features`` are what this node supports."""
+        self._features = features
         self.image = MetadataImage(offset=0)
         self.log: MetadataLog | None = None
         """The log that drives this machine, once it is made."""
@@ -101,6 +103,11 @@ class MetadataStateMachine:
         self._advance(image)
 
     def _advance(self, image: MetadataImage) -> None:
+        if image.features != self.image.features:
+            # A node that does not know what a level means must not guess: it would decide, and be followed.
+            unsupported = unsupported_level(image.features, self._features)
+            if unsupported is not None:
+                raise MetadataCorruptError(unsupported)
         self.image = image
         for listener in self._on_image:
             listener(image)

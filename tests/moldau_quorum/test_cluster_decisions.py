@@ -73,7 +73,8 @@ def test_registrations_of_other_clusters_and_malformed_ones_are_refused() -> Non
         {"listeners": [Listener(name="PLAINTEXT", host="", port=9092)]},
         {"listeners": [Listener(name="PLAINTEXT", host="b", port=0)]},
         {"incarnation_id": UUID(int=0)},
-        {"log_dirs": [UUID(int=5), UUID(int=5)]},
+        {"log_dirs": [UUID(int=500), UUID(int=500)]},
+        {"log_dirs": [UUID(int=5)]},
     ):
         given = {"broker_id": 1, "incarnation_id": UUID(int=9), "listeners": [listener], **broken}
         assert controller.handle(BrokerRegistrationRequest(**given)).error_code == ErrorCode.INVALID_REGISTRATION
@@ -172,7 +173,7 @@ def test_features_go_up_by_themselves_and_down_on_request_only() -> None:
 def test_a_feature_level_that_a_broker_lacks_is_refused() -> None:
     controller = ModelController()
     assert features(controller, "group.version", 0, kind=2).error_code == 0
-    supported = {"metadata.version": 1, "group.version": 0, "transaction.version": 2}
+    supported = {"metadata.version": 2, "group.version": 0, "transaction.version": 2}
     offered = [
         Feature(name=name, min_supported_version=0, max_supported_version=highest)
         for name, highest in supported.items()

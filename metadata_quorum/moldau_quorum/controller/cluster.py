@@ -11,8 +11,10 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, Br
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, Result
+from moldau_quorum.controller.directories import directories_failed, newly_offline
 from moldau_quorum.controller.features import unsupported_feature
 from moldau_quorum.controller.partitions import all_partitions, broker_unfenced, brokers_gone, leads_any
+from moldau_quorum.directory_ids import is_reserved
 from moldau_quorum.records import (
     BrokerRegistrationChangeRecord,
     Endpoint,
@@ -107,8 +109,13 @@ def _registration_refusal(
         or any(not listener.host or not 0 < listener.port < 65536 for listener in request.listeners)
         or request.incarnation_id == UUID(int=0)
         or len(set(request.log_dirs)) != len(request.log_dirs)
+        or any(is_reserved(directory) for directory in request.log_dirs)
     ):
         return ErrorCode.INVALID_REGISTRATION
+    for broker_id, other in sorted(image.brokers.items()):
+        # Two brokers on one directory, or on a copy of it: what a directory holds would not be known any more.
+        if broker_id != request.broker_id and any(directory in other.log_dirs for directory in request.log_dirs):
+            return ErrorCode.INVALID_REGISTRATION
     existing = image.brokers.get(request.broker_id)
     if (
         existing is not None
@@ -124,7 +131,7 @@ def _registration_refusal(
 def heartbeat(
     request: BrokerHeartbeatRequest, image: MetadataImage, context: Context, sessions: BrokerSessions
 ) -> Result[BrokerHeartbeatResponse]:
-    """Moves a broker between fenced, unfenced and controlled shutdown.
+    """Moves a broker between fenced, unfenced and controlled shutdown, and hears of failed log directories.
 
     ``sessions`` is read only: the shell touches it before it asks for the decision.
     """
@@ -134,6 +141,12 @@ def heartbeat(
     if broker.broker_epoch != request.broker_epoch:
         return Result(response=BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     caught_up = request.current_metadata_offset >= broker.broker_epoch
+    failed = newly_offline(broker, request.offline_log_dirs) if image.records_directories else ()
+    if failed:  # all else waits for the next heartbeat, which is decided on what this one has changed
+        return Result(
+            records=tuple(directories_failed(image, context, broker, failed)),
+            response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced),
+        )
     records: list[MetadataRecord] = []
     fenced, should_shut_down = broker.fenced, False
     if broker.fenced:

@@ -9,7 +9,7 @@ from moldau.protocol.schema import Response
 from moldau_quorum.image import RESOURCE_BROKER, MetadataImage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from moldau.protocol.errors import ErrorCode
@@ -103,6 +103,9 @@ class Context:
     """Draws an integer from 0 to n-1."""
     usable: Callable[[int], bool] = field(default=lambda broker_id: True)
     """Soft knowledge beyond the image: False for a broker whose session is about to end."""
+    controller_features: Mapping[int, Mapping[str, tuple[int, int]] | None] = field(default_factory=dict)
+    """Soft knowledge: lowest and highest levels of features that each other voter supports, None if it did not say.
+    Asked for when levels are to be changed."""
 
 
 def effective_config(image: MetadataImage, context: Context, topic_name: str, key: str) -> str | None:

@@ -19,7 +19,18 @@ from moldau.protocol.messages import (
 )
 from moldau.protocol.messages import alter_user_scram_credentials as alter_scram
 from moldau.protocol.messages import incremental_alter_configs as incremental
-from moldau_quorum.controller import acls, cluster, configs, features, partitions, quotas, reassignment, scram, topics
+from moldau_quorum.controller import (
+    acls,
+    cluster,
+    configs,
+    directories,
+    features,
+    partitions,
+    quotas,
+    reassignment,
+    scram,
+    topics,
+)
 from moldau_quorum.controller.context import Context, Result
 
 if TYPE_CHECKING:
@@ -47,6 +58,7 @@ CHANGES: Final[Mapping[int, Decide]] = {
     ApiKey.UNREGISTER_BROKER: lambda q, k: cluster.unregister_broker(q, k.image, k.context),
     ApiKey.ALLOCATE_PRODUCER_IDS: lambda q, k: cluster.allocate_producer_ids(q, k.image, k.context),
     ApiKey.ALTER_PARTITION: lambda q, k: partitions.alter_partition(q, k.image, k.context),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda q, k: directories.assign_replicas(q, k.image, k.context),
     ApiKey.ELECT_LEADERS: lambda q, k: partitions.elect_leaders(q, k.image, k.context),
     ApiKey.CREATE_TOPICS: lambda q, k: topics.create_topics(q, k.image, k.context),
     ApiKey.DELETE_TOPICS: lambda q, k: topics.delete_topics(q, k.image, k.context),

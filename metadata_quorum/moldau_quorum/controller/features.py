@@ -1,4 +1,9 @@
-"""Feature levels of the cluster (KIP-584, KIP-1022)."""
+"""Feature levels of the cluster (KIP-584, KIP-778, KIP-1022).
+
+A level may be raised when every registered broker and every controller that votes supports it. ``metadata.version``
+(``records``) may be lowered safely where nothing is forgotten by it; with the unsafe kind of update what the lower
+level has no words for is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,25 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, Context, RefusedError, Result
+from moldau_quorum.directory_ids import is_reserved
 from moldau_quorum.image import RESOURCE_BROKER
-from moldau_quorum.records import ConfigRecord, FeatureLevelRecord, MetadataRecord
+from moldau_quorum.records import (
+    METADATA_LEVEL_DIRECTORIES,
+    METADATA_LEVEL_FIRST,
+    METADATA_LEVEL_LATEST,
+    METADATA_VERSION,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau_quorum.image import MetadataImage
 
-METADATA_VERSION: Final = "metadata.version"
-
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
-    METADATA_VERSION: (1, 1),
+    METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
     "group.version": (0, 1),
     "transaction.version": (0, 2),
     ELR_FEATURE: (0, 1),
@@ -29,7 +43,7 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
 """Lowest and highest level that this version of Moldau supports."""
 
 INITIAL_FEATURES: Final[dict[str, int]] = {
-    METADATA_VERSION: 1,
+    METADATA_VERSION: METADATA_LEVEL_LATEST,
     "group.version": 1,
     "transaction.version": 2,
     ELR_FEATURE: 1,
@@ -37,6 +51,20 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
 """Levels that a new cluster starts with."""
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def initial_features(supported: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Levels that a new cluster starts with, its first controller supporting these."""
+    return {name: min(level, supported[name][1]) for name, level in sorted(INITIAL_FEATURES.items())}
+
+
+def unsupported_level(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> str | None:
+    """What a node cannot follow in a cluster's levels, in words; None when it can follow all."""
+    for name, level in sorted(features.items()):
+        lowest, highest = supported.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            return f"the cluster is at {name} {level}, this node supports {lowest} to {highest} only"
+    return None
 
 
 def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:
@@ -98,17 +126,56 @@ def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) ->
         raise RefusedError(
             ErrorCode.FEATURE_UPDATE_FAILED, f"{name} is at {present}: going down to {level} must be asked for"
         )
-    for _, broker in sorted(image.brokers.items()):
-        for feature, low, high in broker.features:
-            if feature == name and level != 0 and not low <= level <= high:
-                raise RefusedError(
-                    ErrorCode.FEATURE_UPDATE_FAILED,
-                    f"broker {broker.broker_id} supports levels {low}..{high} of {name} only",
-                )
     if level == present:
         return []
+    for _, broker in sorted(image.brokers.items()):
+        if broker.features:
+            _check_node(f"broker {broker.broker_id}", name, level, {f: (low, high) for f, low, high in broker.features})
+    for controller_id, ranges in sorted(context.controller_features.items()):
+        _check_node(f"controller {controller_id}", name, level, ranges)
+    if name == METADATA_VERSION and level < present and update.upgrade_type != UNSAFE_DOWNGRADE:
+        forgotten = forgotten_at(level, image)
+        if forgotten is not None:
+            raise RefusedError(
+                ErrorCode.FEATURE_UPDATE_FAILED,
+                f"level {level} would forget {forgotten}: this takes an unsafe downgrade",
+            )
     change = FeatureLevelRecord(name=name, level=level)
     return [change, *_eligible_replicas_records(level, image, context)] if name == ELR_FEATURE else [change]
+
+
+def _check_node(node: str, name: str, level: int, ranges: Mapping[str, tuple[int, int]] | None) -> None:
+    """Raises ``RefusedError`` for a node that does not support a level, or did not say.
+
+    A feature that a node never mentions means nothing to it, but for ``metadata.version``, which all must read.
+    """
+    if ranges is None:
+        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"{node} did not say which levels of {name} it supports")
+    if level == 0 or (name not in ranges and name != METADATA_VERSION):
+        return
+    low, high = ranges.get(name, (0, 0))
+    if not low <= level <= high:
+        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"{node} supports levels {low}..{high} of {name} only")
+
+
+def forgotten_at(level: int, image: MetadataImage) -> str | None:
+    """What is recorded that a lower ``metadata.version`` has no words for, in words; None if nothing.
+
+    The directory of a replica may go where it is known without being recorded: its broker has one directory only.
+    """
+    if level >= METADATA_LEVEL_DIRECTORIES:
+        return None
+    for name in sorted(image.topics_by_name):
+        topic = image.topics_by_name[name]
+        for partition_id in range(len(topic.partitions)):
+            partition = topic.partitions[partition_id]
+            for replica, directory in zip(partition.replicas, partition.directories, strict=False):
+                broker = image.brokers.get(replica)
+                if is_reserved(directory) and image.replica_online(partition, replica):
+                    continue
+                if broker is None or broker.log_dirs != (directory,):
+                    return f"in which log directory broker {replica} holds {name}-{partition_id}"
+    return None
 
 
 def _eligible_replicas_records(level: int, image: MetadataImage, context: Context) -> list[MetadataRecord]:

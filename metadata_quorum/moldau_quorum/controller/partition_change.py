@@ -17,9 +17,10 @@ broker that restarts after an unclean stop leaves it.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from moldau_quorum.directory_ids import MIGRATING
 from moldau_quorum.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class PartitionChange:
     partition_id: int
     partition: PartitionImage
     acceptable: Callable[[int], bool]
-    """Whether a broker may lead: registered, not fenced, not shutting down."""
+    """Whether a broker may lead: registered, not fenced, not shutting down, and the replica's directory works."""
     min_isr: int
     elr_enabled: bool = True
     election: Election = Election.ONLINE
@@ -68,6 +69,18 @@ class PartitionChange:
     recovery_state: int | None = None
     lost_state: frozenset[int] = frozenset()
     """Brokers that stopped uncleanly: they leave the ELR."""
+    new_directory: Callable[[int], UUID] | None = None
+    """The directory of a new replica on a broker; None where directories are not recorded."""
+    assigned: dict[int, UUID] = field(default_factory=dict)
+    """Replicas whose directory is told by their brokers."""
+
+    def directory(self, broker_id: int) -> UUID:
+        """The directory of a replica after the change."""
+        if broker_id in self.assigned:
+            return self.assigned[broker_id]
+        if broker_id in self.partition.replicas or self.new_directory is None:
+            return self.partition.directory(broker_id)
+        return self.new_directory(broker_id)
 
     def build(self) -> PartitionChangeRecord | None:
         """The record, or None when nothing changes."""
@@ -103,8 +116,18 @@ class PartitionChange:
             elr=_if_changed(before.elr, elr),
             last_known_elr=_if_changed(before.last_known_elr, last_known),
             leader_recovery_state=None if recovery == before.leader_recovery_state else recovery,
+            directories=self._directories(replicas),
         )
         return record if _changes_anything(record) else None
+
+    def _directories(self, replicas: tuple[int, ...]) -> tuple[UUID, ...] | None:
+        """The directories that go with the new replicas; None where nothing changes or nothing is recorded."""
+        if self.new_directory is None:
+            return None
+        before = self.partition.directories
+        after = tuple(self.directory(replica) for replica in replicas)
+        unknown = not before and all(directory == MIGRATING for directory in after)
+        return None if unknown or after == before else after
 
     def _after_reassignment(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Replicas, adding, removing and ISR; a reassignment whose target is in sync is completed."""
@@ -179,5 +202,6 @@ def _changes_anything(record: PartitionChangeRecord) -> bool:
             record.elr,
             record.last_known_elr,
             record.leader_recovery_state,
+            record.directories,
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -29,6 +30,7 @@ from moldau_quorum.controller.context import (
     unclean_election_enabled,
 )
 from moldau_quorum.controller.partition_change import RECOVERED, RECOVERING, Election, PartitionChange
+from moldau_quorum.directory_ids import UNASSIGNED, is_online
 from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage, changed_partition
 from moldau_quorum.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
 
@@ -50,20 +52,44 @@ def acceptable_leader(image: MetadataImage, context: Context) -> Callable[[int],
     return acceptable
 
 
+def new_directory(image: MetadataImage, broker_id: int) -> UUID:
+    """The directory of a new replica: the broker's only one, or the broker chooses and tells (KIP-858)."""
+    broker = image.brokers.get(broker_id)
+    return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else UNASSIGNED
+
+
 def begin_change(
-    image: MetadataImage, context: Context, topic: TopicImage, partition_id: int, partition: PartitionImage
+    image: MetadataImage,
+    context: Context,
+    topic: TopicImage,
+    partition_id: int,
+    partition: PartitionImage,
+    *,
+    unfencing: int | None = None,
 ) -> PartitionChange:
-    """A change of one partition under the topic's configuration."""
+    """A change of one partition under the topic's configuration; ``unfencing`` is a broker that is about to be live."""
     unclean = unclean_election_enabled(image, context, topic.name)
-    return PartitionChange(
+    live = acceptable_leader(image, context)
+
+    def acceptable(broker_id: int) -> bool:
+        broker = image.brokers.get(broker_id)
+        return (
+            broker is not None
+            and (broker_id == unfencing or live(broker_id))
+            and is_online(change.directory(broker_id), broker.log_dirs)
+        )
+
+    change = PartitionChange(
         topic_id=topic.topic_id,
         partition_id=partition_id,
         partition=partition,
-        acceptable=acceptable_leader(image, context),
+        acceptable=acceptable,
         min_isr=min_insync_replicas(image, context, topic.name),
         elr_enabled=elr_enabled(image),
         election=Election.UNCLEAN if unclean else Election.ONLINE,
+        new_directory=partial(new_directory, image) if image.records_directories else None,
     )
+    return change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +221,8 @@ def _check_eligible(
             raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"broker {replica} is fenced")
         if broker.in_controlled_shutdown:
             raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"broker {replica} is shutting down")
+        if not image.replica_online(partition, replica):
+            raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"the log directory of broker {replica} is offline")
 
 
 def all_partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
@@ -237,9 +265,7 @@ def broker_unfenced(image: MetadataImage, context: Context, broker_id: int) -> l
     for topic, partition_id, partition in all_partitions(image):
         if partition.leader != NO_LEADER or broker_id not in partition.replicas:
             continue
-        change = begin_change(image, context, topic, partition_id, partition)
-        may_lead = change.acceptable
-        change.acceptable = lambda replica, may_lead=may_lead: replica == broker_id or may_lead(replica)  # type: ignore[misc]
+        change = begin_change(image, context, topic, partition_id, partition, unfencing=broker_id)
         record = change.build()
         if record is not None:
             records.append(record)

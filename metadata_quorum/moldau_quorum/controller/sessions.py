@@ -2,7 +2,8 @@
 
 A session lasts ``broker.session.timeout.ms`` from the last heartbeat. When the connection that carried it breaks, the
 rest of the session is cut to ``broker.session.grace.ms``: a process that died takes its connections with it, and one
-that lives reconnects and sends a heartbeat within that time. Nothing of this is ever trusted for safety; it only
+that lives reconnects and sends a heartbeat within that time. When the broker's host meanwhile refuses connections to
+its listener, the process is dead and the session ends at once (``moldau_quorum.broker_probe``). Nothing of this is ever trusted for safety; it only
 decides when to ask for records that fence a broker.
 """
 
@@ -68,12 +69,31 @@ class BrokerSessions:
         """Forgets a broker."""
         self._sessions.pop(broker_id, None)
 
-    def connection_closed(self, connection: object, now_ms: float) -> None:
-        """Shortens the sessions that lived on a connection."""
-        for session in self._sessions.values():
+    def connection_closed(self, connection: object, now_ms: float) -> list[int]:
+        """Shortens the sessions that lived on a connection; returns their brokers."""
+        silent = []
+        for broker, session in self._sessions.items():
             if session.connection is connection:
                 session.connection = None
                 session.deadline_ms = min(session.deadline_ms, now_ms + self._grace_ms)
+                silent.append(broker)
+        return silent
+
+    def silent(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
+        """Whether the session holds although its connection closed and nothing was heard of the broker since."""
+        session = self._sessions.get(broker_id)
+        return (
+            session is not None
+            and session.broker_epoch == broker_epoch
+            and session.connection is None
+            and session.deadline_ms > now_ms
+        )
+
+    def end(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
+        """The broker's process is dead: its session is over, unless it is one of another registration."""
+        session = self._sessions.get(broker_id)
+        if session is not None and session.broker_epoch == broker_epoch:
+            session.deadline_ms = min(session.deadline_ms, now_ms)
 
     def expired(self, now_ms: float) -> list[int]:
         """Brokers whose session is over, sorted."""

@@ -29,7 +29,7 @@ from moldau.protocol.messages.delete_topics import (
 from moldau.runtime.config import TOPIC_CONFIG
 from moldau_quorum.controller.configs import check_topic_config, topic_values
 from moldau_quorum.controller.context import Context, RefusedError, Result
-from moldau_quorum.controller.partitions import acceptable_leader
+from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
 from moldau_quorum.image import RESOURCE_TOPIC, MetadataImage, TopicImage
 from moldau_quorum.records import (
@@ -227,7 +227,16 @@ def _partition_records(
             )
         leader = isr[0] if isr else NO_LEADER
         records.append(
-            PartitionRecord(topic_id=topic_id, partition_id=first + index, replicas=replicas, isr=isr, leader=leader)
+            PartitionRecord(
+                topic_id=topic_id,
+                partition_id=first + index,
+                replicas=replicas,
+                isr=isr,
+                leader=leader,
+                directories=tuple(new_directory(image, replica) for replica in replicas)
+                if image.records_directories
+                else (),
+            )
         )
     return records
 
