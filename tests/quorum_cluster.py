@@ -14,6 +14,7 @@ from moldau_quorum.records import Endpoint
 from moldau_quorum.server import run_controller
 
 PORT = 9093
+BROKER_PORT = 9092
 
 
 async def eventually(condition, *, timeout_ms: float = 10_000) -> None:
@@ -86,7 +87,7 @@ class TestBroker:
         registration = BrokerRegistration(
             broker_id=self.broker_id,
             incarnation_id=UUID(int=environment.random.getrandbits(128), version=4),
-            endpoints=(Endpoint(name="PLAINTEXT", host=self.node.name, port=9092),),
+            endpoints=(Endpoint(name="PLAINTEXT", host=self.node.name, port=BROKER_PORT),),
             rack=self.rack,
             previous_broker_epoch=previous_epoch,
         )
@@ -99,12 +100,19 @@ class TestBroker:
             session_timeout_ms=5000,
         )
         self.client = ControllerClient(environment, voters, client_id=f"test-{self.broker_id}")
+        listener = await environment.network.listen(self.node.name, BROKER_PORT)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept, listener)
             await nursery.start(follower.run)
             await nursery.start(session.run)
             await session.wait_unfenced()
             self.started.set()
             await trio.sleep_forever()
+
+    async def _accept(self, listener) -> None:
+        """A living broker is told by its listener; what connects has nothing to say here."""
+        while True:
+            (await listener.accept()).close()
 
     def _update_voters(self, voters) -> None:
         for listener in (self.session, self.client):

@@ -3,8 +3,8 @@
 A session lasts ``broker.session.timeout.ms`` from the last heartbeat. When the connection that carried it breaks, the
 rest of the session is cut to ``broker.session.grace.ms``: a process that died takes its connections with it, and one
 that lives reconnects and sends a heartbeat within that time. When the broker's host meanwhile refuses connections to
-its listener, the process is dead and the session ends at once (``moldau_quorum.broker_probe``). Nothing of this is ever trusted for safety; it only
-decides when to ask for records that fence a broker.
+its listener, the process is dead and the session ends at once (``moldau_quorum.broker_probe``). Nothing of this is ever
+trusted for safety; it only decides when to ask for records that fence a broker.
 """
 
 from __future__ import annotations
