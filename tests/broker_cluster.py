@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CONTROLLER_PORT = 9093
 BROKER_PORT = 9092
+SHARED = ("broker.session", "metadata.quorum.engine", "ssl.", "listener.security", "listener.name.controller.")
+"""Beginnings of the settings that controllers get as well."""
 QUICK = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
@@ -199,7 +201,7 @@ class Cluster:
                 "controller.listener.names": "CONTROLLER",
                 "controller.quorum.voters": self.voters,
                 "log.dirs": "/data",
-                **{key: value for key, value in self.settings.items() if key.startswith("broker.session")},
+                **{key: value for key, value in self.settings.items() if key.startswith(SHARED)},
             }
         )
 

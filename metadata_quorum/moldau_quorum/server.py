@@ -21,15 +21,19 @@ from moldau.runtime.config import (
     Config,
     ListenerEndpoint,
     addresses,
+    controller_listener_names,
     controller_listeners,
+    controller_protocol,
     metadata_log_dir,
     quorum_voters,
 )
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import HandlerFactory, Server, ServerLimits, serve
+from moldau.runtime.tls_context import ListenerTls, listener_tls, outgoing_environment
 from moldau_quorum.active import ActiveController
 from moldau_quorum.controller.context import Context, Settings
 from moldau_quorum.controller.dispatch import Knowledge
+from moldau_quorum.controller.features import SUPPORTED_FEATURES
 from moldau_quorum.controller.sessions import BrokerSessions
 from moldau_quorum.discovery import discover_voters
 from moldau_quorum.log_engine import (
@@ -51,7 +55,7 @@ from moldau_quorum.requests import ControllerConnection, ControllerService
 from moldau_quorum.state_machine import MetadataStateMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau.runtime.environment import Connection, Environment, Listener
     from moldau_quorum.image import MetadataImage
@@ -87,12 +91,14 @@ async def run_controller(
     *,
     make_log: MetadataLogFactory | None = None,
     shutdown: trio.Event | None = None,
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     task_status: trio.TaskStatus[ControllerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs one controller. Started when it listens and takes part in the quorum.
 
     It ends when ``shutdown`` is set, after it has handed its leadership to another voter (bounded), or at once, as a
     crash would end it, when it is cancelled. ``make_log`` replaces the engine that ``metadata.quorum.engine`` names.
+    ``features`` are the levels that the node supports (an older version of Moldau supports less).
 
     Raises:
         NodeDirectoryError: the directory is in use, or belongs to another node, cluster or engine.
@@ -112,14 +118,17 @@ async def run_controller(
         new_directory_id=UUID(int=environment.random.getrandbits(128), version=4),
     )
     try:
+        outgoing = outgoing_environment(
+            environment, config, controller_listener_names(config)[0], controller_protocol(config)
+        )
         bound = await _listen(environment, config)
         try:
-            machine = MetadataStateMachine(node_id)
+            machine = MetadataStateMachine(node_id, features)
             make = make_log or functools.partial(metadata_log, engine)
             async with trio.open_nursery() as nursery:
                 if shutdown is not None:
                     nursery.start_soon(_end_when_asked, shutdown, machine, nursery.cancel_scope)
-                await _run(environment, config, make, machine, directory, bound, logger, task_status)
+                await _run(outgoing, config, make, machine, directory, bound, logger, features, task_status)
         finally:
             for _, listener in bound:
                 listener.close()
@@ -147,8 +156,10 @@ async def _run(
     directory: NodeDirectory,
     bound: Sequence[tuple[ListenerEndpoint, Listener]],
     logger: EventLogger,
+    features: Mapping[str, tuple[int, int]],
     task_status: trio.TaskStatus[ControllerNode],
 ) -> None:
+    """The node with its directory and listeners; connections through ``environment`` speak what controllers speak."""
     node_id = config.get_int("node.id")
     settings = Settings.of(config)
     voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
@@ -178,6 +189,7 @@ async def _run(
         incarnation_id=UUID(int=environment.random.getrandbits(128), version=4),
         endpoints=endpoints,
         cluster_id=directory.identity.cluster_id,
+        features=features,
     )
 
     def learn_cluster_id(image: MetadataImage) -> None:
@@ -206,6 +218,7 @@ async def _run(
         quorum=QuorumAdmin(log, machine, listener_name=bound[0][0].listener_name),
         make_knowledge=make_knowledge,
         node_id=node_id,
+        features=features,
     )
 
     def connect(connection: Connection) -> ControllerConnection:
@@ -221,8 +234,9 @@ async def _run(
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
         nursery.start_soon(active.run)
-        for _, listener in bound:
-            await nursery.start(_serve, environment, listener, connect, limits, logger)
+        for endpoint, listener in bound:
+            secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
+            await nursery.start(_serve, environment, listener, connect, limits, secure, logger)
         bound_addresses = [listener.address for _, listener in bound]
         logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in bound_addresses))
         task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=bound_addresses))
@@ -246,10 +260,11 @@ async def _serve(
     listener: Listener,
     connect: HandlerFactory,
     limits: ServerLimits,
+    secure: ListenerTls | None,
     logger: EventLogger,
     task_status: trio.TaskStatus[Server],
 ) -> None:
-    await serve(environment, listener, connect, limits, logger=logger, task_status=task_status)
+    await serve(environment, listener, connect, limits, secure=secure, logger=logger, task_status=task_status)
 
 
 async def _known_voters(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterPicture
-from moldau.cluster.security import client_ssl_context
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -26,7 +25,7 @@ from moldau.runtime.log import EventLogger
 from moldau.runtime.rpc import RpcConnection
 from moldau.runtime.supervision import BackoffPolicy
 from moldau.runtime.sync import Signal
-from moldau.runtime.tls import client_wrapper
+from moldau.runtime.tls_context import client_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +87,7 @@ class ClusterClient:
         self._last_error: BaseException | None = None
         self._nursery: trio.Nursery | None = None
         self._closed = False
-        self._ssl_context = client_ssl_context(config)
+        self._outgoing = client_environment(environment, config)
         self._idle_ms = config.get_int("connections.max.idle.ms")
 
     # --- life
@@ -170,12 +169,11 @@ class ClusterClient:
         link.opening = True
         try:
             connection = await RpcConnection.open(
-                self.environment,
+                self._outgoing,
                 address[0],
                 address[1],
                 self.client_id,
                 timeout_ms=self._setup_timeout_ms,
-                secure=None if self._ssl_context is None else client_wrapper(self._ssl_context, address[0]),
             )
         except (*TRANSPORT_ERRORS, KafkaError) as error:
             link.failures += 1

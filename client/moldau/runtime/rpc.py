@@ -29,6 +29,7 @@ from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersion
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.buffers import byte_count, drop_sent
 from moldau.runtime.sync import Signal
+from moldau.runtime.tls import looks_like_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -157,9 +158,8 @@ class RpcConnection:
         in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         negotiate: bool = True,
-        secure: Callable[[Connection], Connection] | None = None,
     ) -> RpcConnection:
-        """Connects, does the TLS handshake if ``secure`` wraps the connection, and asks for the versions served.
+        """Connects through the environment's network (with TLS: ``TlsNetwork``), and asks for the versions served.
 
         Raises:
             OSError: the connection was refused or died.
@@ -169,11 +169,6 @@ class RpcConnection:
         with trio.fail_after(timeout_ms / 1000):
             connection = await environment.network.connect(host, port)
             try:
-                if secure is not None:
-                    connection = secure(connection)
-                    handshake = getattr(connection, "handshake", None)
-                    if handshake is not None:
-                        await handshake()
                 opened = cls(connection, client_id, in_flight_max=in_flight_max, response_bytes_max=response_bytes_max)
                 if negotiate:
                     await opened.negotiate(timeout_ms)
@@ -452,6 +447,9 @@ class RpcConnection:
         while self._end - self._start >= _SIZE.size and self._error is None:
             (size,) = _SIZE.unpack_from(buffer, self._start)
             if not 4 <= size <= self._response_bytes_max:
+                if looks_like_tls(buffer[self._start : self._end]):
+                    self.fail("the peer speaks TLS, and this end does not (security.protocol)")
+                    return
                 self.fail(f"answer of {size} bytes is outside 4..{self._response_bytes_max}")
                 return
             begin = self._start + _SIZE.size

@@ -30,6 +30,7 @@ from moldau.runtime.buffers import BufferPool, byte_count, drop_sent
 from moldau.runtime.environment import Buffer, Connection, File
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import ByteBudget, Signal
+from moldau.runtime.tls import looks_like_tls
 
 if TYPE_CHECKING:
     from moldau.runtime.environment import Clock, Environment, Listener
@@ -124,6 +125,7 @@ class ServerLimits:
     frame_ms: float = 60_000  # a frame that has begun must be complete after this time
     send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
     handshake_ms: float = 10_000  # TLS handshake
+    handshakes_max: int = 256  # connections in their TLS handshake; each costs signatures and nothing is known of it
     answers_max: int = 64  # answers under way per connection before its requests wait
     answer_bytes_max: int = 1024 * 1024  # ready answers of one drain before they are sent
     buffer_bytes: int = 16 * 1024  # first size of a receive buffer
@@ -141,6 +143,7 @@ class ServerStatistics:
     requests: int
     closed_for_cause: int
     buffered_bytes: int
+    handshakes: int
 
 
 class Server:
@@ -167,6 +170,8 @@ class Server:
         self.refused = 0
         self.requests = 0
         self.closed_for_cause = 0
+        self.handshakes = 0
+        """Connections whose TLS handshake is under way."""
 
     def statistics(self) -> ServerStatistics:
         """Returns the present counts."""
@@ -177,12 +182,15 @@ class Server:
             requests=self.requests,
             closed_for_cause=self.closed_for_cause,
             buffered_bytes=self.budget.used,
+            handshakes=self.handshakes,
         )
 
     def refusal(self, peer_host: str) -> str | None:
         """Returns why one more connection from ``peer_host`` is not taken, None if it is."""
         if len(self.connections) >= self.limits.connections_max:
             return f"max.connections={self.limits.connections_max} reached"
+        if self.handshakes >= self.limits.handshakes_max:
+            return f"{self.handshakes} TLS handshakes are under way"
         if self.per_ip.get(peer_host, 0) >= self.limits.connections_per_ip_max:
             return f"max.connections.per.ip={self.limits.connections_per_ip_max} reached"
         return None
@@ -269,7 +277,10 @@ class _ConnectionLoop:
             with self._scope:
                 if secure is not None:
                     self._connection = secure(self._connection)
-                    await self._guard(self._shake_hands)
+                    try:
+                        await self._guard(self._shake_hands)
+                    finally:
+                        self._server.handshakes -= 1
                     await trio.lowlevel.checkpoint_if_cancelled()
                 self._handler = self._server.handler_factory(self._connection)
                 async with trio.open_nursery() as nursery:
@@ -392,6 +403,8 @@ class _ConnectionLoop:
             while end - start >= SIZE_BYTES:
                 size = _unpack_size(buffer, start)[0]
                 if size < FRAME_BYTES_MIN or size > limits.request_bytes_max:
+                    if looks_like_tls(view[start:end]):
+                        raise CloseConnection("the peer speaks TLS, and this listener does not")
                     raise CloseConnection(
                         f"frame size {size} is outside {FRAME_BYTES_MIN}..{limits.request_bytes_max} "
                         "(socket.request.max.bytes)"
@@ -621,7 +634,7 @@ async def serve(
     """Serves ``listener`` until cancelled; closes the listener and all connections on the way out.
 
     ``budget`` shares ``limits.buffered_bytes_max`` among several listeners. ``secure`` wraps each accepted connection
-    (TLS: ``moldau.runtime.tls.server_wrapper``); if the wrapper has a method ``handshake`` it runs within
+    (TLS: ``moldau.runtime.tls_context.ListenerTls``); if the wrapper has a method ``handshake`` it runs within
     ``limits.handshake_ms``. Started with the ``Server``, whose ``statistics()`` shells export. Raises ``OSError`` if
     the listener dies.
     """
@@ -648,6 +661,8 @@ async def serve(
                         )
                     continue
                 server.accepted += 1
+                if secure is not None:
+                    server.handshakes += 1
                 nursery.start_soon(server.run_connection, server.accepted, connection, secure)
     finally:
         shared.remove_reclaimer(server.reclaim)

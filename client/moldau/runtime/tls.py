@@ -5,8 +5,9 @@ simulation. Bytes that were encrypted but not taken by the transport yet are not
 with them (as OpenSSL itself asks of its callers), the pending ciphertext goes out first, and then they are reported.
 Thus nothing has to flush behind the caller's back.
 
-The end of the stream is taken as such with or without a ``close_notify``: Kafka's frames carry their length, so a cut
-cannot be mistaken for an end.
+The end of the stream is what ``close_notify`` announces. A stream that ends without it was cut, by a peer that died or
+by somebody between (RFC 8446 section 6.1), which is a reset; so this end leaves it out where it closes with bytes
+unread.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from moldau.runtime.environment import Buffer, Connection, File
 
@@ -30,8 +31,27 @@ PLAINTEXT_BYTES_MAX = 64 * 1024
 """Plaintext encrypted in one call: bounds the ciphertext that waits for the transport."""
 
 
+TLS_HANDSHAKE = 0x16
+TLS_ALERT = 0x15
+"""First bytes of the only records with which a peer that speaks TLS can begin (RFC 8446 section 5.1)."""
+
+
 class TlsHandshakeError(ConnectionError):
     """The peers could not agree: certificate, protocol version, or no TLS at all."""
+
+
+def looks_like_tls(data: Buffer) -> bool:
+    """Whether ``data``, the first bytes of a stream, open a TLS handshake or are an alert.
+
+    As the size of a Kafka frame they would stand for more than 350 MB.
+    """
+    return len(data) >= 2 and data[0] in (TLS_HANDSHAKE, TLS_ALERT) and data[1] == 3
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.reason}: {error.verify_message}"
+    return error.reason or str(error)
 
 
 class TlsConnection:
@@ -55,7 +75,9 @@ class TlsConnection:
         self._ciphertext = memoryview(b"")  # not yet taken by the transport
         self._unreported = 0
         self._ended = False
+        self._broken: str | None = None  # why nothing comes and goes any more
         self._closed = False
+        self._peer_certificate: dict[str, object] | None = None
 
     @property
     def peer_address(self) -> tuple[str, int]:
@@ -70,14 +92,14 @@ class TlsConnection:
     @property
     def peer_certificate(self) -> dict[str, object] | None:
         """The verified certificate of the peer as ``ssl.SSLObject.getpeercert`` gives it; None without one."""
-        found = self._tls.getpeercert()
-        return dict(found) if found else None
+        return self._peer_certificate
 
     async def handshake(self) -> None:
         """Agrees on keys with the peer. The caller bounds its time.
 
         Raises ``TlsHandshakeError``, or ``ConnectionError`` when the peer leaves.
         """
+        heard = False
         while True:
             try:
                 self._tls.do_handshake()
@@ -86,11 +108,18 @@ class TlsConnection:
                 await self._flush()
                 await self._receive_ciphertext()
                 if self._ended:
-                    raise TlsHandshakeError(errno.EPROTO, "the peer left during the TLS handshake") from None
+                    raise TlsHandshakeError(
+                        errno.EPROTO, "the peer left during the TLS handshake" + ("" if heard else " without a word")
+                    ) from None
+                if not heard and self._received[0] not in (TLS_HANDSHAKE, TLS_ALERT):
+                    # Whatever OpenSSL answers, the peer cannot read it.
+                    raise TlsHandshakeError(errno.EPROTO, "the peer does not speak TLS") from None
+                heard = True
             except ssl.SSLError as error:
                 await self._flush()  # the alert that tells the peer why
-                raise TlsHandshakeError(errno.EPROTO, f"TLS handshake failed: {error.reason or error}") from error
+                raise TlsHandshakeError(errno.EPROTO, f"TLS handshake failed: {_reason(error)}") from error
         await self._flush()
+        self._peer_certificate = dict(self._tls.getpeercert() or {}) or None
 
     async def _receive_ciphertext(self) -> None:
         while True:
@@ -130,20 +159,25 @@ class TlsConnection:
     def _check_open(self) -> None:
         if self._closed:
             raise ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
+        if self._broken is not None:
+            raise ConnectionResetError(errno.ECONNRESET, self._broken)
 
     def _decrypt_into(self, buffer: memoryview) -> int:
         """Returns 0 at the end of the stream; raises ``ssl.SSLWantReadError`` when a whole record is not there."""
         try:
             return cast("int", self._tls.read(len(buffer), cast("bytearray", buffer)))
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+        except ssl.SSLZeroReturnError:
             self._ended = True
             return 0
         except ssl.SSLWantReadError:
-            if self._ended:
-                return 0
-            raise
+            if not self._ended:
+                raise
+            self._broken = "the TLS stream was cut"
+        except ssl.SSLEOFError:
+            self._broken = "the TLS stream was cut"
         except ssl.SSLError as error:
-            raise ConnectionResetError(errno.EPROTO, f"TLS stream is broken: {error.reason or error}") from error
+            self._broken = f"the TLS stream is broken: {_reason(error)}"
+        raise ConnectionResetError(errno.ECONNRESET, self._broken)
 
     def receive_into_nowait(self, buffer: memoryview) -> int:
         """See ``Connection.receive_into_nowait``."""
@@ -173,6 +207,8 @@ class TlsConnection:
                 await self._connection.wait_readable()
                 waited = True
                 continue
+            except ConnectionResetError:
+                break  # the next call says so
             if count == 0:
                 break
             self._plaintext = bytes(memoryview(buffer)[:count])
@@ -188,13 +224,20 @@ class TlsConnection:
             for buffer in buffers:
                 chunk = memoryview(buffer)[:room]
                 if chunk:
-                    self._tls.write(chunk)
+                    self._encrypt(chunk)
                     room -= len(chunk)
                 if room == 0:
                     break
             self._unreported = PLAINTEXT_BYTES_MAX - room
         self._flush_nowait()
         return self._report(offered)
+
+    def _encrypt(self, chunk: memoryview) -> None:
+        try:
+            self._tls.write(chunk)
+        except ssl.SSLError as error:
+            self._broken = f"the TLS stream is broken: {_reason(error)}"
+            raise ConnectionResetError(errno.ECONNRESET, self._broken) from error
 
     def _report(self, offered: int) -> int:
         count = min(self._unreported, offered)
@@ -233,23 +276,16 @@ class TlsConnection:
                 await self.wait_writable()
 
     def close(self) -> None:
-        """See ``Connection.close``; says goodbye (close_notify) if the transport takes it at once."""
+        """See ``Connection.close``; says goodbye (close_notify) if nothing is unread and the transport takes it at
+        once.
+        """
         if self._closed:
             return
         self._closed = True
+        unread = bool(self._plaintext) or self._tls.pending() > 0
         with contextlib.suppress(ssl.SSLError, ValueError):  # the answer to the goodbye is not waited for
-            if not self._ended:
+            if not unread:
                 self._tls.unwrap()
         with contextlib.suppress(OSError):  # the peer is gone or takes no more: the end of the stream tells it the same
             self._flush_nowait()
         self._connection.close()
-
-
-def server_wrapper(context: ssl.SSLContext) -> Callable[[Connection], TlsConnection]:
-    """Returns what ``moldau.runtime.server.serve`` takes as ``secure``."""
-    return lambda connection: TlsConnection(connection, context, server_side=True)
-
-
-def client_wrapper(context: ssl.SSLContext, server_hostname: str | None) -> Callable[[Connection], TlsConnection]:
-    """Returns what ``RpcConnection.open`` takes as ``secure``."""
-    return lambda connection: TlsConnection(connection, context, server_side=False, server_hostname=server_hostname)

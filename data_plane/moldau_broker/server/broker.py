@@ -21,7 +21,10 @@ from moldau.runtime.config import (
     ConfigError,
     advertised_listeners,
     broker_listeners,
+    controller_listener_names,
+    controller_protocol,
     inter_broker_listener_name,
+    inter_broker_protocol,
     log_dirs,
     quorum_voters,
     topic_config,
@@ -30,6 +33,7 @@ from moldau.runtime.exceptions import leaves
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import ServerLimits, serve
 from moldau.runtime.sync import ByteBudget
+from moldau.runtime.tls_context import listener_tls, outgoing_environment
 from moldau_broker.coordinator.group_config import GroupConfig
 from moldau_broker.coordinator.shell import GroupCoordinator
 from moldau_broker.coordinator.transaction_config import TransactionConfig
@@ -95,6 +99,18 @@ class Broker:
         if not self._voters:
             raise ConfigError(["controller.quorum.voters is empty: a broker needs the controllers' addresses"])
         self._inter_broker_listener = inter_broker_listener_name(config)
+        self._to_brokers = outgoing_environment(
+            environment, config, self._inter_broker_listener, inter_broker_protocol(config)
+        )
+        self._to_controllers = outgoing_environment(
+            environment, config, controller_listener_names(config)[0], controller_protocol(config)
+        )
+        self._tls = {
+            endpoint.listener_name: listener_tls(
+                environment, config, endpoint.listener_name, endpoint.security_protocol
+            )
+            for endpoint in broker_listeners(config)
+        }
         self.metadata = MetadataCache(
             self.broker_id,
             self._inter_broker_listener,
@@ -167,12 +183,13 @@ class Broker:
                     directory.release()
 
     async def _start(self, nursery: trio.Nursery) -> LogManager:
-        environment = self._environment
         cluster_id = self._known_cluster_id()
         logs = self._open_logs(cluster_id) if cluster_id else None
-        controller = ControllerClient(environment, self._voters, client_id=f"broker-{self.broker_id}-forwarding")
+        controller = ControllerClient(
+            self._to_controllers, self._voters, client_id=f"broker-{self.broker_id}-forwarding"
+        )
         follower = MetadataFollower(
-            environment,
+            self._to_controllers,
             self._voters,
             node_id=self.broker_id,
             cluster_id=cluster_id,
@@ -269,7 +286,7 @@ class Broker:
         )
         self._isr = isr
         self._fetchers = ReplicaFetchers(
-            environment,
+            self._to_brokers,
             FetcherSettings(
                 broker_id=self.broker_id,
                 fetch_wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
@@ -291,7 +308,7 @@ class Broker:
         self.metadata.is_suspect = self._fetchers.is_suspect
         producer_ids = ProducerIds(self.broker_id, controller, lambda: self.broker_epoch)
         topics = ImageTopicNames(self.metadata)
-        self._peers = Peers(environment, self.broker_id, self.metadata)
+        self._peers = Peers(self._to_brokers, self.broker_id, self.metadata)
         markers = TransactionMarkers(self.broker_id, self.metadata, replicas, self._peers)
         verifier = TransactionVerifier(self.broker_id, self.metadata, self._peers)
         groups = GroupCoordinator(
@@ -392,7 +409,7 @@ class Broker:
             previous_broker_epoch=_clean_epoch(logs),
         )
         session = BrokerSession(
-            self._environment,
+            self._to_controllers,
             self._voters,
             registration,
             metadata_offset=lambda: follower.image.offset,
@@ -433,6 +450,7 @@ class Broker:
                     partial(BrokerConnection, services),
                     limits,
                     budget=budget,
+                    secure=self._tls[endpoint.listener_name],
                     logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
                 )
             )
@@ -474,6 +492,12 @@ class Broker:
         except ConfigError as error:
             self._logger.error("dynamic-config-refused", error=error)
         config = self.context.config
+        for listener_name, tls in self._tls.items():
+            if tls is not None:
+                try:
+                    tls.reload(config, listener_name)
+                except ConfigError as error:
+                    self._logger.error("certificates-refused", listener=listener_name, error=error)
         self.context.replicas.set_throttles(
             float(config.get_int("leader.replication.throttled.rate")),
             float(config.get_int("follower.replication.throttled.rate")),

@@ -1,5 +1,6 @@
 """One contract for both environments: what ``moldau.runtime.environment`` promises holds for the operating system's
-sockets and files and for the simulated ones alike. Each test runs once on each.
+sockets and files and for the simulated ones alike. Each test runs once on each, and those of connections also with TLS
+on top of them.
 """
 
 import contextlib
@@ -10,8 +11,11 @@ import pytest
 import trio
 import trio.testing
 
+from certificates import authority
 from moldau.runtime.environment import OpenMode
 from moldau.runtime.real import real_environment
+from moldau.runtime.tls import TlsConnection
+from moldau.runtime.tls_context import client_context, server_context
 from moldau_jepsen.simulation.world import run_world
 
 
@@ -41,11 +45,32 @@ def run(request, tmp_path):
     return lambda test: request.param(test, tmp_path)
 
 
+@pytest.fixture(params=["real", "virtual", "real-tls1.3", "virtual-tls1.3", "virtual-tls1.2"])
+def run_streams(request, tmp_path):
+    """``run`` for tests of connections: ``pair`` gives them without and with TLS."""
+    environment, _, version = request.param.partition("-tls")
+    runner = run_real if environment == "real" else run_virtual
+
+    async def secured(test, given):
+        given.protocols = (f"TLSv{version}",) if version else ()
+        await test(given)
+
+    return lambda test: runner(lambda given: secured(test, given), tmp_path)
+
+
 @contextlib.asynccontextmanager
 async def pair(given):
     listener = await given.server.network.listen(given.host, 0)
     client = await given.client.network.connect(*listener.address)
     server = await listener.accept()
+    if given.protocols:
+        settings = authority().settings(given.host, protocols=given.protocols)
+        to_server = client_context(settings, given.client.disk)
+        client = TlsConnection(client, to_server, server_side=False, server_hostname=given.host)
+        server = TlsConnection(server, server_context(settings, given.server.disk), server_side=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.handshake)
+            nursery.start_soon(server.handshake)
     try:
         yield client, server
     finally:
@@ -73,7 +98,7 @@ async def receive(connection, count):
 # --- network
 
 
-def test_bytes_arrive_in_order_both_ways(run):
+def test_bytes_arrive_in_order_both_ways(run_streams):
     async def test(given):
         async with pair(given) as (client, server):
             assert client.peer_address == server.local_address
@@ -85,10 +110,10 @@ def test_bytes_arrive_in_order_both_ways(run):
             with pytest.raises(BlockingIOError):
                 client.receive_into_nowait(memoryview(bytearray(1)))
 
-    run(test)
+    run_streams(test)
 
 
-def test_more_buffers_than_one_call_takes(run):
+def test_more_buffers_than_one_call_takes(run_streams):
     async def test(given):
         async with pair(given) as (client, server):
             pieces = [bytes([n % 256]) * (n % 5) for n in range(3000)]
@@ -98,10 +123,10 @@ def test_more_buffers_than_one_call_takes(run):
                 received.append(await receive(server, sum(map(len, pieces))))
             assert received == [b"".join(pieces)]
 
-    run(test)
+    run_streams(test)
 
 
-def test_a_reader_that_does_not_read_stops_the_sender(run):
+def test_a_reader_that_does_not_read_stops_the_sender(run_streams):
     async def test(given):
         async with pair(given) as (client, server):
             chunk = b"z" * 65536
@@ -130,10 +155,10 @@ def test_a_reader_that_does_not_read_stops_the_sender(run):
                 await client.wait_writable()
             assert client.send_nowait([b"more"]) == 4
 
-    run(test)
+    run_streams(test)
 
 
-def test_end_of_stream_after_the_last_byte(run):
+def test_end_of_stream_after_the_last_byte(run_streams):
     async def test(given):
         async with pair(given) as (client, server):
             await client.send_all([b"last words"])
@@ -152,10 +177,10 @@ def test_end_of_stream_after_the_last_byte(run):
                 with pytest.raises(OSError):  # noqa: PT011 - which one differs
                     await wait()
 
-    run(test)
+    run_streams(test)
 
 
-def test_closing_with_unread_bytes_resets_the_peer(run):
+def test_closing_with_unread_bytes_resets_the_peer(run_streams):
     async def test(given):
         async with pair(given) as (client, server):
             await client.send_all([b"never read"])
@@ -167,10 +192,10 @@ def test_closing_with_unread_bytes_resets_the_peer(run):
             with pytest.raises(OSError):  # noqa: PT011 - reset or broken pipe
                 client.send_nowait([b"x"])
 
-    run(test)
+    run_streams(test)
 
 
-def test_closing_wakes_a_task_that_waits(run):
+def test_closing_wakes_a_task_that_waits(run_streams):
     async def test(given):
         async with pair(given) as (client, _):
             outcome = []
@@ -187,10 +212,10 @@ def test_closing_wakes_a_task_that_waits(run):
                 client.close()
             assert outcome == ["woken"]
 
-    run(test)
+    run_streams(test)
 
 
-def test_waits_are_checkpoints(run):
+def test_waits_are_checkpoints(run_streams):
     async def test(given):
         async with pair(given) as (client, server):
             await server.send_all([b"x"])
@@ -204,7 +229,7 @@ def test_waits_are_checkpoints(run):
                 await client.wait_readable()
             assert scope.cancelled_caught
 
-    run(test)
+    run_streams(test)
 
 
 def test_refused_taken_and_closed_ports(run):
@@ -248,7 +273,7 @@ def test_accepted_connections_outlive_their_listener(run):
     run(test)
 
 
-def test_sending_a_range_of_a_file(run):
+def test_sending_a_range_of_a_file(run_streams):
     async def test(given):
         file = given.server.disk.open(given.directory + "/f", OpenMode.CREATE)
         content = bytes(n % 251 for n in range(300_000))
@@ -273,7 +298,7 @@ def test_sending_a_range_of_a_file(run):
                 server.send_file_nowait(file, len(content), 1)
         file.close()
 
-    run(test)
+    run_streams(test)
 
 
 # --- disk

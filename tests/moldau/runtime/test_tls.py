@@ -1,40 +1,29 @@
-"""TLS on top of both environments: bytes, ends, back-pressure, bad peers, and the server loop behind it."""
+"""TLS on both environments: what is sent is received whatever the transport takes, bad peers are told from good ones,
+and the server loop keeps its bounds. What every connection must do is in test_environment_contract.py.
+"""
 
 import contextlib
-import shutil
+import logging
 import ssl
-import subprocess
+from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
+from certificates import authority
+from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError
+from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.environment import OpenMode
 from moldau.runtime.real import real_environment
 from moldau.runtime.rpc import RpcConnection
 from moldau.runtime.server import ServerLimits, serve
-from moldau.runtime.tls import TlsHandshakeError, client_wrapper, server_wrapper
+from moldau.runtime.tls import TlsConnection, TlsHandshakeError
+from moldau.runtime.tls_context import ListenerTls, TlsNetwork, client_context, server_context
 from moldau_jepsen.simulation.world import run_world
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
-
-
-@pytest.fixture(scope="module")
-def contexts(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("certificates")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-keyout", "key.pem", "-out", "certificate.pem", "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost"),
-        ],
-        cwd=directory,
-        check=True,
-        capture_output=True,
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(directory / "certificate.pem", directory / "key.pem")
-    client = ssl.create_default_context(cafile=str(directory / "certificate.pem"))
-    return server, client
+HOST = "server"
+"""Name in the servers' certificates, also where the connection goes to an address."""
 
 
 @pytest.fixture(params=["real", "virtual"])
@@ -57,20 +46,60 @@ def run(request):
     return run_real if request.param == "real" else run_virtual
 
 
+def names():
+    return (HOST, "127.0.0.1")
+
+
+def secure(environment, **settings):
+    """What ``serve`` takes."""
+    return ListenerTls(authority().settings(*names(), **settings), environment.disk)
+
+
+def outgoing(environment, *certificate, trusted=0, **settings):
+    """An environment whose connections speak TLS."""
+    chosen = authority(trusted).settings(*certificate, **settings)
+    return replace(environment, network=TlsNetwork(environment.network, client_context(chosen, environment.disk)))
+
+
+class Echo:
+    """Answers a request of a private API with the size of its frame."""
+
+    def handle(self, frame):
+        size = b"%d" % len(frame)
+        return [(4 + len(size)).to_bytes(4, "big"), frame[4:8].tobytes(), size]
+
+    def flush(self):
+        pass
+
+    def closed(self):
+        pass
+
+
 @contextlib.asynccontextmanager
-async def pair(contexts, given_server, given_client, host):
-    listener = await given_server.network.listen(host, 0)
-    client = client_wrapper(contexts[1], "localhost")(await given_client.network.connect(*listener.address))
-    server = server_wrapper(contexts[0])(await listener.accept())
+async def served(environment, host, *, limits=None, tls=True, **settings):
+    """Yields the address of a server loop and the loop itself."""
+    async with trio.open_nursery() as nursery:
+        listener = await environment.network.listen(host, 0)
+        server = await nursery.start(
+            lambda task_status: serve(
+                environment,
+                listener,
+                lambda connection: Echo(),
+                limits or ServerLimits(),
+                secure=secure(environment, **settings) if tls else None,
+                task_status=task_status,
+            )
+        )
+        yield listener.address, server
+        nursery.cancel_scope.cancel()
+
+
+async def ask(environment, address, size=10):
+    connection = await RpcConnection.open(environment, *address, "test", negotiate=False, timeout_ms=5_000)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.handshake)
-            nursery.start_soon(server.handshake)
-        yield client, server
+        return int(bytes(await connection.request_raw(20_000, 0, b"x" * size, timeout_ms=5_000)))
     finally:
-        client.close()
-        server.close()
-        listener.close()
+        connection.close()
 
 
 async def receive(connection, count):
@@ -88,29 +117,32 @@ async def receive(connection, count):
     return bytes(buffer[:filled])
 
 
-def test_bytes_and_end(contexts, run):
-    async def test(*given):
-        async with pair(contexts, *given) as (client, server):
-            content = bytes(n % 251 for n in range(1_000_000))
-            received = []
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.send_all, [content[:10], content[10:]])
-                received.append(await receive(server, len(content)))
-            assert received == [content]
-            assert server.peer_certificate is None
-            assert client.peer_certificate is not None
-            client.close()
-            await server.wait_readable()
-            assert await receive(server, 1) == b""
+@contextlib.asynccontextmanager
+async def pair(given_server, given_client, host):
+    listener = await given_server.network.listen(host, 0)
+    plain = await given_client.network.connect(*listener.address)
+    to_server = client_context(authority().settings(), given_client.disk)
+    client = TlsConnection(plain, to_server, server_side=False, server_hostname=HOST)
+    server = secure(given_server)(await listener.accept())
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.handshake)
+            nursery.start_soon(server.handshake)
+        yield client, server, plain
+    finally:
+        client.close()
+        server.close()
+        listener.close()
 
-    run(test)
+
+# --- streams
 
 
-def test_bytes_taken_are_reported_once_whatever_the_transport_takes(contexts, run, tmp_path):
+def test_bytes_taken_are_reported_once_whatever_the_transport_takes(run, tmp_path):
     content = bytes(n * 31 % 251 for n in range(12_000_000))
 
     async def test(*given):
-        async with pair(contexts, *given) as (client, server):
+        async with pair(*given) as (client, server, _):
             file = given[0].disk.open(str(tmp_path / "f") if given[0] is given[1] else "/f", OpenMode.CREATE)
             file.append([content])
             position = 0
@@ -139,75 +171,308 @@ def test_bytes_taken_are_reported_once_whatever_the_transport_takes(contexts, ru
     run(test)
 
 
-def test_a_peer_without_tls_and_one_that_does_not_trust(contexts, run):
+def test_a_cut_is_no_end(run):
+    """A peer that dies, or somebody between who ends the stream early, says no goodbye."""
+
+    async def test(*given):
+        async with pair(*given) as (client, server, plain):
+            await client.send_all([b"last words"])
+            assert await receive(server, 10) == b"last words"
+            plain.close()
+            await server.wait_readable()
+            with pytest.raises(ConnectionResetError, match="was cut"):
+                server.receive_into_nowait(memoryview(bytearray(1)))
+            for call in (lambda: server.send_nowait([b"x"]), lambda: server.receive_into_nowait(memoryview(b""))):
+                with pytest.raises(ConnectionResetError, match="was cut"):
+                    call()
+
+    run(test)
+
+
+def test_bytes_that_were_changed_on_the_way_break_the_stream(run):
+    async def test(*given):
+        async with pair(*given) as (client, server, plain):
+            await plain.send_all([b"\x17\x03\x03\x00\x20" + bytes(32)])  # a record that nobody encrypted
+            await server.wait_readable()
+            with pytest.raises(ConnectionResetError, match="is broken"):
+                server.receive_into_nowait(memoryview(bytearray(1)))
+            with pytest.raises(ConnectionResetError, match="is broken"):
+                server.send_nowait([b"x"])
+            assert client.peer_certificate is not None
+            assert server.peer_certificate is None
+
+    run(test)
+
+
+# --- who may talk
+
+
+def test_both_ends_show_who_they_are(run):
+    async def test(given_server, given_client, host):
+        async with served(given_server, host, client_auth="required") as (address, _):
+            assert await ask(outgoing(given_client, "client.example"), address, 100_000) > 100_000
+            with pytest.raises(OSError, match=r"CERTIFICATE_REQUIRED|lost|closed"):
+                await ask(outgoing(given_client), address)
+        async with served(given_server, host, client_auth="requested") as (address, _):
+            assert await ask(outgoing(given_client), address) > 10
+            assert await ask(outgoing(given_client, "client.example"), address) > 10
+
+    run(test)
+
+
+def test_a_certificate_of_another_authority_is_refused_by_either_end(run, caplog):
+    async def test(given_server, given_client, host):
+        async with served(given_server, host, client_auth="required") as (address, _):
+            with pytest.raises(TlsHandshakeError, match="CERTIFICATE_VERIFY_FAILED"):
+                await ask(outgoing(given_client, "client.example", trusted=1), address)
+            stranger = authority(1).settings("client.example", trusted_certificates=authority().trust)
+            network = TlsNetwork(given_client.network, client_context(stranger, given_client.disk))
+            with pytest.raises(OSError, match=r"UNKNOWN_CA|lost|closed"):
+                await ask(replace(given_client, network=network), address)
+            await trio.sleep(0.05)
+
+    with caplog.at_level(logging.WARNING, "moldau.server"):
+        run(test)
+    assert "self-signed certificate in certificate chain" in caplog.text or "unable to get local issuer" in caplog.text
+
+
+def test_the_name_in_the_certificate_is_checked_unless_that_is_switched_off(run):
+    async def test(given_server, given_client, host):
+        async with trio.open_nursery() as nursery:
+            listener = await given_server.network.listen(host, 0)
+            tls = ListenerTls(authority().settings("elsewhere.example"), given_server.disk)
+            await nursery.start(
+                lambda task_status: serve(
+                    given_server, listener, lambda _: Echo(), ServerLimits(), secure=tls, task_status=task_status
+                )
+            )
+            with pytest.raises(TlsHandshakeError, match="mismatch"):
+                await ask(outgoing(given_client), listener.address)
+            assert await ask(outgoing(given_client, checks_host_name=False), listener.address) > 10
+            nursery.cancel_scope.cancel()
+
+    run(test)
+
+
+def test_versions_that_both_allow(run):
+    async def test(given_server, given_client, host):
+        async with served(given_server, host, protocols=("TLSv1.3",)) as (address, _):
+            with pytest.raises(TlsHandshakeError, match="PROTOCOL_VERSION"):
+                await ask(outgoing(given_client, protocols=("TLSv1.2",)), address)
+            assert await ask(outgoing(given_client), address) > 10
+
+    run(test)
+
+
+def test_new_certificates_serve_new_connections(run):
+    async def test(given_server, given_client, host):
+        tls = secure(given_server)
+        async with trio.open_nursery() as nursery:
+            listener = await given_server.network.listen(host, 0)
+            await nursery.start(
+                lambda task_status: serve(
+                    given_server, listener, lambda _: Echo(), ServerLimits(), secure=tls, task_status=task_status
+                )
+            )
+            old = await RpcConnection.open(outgoing(given_client), *listener.address, "test", negotiate=False)
+            tls.reload(BROKER_CONFIG.parse(NODE | authority(1).keys(*names())), "SSL")
+            with pytest.raises(ConfigError, match="cannot be read"):
+                tls.reload(BROKER_CONFIG.parse(NODE | {"ssl.keystore.location": "/no/such/file"}), "SSL")
+            assert bytes(await old.request_raw(20_000, 0, b"x"))
+            old.close()
+            with pytest.raises(TlsHandshakeError, match="CERTIFICATE_VERIFY_FAILED"):
+                await ask(outgoing(given_client), listener.address)
+            assert await ask(outgoing(given_client, trusted=1), listener.address) > 10
+            nursery.cancel_scope.cancel()
+
+    run(test)
+
+
+# --- peers that speak something else
+
+
+def test_plaintext_and_tls_do_not_mix_and_the_log_says_so(run, caplog):
+    async def test(given_server, given_client, host):
+        async with served(given_server, host) as (address, server):
+            with pytest.raises(ConnectionError):
+                await ask(given_client, address)
+            await until(lambda: server.statistics().closed_for_cause == 1)
+        async with served(given_server, host, tls=False) as (address, server):
+            with pytest.raises(TlsHandshakeError, match=r"left during the TLS handshake"):
+                await ask(outgoing(given_client), address)
+            await until(lambda: server.statistics().closed_for_cause == 1)
+
+    with caplog.at_level(logging.WARNING, "moldau.server"):
+        run(test)
+    told = [record.getMessage() for record in caplog.records if "connection-closed" in record.getMessage()]
+    assert len(told) == 2
+    assert "the peer does not speak TLS" in told[0]
+    assert "the peer speaks TLS, and this listener does not" in told[1]
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - nothing tells when the counts of a server change
+        await trio.sleep(0.001)
+
+
+def test_a_client_without_tls_says_what_it_met(run):
+    """Some servers answer plaintext with a TLS alert."""
+
     async def test(given_server, given_client, host):
         listener = await given_server.network.listen(host, 0)
-        plain = await given_client.network.connect(*listener.address)
-        server = server_wrapper(contexts[0])(await listener.accept())
-        await plain.send_all([b"\0\0\0\x10 not a client hello"])
-        with pytest.raises(TlsHandshakeError, match="TLS handshake failed"):
-            await server.handshake()
-        server.close()
-        plain.close()
-        client = client_wrapper(ssl.create_default_context(), "localhost")(
-            await given_client.network.connect(*listener.address)
-        )
-        server = server_wrapper(contexts[0])(await listener.accept())
-        failures = []
-
-        async def shake(end):
-            try:
-                await end.handshake()
-                await end.wait_readable()
-                end.receive_into_nowait(memoryview(bytearray(1)))
-            except ConnectionError as error:
-                failures.append(str(error))
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(shake, client)
-            nursery.start_soon(shake, server)
-        assert any("CERTIFICATE_VERIFY_FAILED" in text for text in failures)
-        client.close()
-        server.close()
+
+            @nursery.start_soon
+            async def answer():
+                connection = await listener.accept()
+                await connection.send_all([b"\x15\x03\x03\x00\x02\x02\x16"])
+                await receive(connection, 1000)
+                connection.close()
+
+            with pytest.raises(ConnectionError, match="the peer speaks TLS"):
+                await ask(given_client, listener.address)
         listener.close()
 
     run(test)
 
 
-def test_the_server_loop_speaks_tls(contexts, run):
-    class Handler:
-        def handle(self, frame):
-            return [b"\0\0\0\x08", frame[4:8].tobytes(), b"pong"]
-
-        def flush(self):
-            pass
-
-        def closed(self):
-            pass
-
+def test_handshakes_have_a_deadline_and_a_bound(run, caplog):
     async def test(given_server, given_client, host):
-        async with trio.open_nursery() as nursery:
-            listener = await given_server.network.listen(host, 0)
-            await nursery.start(
-                lambda task_status: serve(
-                    given_server,
-                    listener,
-                    lambda connection: Handler(),
-                    ServerLimits(),
-                    secure=server_wrapper(contexts[0]),
-                    task_status=task_status,
-                )
-            )
-            connection = await RpcConnection.open(
-                given_client,
-                *listener.address,
-                "test",
-                secure=client_wrapper(contexts[1], "localhost"),
-                negotiate=False,
-            )
-            for size in (1, 100_000):
-                assert bytes(await connection.request_raw(20_000, 0, b"x" * size)) == b"pong"
-            connection.close()
-            nursery.cancel_scope.cancel()
+        limits = ServerLimits(handshakes_max=3, handshake_ms=300)
+        async with served(given_server, host, limits=limits) as (address, server):
+            silent = [await given_client.network.connect(*address) for _ in range(3)]
+            await until(lambda: server.statistics().handshakes == 3)
+            with pytest.raises(ConnectionError):
+                await ask(outgoing(given_client), address)
+            assert server.statistics().refused == 1
+            await until(lambda: server.statistics().handshakes == 0)
+            assert server.statistics().closed_for_cause == 3
+            assert await ask(outgoing(given_client), address) > 10
+            for connection in silent:
+                connection.close()
 
-    run(test)
+    with caplog.at_level(logging.WARNING, "moldau.server"):
+        run(test)
+    assert "3 TLS handshakes are under way" in caplog.text
+    assert caplog.text.count("TLS handshake took too long") == 3
+
+
+# --- configuration
+
+NODE = {
+    "process.roles": "broker",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "101@127.0.0.1:9093",
+    "listeners": "SSL://127.0.0.1:9092",
+    "security.inter.broker.protocol": "SSL",
+}
+
+
+def problems(schema, given):
+    with pytest.raises(ConfigError) as caught:
+        schema.parse(given)
+    return "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "ssl.keystore.location: listener SSL speaks TLS and needs a key"),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type = 'JKS': must be one of PEM"),
+        ({"ssl.truststore.type": "PKCS12"}, "ssl.truststore.type = 'PKCS12': must be one of PEM"),
+        ({"ssl.keystore.key": "k"}, "one needs the other"),
+        ({"ssl.keystore.location": "f", "ssl.keystore.key": "k"}, "cannot be combined"),
+        (
+            {"ssl.keystore.location": "f", "ssl.truststore.location": "f", "ssl.truststore.certificates": "c"},
+            "ssl.truststore.location: cannot be combined",
+        ),
+        ({"ssl.keystore.location": "f", "ssl.enabled.protocols": ""}, "must name TLSv1.2, TLSv1.3 or both"),
+        ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols = 'SSLv3': must be a list of TLSv1.2, TLSv1.3"),
+        ({"ssl.keystore.location": "f", "ssl.client.auth": "required"}, "ssl.client.auth = required: needs"),
+        (
+            {"ssl.cipher.suites": "X", "ssl.keystore.location": "f"},
+            "ssl.cipher.suites: this version of Moldau does not",
+        ),
+        (
+            {"ssl.keystore.location": "f", "listener.security.protocol.map": "SSL:SSL,CONTROLLER:SASL_SSL"},
+            "SASL_SSL between nodes is not served",
+        ),
+    ],
+)
+def test_unusable_configurations_are_refused_with_what_would_be_right(changes, told):
+    assert told in problems(BROKER_CONFIG, NODE | changes)
+
+
+def test_a_listener_has_keys_of_its_own():
+    config = BROKER_CONFIG.parse(
+        NODE
+        | {
+            "ssl.keystore.location": "all.pem",
+            "listener.name.ssl.ssl.keystore.location": "one.pem",
+            "listener.name.ssl.ssl.client.auth": "none",
+            "ssl.client.auth": "requested",
+            "ssl.truststore.location": "trust.pem",
+        }
+    )
+    own, shared = tls_settings(config, "SSL"), tls_settings(config, "OTHER")
+    assert (own.keystore_location, own.client_auth, own.truststore_location) == ("one.pem", "none", "trust.pem")
+    assert (shared.keystore_location, shared.client_auth) == ("all.pem", "requested")
+    assert (own.prefix, shared.prefix) == ("listener.name.ssl.", "")
+
+
+def test_files_and_texts_are_the_same_and_bad_ones_are_named(tmp_path):
+    disk = real_environment(1).disk
+    chain, key = authority().issue(*names())
+    (tmp_path / "both.pem").write_text(key + chain)
+    (tmp_path / "trust.pem").write_text(authority().trust)
+    (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed\0\0\0\x02")
+
+    def settings(**changes):
+        return authority().settings(**{"certificate_chain": None, "key": None, **changes})
+
+    in_file = settings(keystore_location=str(tmp_path / "both.pem"), truststore_location=str(tmp_path / "trust.pem"))
+    for context in (server_context(in_file, disk), client_context(in_file, disk)):
+        assert [found["subject"] for found in context.get_ca_certs()]
+    for changes, told in (
+        ({"keystore_location": str(tmp_path / "none.pem")}, "ssl.keystore.location = .*cannot be read: No such file"),
+        ({"keystore_location": str(tmp_path / "trust.pem")}, "ssl.keystore.location: no private key"),
+        ({"keystore_location": str(tmp_path / "store.jks")}, "is no PEM file; other types of stores are not served"),
+        ({"truststore_location": str(tmp_path / "store.jks")}, "ssl.truststore.location = .*is no PEM file"),
+        ({"trusted_certificates": "nothing"}, "ssl.truststore.certificates: holds no certificates in PEM form"),
+        ({"certificate_chain": chain, "key": authority().issue("other")[1]}, "KEY_VALUES_MISMATCH"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            server_context(settings(**changes), disk)
+
+
+def test_a_key_with_a_password(tmp_path):
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    chain, key = authority().issue(*names())
+    locked = (
+        load_pem_private_key(key.encode(), None)
+        .private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"s3cr3t"))
+        .decode()
+    )
+    disk = real_environment(1).disk
+    server_context(authority().settings(certificate_chain=chain, key=locked, key_password="s3cr3t"), disk)
+    for password in (None, "wrong"):
+        with pytest.raises(ConfigError, match="password does not open it") as caught:
+            server_context(authority().settings(certificate_chain=chain, key=locked, key_password=password), disk)
+        assert "wrong" not in str(caught.value)
+
+
+def test_a_client_trusts_the_system_unless_told_otherwise():
+    config = ADMIN_CONFIG.parse({"bootstrap.servers": "h:1", "security.protocol": "SSL"})
+    context = client_context(tls_settings(config), real_environment(1).disk)
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert "one needs the other" in problems(
+        ADMIN_CONFIG, {"bootstrap.servers": "h:1", "security.protocol": "SSL", "ssl.keystore.key": "k"}
+    )

@@ -191,6 +191,23 @@ def inter_broker_listener_name(config: Config) -> str:
     )
 
 
+def _protocol_of(config: Config, listener_name: str) -> SecurityProtocol:
+    found = _protocols(config).get(listener_name)
+    if found is None:
+        raise ConfigError([f"listener.security.protocol.map: listener {listener_name} has no protocol"])
+    return found
+
+
+def inter_broker_protocol(config: Config) -> SecurityProtocol:
+    """Returns what the listener between brokers speaks. Raises ``ConfigError``."""
+    return _protocol_of(config, inter_broker_listener_name(config))
+
+
+def controller_protocol(config: Config) -> SecurityProtocol:
+    """Returns what the controllers' first listener speaks, to which this node connects. Raises ``ConfigError``."""
+    return _protocol_of(config, controller_listener_names(config)[0])
+
+
 def quorum_voters(config: Config) -> tuple[QuorumVoter, ...]:
     """Returns the voters of ``controller.quorum.voters``, ascending by node id. Raises ``ConfigError``."""
     voters: dict[int, QuorumVoter] = {}

@@ -12,9 +12,10 @@ from moldau.runtime.config.keys_node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys_replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys_security import SECURITY_KEYS
 from moldau.runtime.config.keys_topic import TOPIC_KEYS
-from moldau.runtime.config.listeners import addresses, check_server, listeners
+from moldau.runtime.config.listeners import addresses, check_server, controller_protocol, listeners
 from moldau.runtime.config.served import REFUSED, SERVED_PROTOCOLS
 from moldau.runtime.config.text import environment_overrides, parse_config_text
+from moldau.runtime.config.tls import tls_problems, tls_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,11 +104,25 @@ def _check_served(config: Config) -> list[str]:
 
 
 def _check_protocols(config: Config) -> list[str]:
-    return [
+    problems = [
         f"listeners: {endpoint} speaks {endpoint.security_protocol.name}, which this version of Moldau does not serve"
         for endpoint in listeners(config)
         if endpoint.security_protocol.name not in SERVED_PROTOCOLS
     ]
+    try:
+        controllers = controller_protocol(config)
+    except ConfigError as error:
+        return [*problems, *error.problems]
+    if controllers.name not in SERVED_PROTOCOLS and not problems:
+        problems.append(f"listener.security.protocol.map: {controllers.name} between nodes is not served")
+    for endpoint in listeners(config):
+        if endpoint.security_protocol.uses_tls:
+            problems += tls_problems(tls_settings(config, endpoint.listener_name), server=endpoint.listener_name)
+    return list(dict.fromkeys(problems))
+
+
+def _check_client_tls(config: Config) -> list[str]:
+    return tls_problems(tls_settings(config)) if config.get_str("security.protocol") == "SSL" else []
 
 
 def _check_topic(config: Config) -> list[str]:
@@ -133,9 +148,13 @@ BROKER_CONFIG = ConfigSchema.of(
     listener_prefix="listener.name.",
 )
 TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic, _check_served))
-PRODUCER_CONFIG = ConfigSchema.of("producer", (*CLIENT_KEYS, *PRODUCER_KEYS), (_check_client, _check_producer))
-CONSUMER_CONFIG = ConfigSchema.of("consumer", (*CLIENT_KEYS, *CONSUMER_KEYS), (_check_client, _check_consumer))
-ADMIN_CONFIG = ConfigSchema.of("admin", (*CLIENT_KEYS, *ADMIN_KEYS), (_check_client,))
+PRODUCER_CONFIG = ConfigSchema.of(
+    "producer", (*CLIENT_KEYS, *PRODUCER_KEYS), (_check_client, _check_client_tls, _check_producer)
+)
+CONSUMER_CONFIG = ConfigSchema.of(
+    "consumer", (*CLIENT_KEYS, *CONSUMER_KEYS), (_check_client, _check_client_tls, _check_consumer)
+)
+ADMIN_CONFIG = ConfigSchema.of("admin", (*CLIENT_KEYS, *ADMIN_KEYS), (_check_client, _check_client_tls))
 
 
 def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -> Config:

@@ -27,20 +27,8 @@ REFUSED = frozenset(
         "sasl.oauthbearer.scope.claim.name",
         "sasl.oauthbearer.sub.claim.name",
         "sasl.server.max.receive.size",
-        "security.inter.broker.protocol",
         "ssl.cipher.suites",
-        "ssl.client.auth",
-        "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.type",
         "ssl.principal.mapping.rules",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.type",
         "super.users",
     }
 )
@@ -90,5 +78,5 @@ WITHOUT_EFFECT = frozenset(
 )
 """Keys of brokers that are accepted and change nothing."""
 
-SERVED_PROTOCOLS = frozenset({"PLAINTEXT"})
-"""Security protocols of a broker's listeners."""
+SERVED_PROTOCOLS = frozenset({"PLAINTEXT", "SSL"})
+"""Security protocols of listeners."""

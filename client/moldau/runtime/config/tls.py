@@ -1,0 +1,92 @@
+"""Typed values of the ``ssl.`` keys: of a listener of a node (with its ``listener.name.<listener>.`` keys on top), of
+the node's own connections to others, and of a client. Pure: files are read by ``moldau.runtime.tls_context``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.runtime.config.declaration import Config, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TlsSettings:
+    """What TLS is spoken with. Paths and PEM texts are as configured; at most one of the two is set for each store."""
+
+    keystore_location: str | None  # key and certificate chain in one PEM file
+    certificate_chain: str | None
+    key: str | None
+    key_password: str | None
+    truststore_location: str | None
+    trusted_certificates: str | None
+    client_auth: str  # none, requested, required; of servers
+    checks_host_name: bool  # of clients
+    protocols: tuple[str, ...]
+    prefix: str  # of the keys, for messages
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether this end can show who it is."""
+        return self.keystore_location is not None or self.certificate_chain is not None
+
+    @property
+    def has_trust(self) -> bool:
+        """Whether the trusted certificates are named, and are not those of the system."""
+        return self.truststore_location is not None or self.trusted_certificates is not None
+
+
+def tls_settings(config: Config, listener_name: str | None = None) -> TlsSettings:
+    """Returns the settings of a listener, or of a client where ``listener_name`` is None."""
+    prefix = "" if listener_name is None else f"listener.name.{listener_name.lower()}."
+
+    def value(key: str) -> Value:
+        return config.get(prefix + key) if prefix + key in config else config.get(key)
+
+    def text(key: str) -> str | None:
+        found = value(key)
+        return found if isinstance(found, str) and found else None
+
+    protocols = value("ssl.enabled.protocols")
+    assert isinstance(protocols, tuple), "ssl.enabled.protocols is a list"
+    return TlsSettings(
+        keystore_location=text("ssl.keystore.location"),
+        certificate_chain=text("ssl.keystore.certificate.chain"),
+        key=text("ssl.keystore.key"),
+        key_password=text("ssl.key.password"),
+        truststore_location=text("ssl.truststore.location"),
+        trusted_certificates=text("ssl.truststore.certificates"),
+        client_auth=(text("ssl.client.auth") or "none") if "ssl.client.auth" in config else "none",
+        checks_host_name=text("ssl.endpoint.identification.algorithm") == "https",
+        protocols=protocols,
+        prefix=prefix if any(name.startswith(prefix + "ssl.") for name in config.explicit()) else "",
+    )
+
+
+def tls_problems(settings: TlsSettings, *, server: str | None = None) -> list[str]:
+    """Returns what is wrong with ``settings`` before any file is read; ``server`` names the listener of a server."""
+    at = settings.prefix
+    problems: list[str] = []
+    if settings.keystore_location is not None and (settings.certificate_chain is not None or settings.key is not None):
+        problems.append(f"{at}ssl.keystore.location: cannot be combined with certificate chain and key as texts")
+    elif (settings.certificate_chain is None) != (settings.key is None):
+        problems.append(f"{at}ssl.keystore.certificate.chain and {at}ssl.keystore.key: one needs the other")
+    if settings.truststore_location is not None and settings.trusted_certificates is not None:
+        problems.append(f"{at}ssl.truststore.location: cannot be combined with {at}ssl.truststore.certificates")
+    if not settings.protocols:
+        problems.append(f"{at}ssl.enabled.protocols: must name TLSv1.2, TLSv1.3 or both")
+    if server is None or problems:
+        return problems
+    if not settings.has_certificate:
+        problems.append(
+            f"{at}ssl.keystore.location: listener {server} speaks TLS and needs a key with its certificate chain: "
+            f"a PEM file, or PEM texts in {at}ssl.keystore.key and {at}ssl.keystore.certificate.chain"
+        )
+    if settings.client_auth != "none" and not settings.has_trust:
+        # Kafka would take the Java runtime's list: whoever bought a certificate anywhere would be let in.
+        problems.append(
+            f"{at}ssl.client.auth = {settings.client_auth}: needs {at}ssl.truststore.location or "
+            f"{at}ssl.truststore.certificates, the certificates that clients' are signed by"
+        )
+    return problems

@@ -1,0 +1,140 @@
+"""Goal: a whole cluster works with TLS on every link, and its simulation stays a function of the seed.
+
+Method: three controllers and three brokers in a simulated world. Voters, controllers and brokers show each other
+certificates; clients check the brokers'. A leader and a controller are killed while a producer writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from broker_cluster import run_cluster
+from certificates import authority
+from moldau.consumer import Consumer
+from moldau.producer import Producer
+from moldau.protocol.errors import KafkaError
+
+NAMES = ("b1", "b2", "b3", "c101", "c102", "c103")
+RECORDS = 60
+
+
+def node_settings(keys):
+    return {
+        **keys,
+        "listeners": "INSIDE://:9094,OUTSIDE://:9092",
+        "listener.security.protocol.map": "INSIDE:SSL,OUTSIDE:SSL,CONTROLLER:SSL",
+        "inter.broker.listener.name": "INSIDE",
+        "listener.name.inside.ssl.client.auth": "required",
+        "listener.name.controller.ssl.client.auth": "required",
+    }
+
+
+def client_settings(trust, **more):
+    return {
+        "bootstrap.servers": "b1:9092,b2:9092,b3:9092",
+        "security.protocol": "SSL",
+        "ssl.truststore.certificates": trust,
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+
+
+def story(keys, seed, engine):
+    """Runs a cluster in which a leader and a controller die; returns what a consumer read, and the trace's digest."""
+    trust = keys["ssl.truststore.certificates"]
+
+    async def scenario(cluster):
+        async with Producer(client_settings(trust), environment=cluster.client_environment) as producer:
+            await (await producer.send("t", b"000"))
+            for number in range(1, RECORDS):
+                if number == RECORDS // 3:
+                    cluster.kill(await cluster.leader("t"))
+                if number == RECORDS // 2:
+                    cluster.world.node("c102").kill()
+                    cluster.start_controller(102)
+                await (await producer.send("t", b"%03d" % number))
+        config = client_settings(trust, auto_offset_reset="earliest", enable_auto_commit=False)
+        found = []
+        async with Consumer(config, environment=cluster.client_environment) as consumer:
+            consumer.assign([("t", 0)])
+            with trio.fail_after(60):
+                while len(found) < RECORDS:
+                    for consumed in await consumer.poll(200):
+                        found += [bytes(record.value).decode() for record in consumed.records]
+        return found
+
+    return run_cluster(
+        scenario,
+        seed=seed,
+        brokers=3,
+        controllers=3,
+        **node_settings(keys),
+        **{
+            "metadata.quorum.engine": engine,
+            "default.replication.factor": "3",
+            "min.insync.replicas": "2",
+            "num.partitions": "1",
+        },
+    )
+
+
+def run_elsewhere(keys, seed, hash_seed):
+    """``story`` in an interpreter of its own."""
+    return subprocess.Popen(
+        [sys.executable, __file__, str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("engine", ["raft", "pysyncobj"])
+def test_a_cluster_whose_links_all_speak_tls(engine):
+    found, _ = story(authority().keys(*NAMES), 5, engine)
+    assert found == [f"{number:03d}" for number in range(RECORDS)]
+
+
+def test_the_trace_does_not_depend_on_what_openssl_draws():
+    keys = authority().keys(*NAMES)
+    runs = [run_elsewhere(keys, 6, hash_seed) for hash_seed in ("1", "2")]
+    outcomes = [run.communicate(json.dumps(keys), timeout=300)[0].split() for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0][0]) >= 32, "a digest"
+
+
+def test_strangers_stay_outside():
+    """A broker with a certificate of another authority never joins; a client that trusts another never connects."""
+    keys = authority().keys(*NAMES)
+
+    async def scenario(cluster):
+        foreign = authority(1).keys("b9")
+        cluster.broker_ids.append(9)
+        cluster.settings["offsets.topic.replication.factor"] = "1"
+        cluster.start_broker(
+            9,
+            **{
+                "ssl.keystore.key": foreign["ssl.keystore.key"],
+                "ssl.keystore.certificate.chain": foreign["ssl.keystore.certificate.chain"],
+            },
+        )
+        config = client_settings(authority(1).trust, max_block_ms=5_000)
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            with pytest.raises((KafkaError, OSError, trio.TooSlowError)):
+                await (await producer.send("t", b"x"))
+        await trio.sleep(20)
+        assert 9 not in cluster.image().brokers
+        assert 9 not in cluster.running
+        assert 1 in cluster.image().brokers
+
+    run_cluster(scenario, seed=7, **node_settings(keys))
+
+
+if __name__ == "__main__":
+    print(story(json.load(sys.stdin), int(sys.argv[1]), "raft")[1])
