@@ -7,7 +7,10 @@ microsecond, here it would never end.
 
 from __future__ import annotations
 
-import trio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau_jepsen.simulation.timeline import VirtualClock
 
 EPOCH_MS = 1_750_000_000_000
 """Wall-clock time at which every simulated world begins (milliseconds since the Unix epoch)."""
@@ -19,19 +22,26 @@ TICKS_PER_MS = 1024.0
 class NodeClock:
     """The clock of one node. Its monotonic time never goes back, whatever is done to it."""
 
-    __slots__ = ("_base_ms", "_base_seconds", "_rate", "_wall_offset_ms")
+    __slots__ = ("_base_ms", "_base_seconds", "_clock", "_known_ms", "_known_seconds", "_rate", "_wall_offset_ms")
 
-    def __init__(self, start_ms: float = 0.0) -> None:
-        """Runs at the rate of the world from ``start_ms``."""
+    def __init__(self, clock: VirtualClock, start_ms: float = 0.0) -> None:
+        """Runs at the rate of the world, whose time ``clock`` tells, from ``start_ms``."""
+        self._clock = clock
         self._base_ms = start_ms
-        self._base_seconds = trio.current_time()
+        self._base_seconds = clock.now
         self._rate = 1.0
+        self._known_seconds = -1.0  # when the clock was read last, and what it said: it is read often at one instant
+        self._known_ms = 0.0
         self._wall_offset_ms = EPOCH_MS - start_ms + self._base_seconds * 1000
 
     def monotonic_ms(self) -> float:
         """See ``Clock.monotonic_ms``."""
-        exact = self._base_ms + (trio.current_time() - self._base_seconds) * 1000 * self._rate
-        return round(exact * TICKS_PER_MS) / TICKS_PER_MS
+        now = self._clock.now
+        if now != self._known_seconds:
+            exact = self._base_ms + (now - self._base_seconds) * 1000 * self._rate
+            self._known_ms = round(exact * TICKS_PER_MS) / TICKS_PER_MS
+            self._known_seconds = now
+        return self._known_ms
 
     def wall_ms(self) -> int:
         """See ``Clock.wall_ms``."""
@@ -41,7 +51,7 @@ class NodeClock:
         """Lets the clock run ``rate`` times as fast as the world (1.001 gains 86 s a day)."""
         assert rate > 0, "time does not stand still or go back"
         self._base_ms = self.monotonic_ms()
-        self._base_seconds = trio.current_time()
+        self._base_seconds = self._clock.now
         self._rate = rate
 
     def jump_wall(self, milliseconds: float) -> None:

@@ -9,6 +9,7 @@ import enum
 import errno
 import zlib
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -46,13 +47,12 @@ class Pipe:
         self.held: deque[bytes | Mark] = deque()  # segments that could not be delivered yet
 
     def send(self, segment: bytes | Mark, extra_seconds: float = 0.0) -> None:
-        network = self._network
-        delay = (
-            network.draw_delay(self.sender.host, self.receiver.host, 0 if isinstance(segment, Mark) else len(segment))
-            + extra_seconds
-        )
-        self.last_seconds = max(self.last_seconds, trio.current_time() + delay)
-        network.agenda.call_at(self.last_seconds, lambda: self._arrive(segment))
+        network, agenda = self._network, self._network.agenda
+        count = 0 if isinstance(segment, Mark) else len(segment)
+        arrival = agenda.clock.now + network.draw_delay(self.sender.host, self.receiver.host, count) + extra_seconds
+        if arrival > self.last_seconds:
+            self.last_seconds = arrival
+        agenda.call_at(self.last_seconds, partial(self._arrive, segment))
 
     def _arrive(self, segment: bytes | Mark) -> None:
         if self.held or self._network.blocked(self.sender.host, self.receiver.host):
@@ -66,14 +66,12 @@ class Pipe:
         self._deliver(segment)
 
     def _deliver(self, segment: bytes | Mark) -> None:
-        receiver = self.receiver
-        if segment is Mark.FIN:
-            receiver.on_fin()
-        elif segment is Mark.RST:
-            receiver.on_reset()
+        if not isinstance(segment, Mark):
+            self.receiver.on_data(segment)
+        elif segment is Mark.FIN:
+            self.receiver.on_fin()
         else:
-            assert isinstance(segment, bytes)
-            receiver.on_data(segment)
+            self.receiver.on_reset()
 
     def release(self) -> None:
         """The way is free again: what was held goes out once more."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING
 
 import trio
@@ -276,9 +277,10 @@ class VirtualNetwork:
         profile = self.profile
         if source is target:
             return profile.loopback_delay
-        delay = profile.delay_min + self.random.expovariate(1.0) * profile.delay_jitter
-        if self.random.random() < profile.spike_probability:
-            delay += self.random.uniform(0.0, profile.spike_max)
+        draw = self.random.random
+        delay = profile.delay_min - log(1.0 - draw()) * profile.delay_jitter
+        if draw() < profile.spike_probability:
+            delay += draw() * profile.spike_max
         link = self._links.get((source.name, target.name))
         if link is not None:
             delay += link.extra_delay

@@ -7,14 +7,16 @@ hash with its virtual time. Only faults and notes are kept in full; of the rest 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TAIL_EVENTS = 5_000
+BATCH_EVENTS = 1_000
 NOTES_MAX = 20_000
 
 
@@ -34,24 +36,35 @@ class TraceEvent:
 class Trace:
     """Collects the events of one run."""
 
-    __slots__ = ("_count", "_hash", "_kinds", "_notes", "_now", "_tail")
+    __slots__ = ("_batch", "_hash", "_hashed", "_kinds", "_notes", "_now", "_tail")
 
     def __init__(self, now: Callable[[], float]) -> None:
         """``now`` returns the virtual time in seconds."""
         self._now = now
         self._hash = hashlib.blake2b(digest_size=16)
-        self._count = 0
-        self._kinds: dict[str, int] = {}
+        self._batch: list[tuple[float, str, tuple[object, ...]]] = []  # events that are not in the hash yet
+        self._hashed = 0
+        self._kinds: Counter[str] = Counter()
         self._tail: deque[tuple[float, str, tuple[object, ...]]] = deque(maxlen=TAIL_EVENTS)
         self._notes: deque[tuple[float, str, tuple[object, ...]]] = deque(maxlen=NOTES_MAX)
 
     def event(self, kind: str, *fields: object) -> None:
-        """Adds an event; the ``str`` of each field must be the same in each run of a seed."""
+        """Adds an event; the ``repr`` of each field must be the same in each run of a seed, and never change."""
         event = (self._now(), kind, fields)
-        self._hash.update(f"{event[0]!r}|{kind}|{'|'.join(map(str, fields))}\n".encode())
-        self._count += 1
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
         self._tail.append(event)
+        batch = self._batch
+        batch.append(event)
+        if len(batch) >= BATCH_EVENTS:
+            self._hash_batch()
+
+    def _hash_batch(self) -> None:
+        # Many events at once: hashing one by one would cost more than most events.
+        batch = self._batch
+        if batch:
+            self._hash.update(("\n".join(map(repr, batch)) + "\n").encode())
+            self._kinds.update(map(itemgetter(1), batch))
+            self._hashed += len(batch)
+            batch.clear()
 
     def note(self, kind: str, *fields: object) -> None:
         """Adds an event that belongs into the readable timeline: faults, elections, violations."""
@@ -61,16 +74,18 @@ class Trace:
     @property
     def digest(self) -> str:
         """Hash of all events so far, in hexadecimal."""
+        self._hash_batch()
         return self._hash.hexdigest()
 
     @property
     def count(self) -> int:
         """Events so far."""
-        return self._count
+        return self._hashed + len(self._batch)
 
     @property
     def counts_by_kind(self) -> dict[str, int]:
         """Events so far by kind, sorted by kind."""
+        self._hash_batch()
         return dict(sorted(self._kinds.items()))
 
     def notes(self) -> list[TraceEvent]:
