@@ -8,16 +8,21 @@ holds.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
 from moldau_jepsen.chaos.links import CLIENT, Link, LinkRule, Links
-from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
-from moldau_jepsen.chaos.schedule import FaultKind, PlannedFault, Target, plan_faults
+from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
+from moldau_jepsen.chaos.nemesis import CONTROLLER_SHARE, FaultEvent, Nemesis
+from moldau_jepsen.chaos.rot import damage
+from moldau_jepsen.chaos.schedule import MACHINE_KINDS, TARGETS, FaultKind, PlannedFault, Target, plan_faults
+from moldau_jepsen.launcher.control import HEALTHY, Control
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import LauncherError, Node
+from moldau_jepsen.launcher.undo import PowerLoss
 
 
 def node(node_id: int, role: str) -> Node:
@@ -30,6 +35,9 @@ class ValueCluster:
     controllers: list[Node] = field(default_factory=lambda: [node(number, "controller") for number in (101, 102, 103)])
     states: dict[int, ProcessState] = field(default_factory=dict)
     calls: list[tuple[str, int]] = field(default_factory=list)
+    controls: dict[int, Control] = field(default_factory=dict)
+    orders: list[tuple[int, Control]] = field(default_factory=list)
+    whole: bool = True
 
     def state(self, node_id: int) -> ProcessState:
         return self.states.get(node_id, ProcessState.RUNNING)
@@ -55,6 +63,24 @@ class ValueCluster:
     def launch(self, node_id: int) -> None:
         self._move("launch", node_id, ProcessState.STOPPED, ProcessState.RUNNING)
 
+    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
+        self._move("lose power", node_id, ProcessState.RUNNING, ProcessState.STOPPED)
+        return PowerLoss(pages=seed % 7, names=1, files=1)
+
+    def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
+        self.controls[node_id] = change(self.controls.get(node_id, HEALTHY))
+        self.orders.append((node_id, self.controls[node_id]))
+
+    def wipe(self, node_id: int) -> None:
+        assert self.state(node_id) is ProcessState.STOPPED
+        self.calls.append(("wipe", node_id))
+
+    def is_whole(self) -> bool:
+        return self.whole
+
+    def can_do_without(self, node_id: int) -> bool:
+        return self.whole
+
 
 class ValueOperations:
     async def broker_leaders(self) -> list[int]:
@@ -70,6 +96,23 @@ class ValueOperations:
         return "all"
 
 
+@dataclass
+class ValueVoters:
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    restored: bool = True
+
+    async def remove_voter(self, node_id: int) -> str:
+        self.calls.append(("remove", node_id))
+        return f"remove {node_id}"
+
+    async def add_voter(self, node_id: int) -> str:
+        self.calls.append(("add", node_id))
+        return f"add {node_id}"
+
+    async def restore_voters(self, timeout_s: float) -> bool:
+        return self.restored
+
+
 async def inline(function: Callable[[int], object], node_id: int) -> object:
     await trio.lowlevel.checkpoint()
     return function(node_id)
@@ -82,19 +125,28 @@ def fault(kind: FaultKind, target: Target, begin_ms: float = 0, end_ms: float = 
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     events: list[FaultEvent] = []
-    cluster, links = ValueCluster(), Links({})
+    cluster, links, voters = ValueCluster(), Links({}), ValueVoters()
 
     async def main() -> None:
-        nemesis = Nemesis(cluster, links, ValueOperations(), events.append, in_thread=inline)
-        await nemesis.run([fault(kind, Target.LEADERS if kind is not FaultKind.ELECT else Target.ALL)])
+        nemesis = Nemesis(cluster, links, ValueOperations(), events.append, voters=voters, in_thread=inline)
+        await nemesis.run([fault(kind, TARGETS[kind][-1])])
+        assert not nemesis.deaths
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert all(state is ProcessState.RUNNING for state in cluster.states.values())
     assert links.rule(Link(1, 2)) == LinkRule()
     assert [event.kind for event in events] == [kind.value]
-    if kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART):
-        assert len(cluster.calls) == 2
-        assert events[0].nodes[0] in (2, 103)
+    if kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.POWER):
+        assert len(cluster.calls) >= 2
+        assert events[0].nodes
+    if kind in (FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.DISK_SLOW, FaultKind.CLOCK):
+        changed = {node_id for node_id, control in cluster.orders if control != HEALTHY}
+        assert changed == set(events[0].nodes) != set()
+        for control in cluster.controls.values():
+            assert calm_disk(control) == control
+            assert control.rate == 1.0
+    if kind is FaultKind.VOTERS:
+        assert [call for call, _ in voters.calls] == ["remove", "add"]
 
 
 def test_the_ring_cuts_pairs_and_isolation_cuts_clients_too() -> None:
@@ -153,7 +205,9 @@ def test_after_any_plan_recovery_leaves_all_running_and_all_links_open() -> None
         async def main(
             cluster: ValueCluster = cluster, links: Links = links, plan: tuple[PlannedFault, ...] = plan
         ) -> None:
-            nemesis = Nemesis(cluster, links, ValueOperations(), lambda event: None, in_thread=inline)
+            nemesis = Nemesis(
+                cluster, links, ValueOperations(), lambda event: None, voters=ValueVoters(), in_thread=inline
+            )
             with trio.move_on_after(0.25):
                 await nemesis.run(plan)
             await nemesis.recover()
@@ -170,3 +224,183 @@ def test_link_faults_without_proxies_are_refused() -> None:
             await nemesis.run([fault(FaultKind.CUT, Target.ONE)])
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+# -- machines ---------------------------------------------------------------------------------------------------------
+
+
+def run_faults(
+    cluster: ValueCluster, plan: list[PlannedFault], *, synced: bool = False, voters: ValueVoters | None = None
+) -> tuple[list[FaultEvent], Nemesis]:
+    events: list[FaultEvent] = []
+    kept: list[Nemesis] = []
+
+    async def main() -> None:
+        nemesis = Nemesis(
+            cluster,
+            Links({}),
+            ValueOperations(),
+            events.append,
+            voters=voters or ValueVoters(),
+            synced=synced,
+            in_thread=inline,
+        )
+        kept.append(nemesis)
+        await nemesis.run(plan)
+        await nemesis.recover()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return events, kept[0]
+
+
+def broker_power_fault(target: Target) -> PlannedFault:
+    """A loss of power that strikes brokers, not controllers."""
+    seed = next(seed for seed in range(100) if random.Random(seed).random() >= CONTROLLER_SHARE)
+    return fault(FaultKind.POWER, target, seed=seed)
+
+
+def test_unsynced_brokers_lose_power_one_at_a_time_and_only_when_the_others_have_everything() -> None:
+    cluster = ValueCluster()
+    events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)])
+    assert len(events[0].nodes) == 1
+    cluster = ValueCluster(whole=False)
+    events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)])
+    assert events[0].nodes == ()
+    assert "not struck" in events[0].detail
+    assert cluster.calls == []
+
+
+def test_synced_brokers_lose_power_all_at_once() -> None:
+    cluster = ValueCluster(whole=False)
+    events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)], synced=True)
+    assert events[0].nodes == (1, 2, 3)
+    assert [call for call, _ in cluster.calls] == ["lose power"] * 3 + ["launch"] * 3
+
+
+def broker_with_segments(data: Path) -> Node:
+    for name in ("t-0", "t-1"):
+        (data / name).mkdir(parents=True)
+        for base in (0, 10, 20):
+            for suffix in (".log", ".index"):
+                (data / name / f"{base:020d}{suffix}").write_bytes(bytes(range(100)))
+    return Node(node_id=1, role="broker", port=1, directory=str(data), config="", log="")
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
+
+
+def test_damage_strikes_one_closed_file_and_tells_whether_records_are_gone(tmp_path: Path) -> None:
+    met = set()
+    for seed in range(60):
+        data = tmp_path / str(seed)
+        broker_with_segments(data)
+        before = contents(data)
+        done = damage(data, random.Random(seed))
+        assert done is not None
+        after = contents(data)
+        changed = [name for name in before if after.get(name) != before[name]]
+        assert len(changed) == 1
+        assert not changed[0].endswith(("20.log", "20.index")), "the last segment is not closed"
+        assert done.records == changed[0].endswith(".log")
+        met.add((changed[0].rpartition(".")[2], done.text.split()[1]))
+    assert met == {("log", "bit"), ("log", "cut"), ("index", "bit"), ("index", "cut"), ("index", "removed")}
+    (tmp_path / "empty").mkdir()
+    assert damage(tmp_path / "empty", random.Random(1)) is None
+
+
+def test_a_broker_whose_records_rotted_gets_an_empty_disk_and_the_others_do_not(tmp_path: Path) -> None:
+    wiped = 0
+    for seed in range(12):
+        cluster = ValueCluster(brokers=[broker_with_segments(tmp_path / str(seed)), node(2, "broker")])
+        (tmp_path / str(seed) / "two").mkdir()
+        cluster.brokers[1].directory = str(tmp_path / str(seed) / "two")
+        events, nemesis = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, seed=seed)])
+        assert cluster.state(1) is ProcessState.RUNNING
+        assert not nemesis.deaths
+        records = ".log: " in events[0].detail
+        assert (("wipe", 1) in cluster.calls) is records
+        wiped += records
+    assert 0 < wiped < 12
+
+
+def test_nothing_rots_while_replicas_are_missing(tmp_path: Path) -> None:
+    cluster = ValueCluster(brokers=[broker_with_segments(tmp_path)], whole=False)
+    before = contents(tmp_path)
+    run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE)])
+    assert contents(tmp_path) == before
+    assert cluster.calls == []
+
+
+def test_a_node_that_ends_by_itself_is_a_death_and_one_that_was_struck_is_none() -> None:
+    cluster = ValueCluster()
+    deaths: list[str] = []
+
+    async def main() -> None:
+        nemesis = Nemesis(cluster, Links({}), ValueOperations(), lambda event: None, in_thread=inline)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nemesis.watch)
+            await nemesis.run([fault(FaultKind.KILL, Target.ONE), fault(FaultKind.DISK_FULL, Target.ONE, seed=2)])
+            assert not nemesis.deaths
+            await trio.sleep(60)
+            cluster.states[2] = ProcessState.STOPPED
+            await trio.sleep(5)
+            deaths.extend(nemesis.deaths)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(deaths) == 1
+    assert deaths[0].startswith("broker 2 ended by itself")
+    assert cluster.state(2) is ProcessState.RUNNING
+
+
+def test_a_node_that_ends_for_its_failed_disk_a_little_later_is_brought_back_and_is_no_death() -> None:
+    cluster = ValueCluster()
+
+    async def main() -> None:
+        nemesis = Nemesis(cluster, Links({}), ValueOperations(), lambda event: None, in_thread=inline)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nemesis.watch)
+            await nemesis.run([fault(FaultKind.DISK_FULL, Target.ONE)])
+            ((struck, _), *_) = cluster.orders
+            cluster.states[struck] = ProcessState.STOPPED
+            await trio.sleep(30)
+            assert cluster.state(struck) is ProcessState.RUNNING
+            assert not nemesis.deaths
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_votes_that_do_not_come_back_are_told() -> None:
+    _, nemesis = run_faults(ValueCluster(), [], voters=ValueVoters(restored=False))
+    assert "not all controllers vote again" in nemesis.deaths[0]
+
+
+def test_churn_goes_on_until_the_fault_ends() -> None:
+    voters = ValueVoters()
+    events, _ = run_faults(ValueCluster(), [fault(FaultKind.VOTERS, Target.ONE, end_ms=60_000)], voters=voters)
+    assert len(voters.calls) > 10
+    assert "more" in events[0].detail
+    assert events[0].end_ms == 60_000
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MACHINE_KINDS if kind not in (FaultKind.POWER, FaultKind.BIT_ROT)])
+def test_orders_change_something_and_are_taken_back(kind: FaultKind) -> None:
+    for seed in range(20):
+        order = draw_order(kind, random.Random(seed))
+        changed = order.change(HEALTHY)
+        assert changed != HEALTHY
+        healed = order.undo(changed)
+        assert calm_disk(healed) == healed
+        assert healed.rate == 1.0
+
+
+def test_a_clock_that_is_put_right_shows_the_wall_time_and_does_not_go_back() -> None:
+    fast = Control(rate=2.0, rate_since_ms=0.0, rate_base_ms=0.0, wall_offset_ms=5_000.0)
+    right = right_clock(fast)
+    shown = right.monotonic_ms(right.rate_since_ms)
+    assert shown == fast.monotonic_ms(right.rate_since_ms)
+    assert shown - right.rate_since_ms + right.wall_offset_ms == 0
+    with pytest.raises(ValueError, match="no order"):
+        draw_order(FaultKind.KILL, random.Random(1))

@@ -36,6 +36,10 @@ def run(
     duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
     seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
     window: Annotated[float, typer.Option(min=1, help="Seconds until other faults are drawn.")] = 30.0,
+    churn: Annotated[
+        bool,
+        typer.Option("--churn", help="Reassign, elect and change voters all the while, not only now and then."),
+    ] = False,
     brokers: Annotated[int, typer.Option(min=1, help="Brokers of the fresh cluster.")] = 3,
     controllers: Annotated[int, typer.Option(min=1, help="Controllers of the fresh cluster.")] = 3,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic.")] = 4,
@@ -72,6 +76,7 @@ def run(
             seed=chosen,
             kinds=parse_kinds(faults, everything),
             window_s=window,
+            churn=churn,
             brokers=brokers,
             controllers=controllers,
             bootstrap=bootstrap,
@@ -110,6 +115,7 @@ def _answer(result: ChaosResult) -> None:
     figures = verdict.figures
     wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
     said = "no anomaly" if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
+    said += "".join(f"; {death}" for death in result.deaths)
     text = (
         f"{said}; {figures.sends_acknowledged:,} writes acknowledged, {figures.sends_unknown:,} of unknown outcome, "
         f"{figures.records_polled:,} records read, {len(result.faults)} faults, "
@@ -117,7 +123,7 @@ def _answer(result: ChaosResult) -> None:
     )
     document = cast("dict[str, output.Json]", dict(result.document))
     output.answer({**document, "report": str(result.report)}, text)
-    if not verdict.valid:
+    if not result.valid:
         raise typer.Exit(1)
 
 

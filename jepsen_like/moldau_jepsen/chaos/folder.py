@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
@@ -39,15 +39,20 @@ class RunFacts:
     promised: CheckOptions
     faults: tuple[FaultEvent, ...]
     samples: tuple[ClusterSample, ...]
+    deaths: tuple[str, ...] = ()
+    """Nodes that ended though nobody had struck them, and nodes that did not come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosResult:
     """How a run ended."""
 
+    valid: bool
+    """The history has no anomaly that is not allowed, and no node has ended by itself."""
     verdict: Verdict
     report: Path
     faults: tuple[FaultEvent, ...]
+    deaths: tuple[str, ...]
     unavailable_s: float
     document: Mapping[str, object]
     """What ``verdict.json`` holds."""
@@ -61,6 +66,7 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         "promised": asdict(facts.promised),
         "faults": [asdict(fault) for fault in facts.faults],
         "samples": [asdict(sample) for sample in facts.samples],
+        "deaths": list(facts.deaths),
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -73,14 +79,21 @@ def read_facts(directory: Path) -> RunFacts:
         return RunFacts(
             duration_s=float(document["duration_s"]),
             settings=dict(document["settings"]),
-            promised=CheckOptions(**document["promised"]),
+            promised=_promised(document["promised"]),
             faults=tuple(FaultEvent(**{**fault, "nodes": tuple(fault["nodes"])}) for fault in document["faults"]),
             samples=tuple(ClusterSample(**sample) for sample in document["samples"]),
+            deaths=tuple(document.get("deaths", ())),
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{path} is damaged: {type(error).__name__} {error}") from error
+
+
+def _promised(document: Mapping[str, Any]) -> CheckOptions:
+    """JSON knows no tuples."""
+    pipes = tuple((source, target) for source, target in document.get("pipes", ()))
+    return CheckOptions(**{**document, "pipes": pipes})
 
 
 def judge(directory: Path) -> ChaosResult:
@@ -108,6 +121,7 @@ def judge(directory: Path) -> ChaosResult:
         duration_s=facts.duration_s,
         settings=facts.settings,
         operations=operations,
+        deaths=facts.deaths,
     )
     path = directory / REPORT
     path.write_text(chaos_page(report), encoding="utf-8")
@@ -115,7 +129,13 @@ def judge(directory: Path) -> ChaosResult:
     document = verdict_document(verdict, facts, unavailable_s, series.latency_ms)
     (directory / VERDICT).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return ChaosResult(
-        verdict=verdict, report=path, faults=facts.faults, unavailable_s=unavailable_s, document=document
+        valid=verdict.valid and not facts.deaths,
+        verdict=verdict,
+        report=path,
+        faults=facts.faults,
+        deaths=facts.deaths,
+        unavailable_s=unavailable_s,
+        document=document,
     )
 
 
@@ -124,7 +144,8 @@ def verdict_document(
 ) -> dict[str, object]:
     """The verdict for programs."""
     return {
-        "valid": verdict.valid,
+        "valid": verdict.valid and not facts.deaths,
+        "deaths": list(facts.deaths),
         "counts": {kind.value: count for kind, count in verdict.counts.items()},
         "anomalies": [
             {

@@ -11,11 +11,15 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
 import trio
 
 from moldau_jepsen.chaos.links import CLIENT, OPEN, Link, LinkRule, Links
+from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
+from moldau_jepsen.chaos.rot import damage
 from moldau_jepsen.chaos.schedule import FaultKind, PlannedFault, Target, choose_nodes, ring_cuts
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import LauncherError
@@ -23,13 +27,24 @@ from moldau_jepsen.launcher.spec import LauncherError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.spec import Node
+    from moldau_jepsen.launcher.undo import PowerLoss
 
 CONTROLLER_SHARE = 0.35
 """Share of faults on processes and links that strike controllers; the others strike brokers."""
 SLOW_MS = (20.0, 400.0)
 RESET_EVERY_S = (0.2, 2.0)
 ACTION_TIMEOUT_S = 60.0
+RESTORE_TIMEOUT_S = 90.0
+ROLLING_WAIT_S = 30.0
+WATCH_EVERY_S = 0.5
+DEATHS_MAX = 20
+FAILED_FOR_S = 10.0
+"""A node notices an error of its disk within this time; it is then brought back."""
+CHURN_EVERY_S = (1.0, 5.0)
+ANSWERS_SHOWN = 4
+VOTERS_MIN = 3
 
 
 class Cluster(Protocol):
@@ -52,6 +67,16 @@ class Cluster(Protocol):
     def stop_node(self, node_id: int) -> bool: ...
 
     def launch(self, node_id: int) -> None: ...
+
+    def lose_power(self, node_id: int, seed: int) -> PowerLoss: ...
+
+    def control(self, node_id: int, change: Callable[[Control], Control]) -> None: ...
+
+    def wipe(self, node_id: int) -> None: ...
+
+    def is_whole(self) -> bool: ...
+
+    def can_do_without(self, node_id: int) -> bool: ...
 
 
 class InThread(Protocol):
@@ -80,6 +105,22 @@ class Operations(Protocol):
         ...
 
 
+class Voters(Protocol):
+    """Who votes in the metadata quorum, as ``moldau_jepsen.chaos.moves.Operator`` changes it."""
+
+    async def remove_voter(self, node_id: int) -> str:
+        """Takes a controller's vote away; returns what was answered, for the report."""
+        ...
+
+    async def add_voter(self, node_id: int) -> str:
+        """Gives it back."""
+        ...
+
+    async def restore_voters(self, timeout_s: float) -> bool:
+        """Gives every vote back that was taken; returns whether that was done in time."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEvent:
     """A fault as it happened; times are milliseconds since the start of the run."""
@@ -102,9 +143,15 @@ class Nemesis:
         operations: Operations,
         report: Callable[[FaultEvent], None],
         *,
+        voters: Voters | None = None,
+        synced: bool = False,
         in_thread: InThread = trio.to_thread.run_sync,
     ) -> None:
-        """Without ``links`` the faults on links are refused when they strike. ``in_thread`` runs blocking calls."""
+        """Without ``links`` the faults on links are refused when they strike. ``in_thread`` runs blocking calls.
+
+        ``synced``: brokers sync records before they acknowledge them, so that any number of them may lose power.
+        Otherwise a record lives in page caches, and only one broker at a time may, when all replicas are in sync.
+        """
         self._cluster = cluster
         self._links = links
         self._operations = operations
@@ -112,6 +159,12 @@ class Nemesis:
         self._taken: dict[int, FaultKind] = {}
         self._imposed: dict[Link, list[tuple[int, LinkRule]]] = {}
         self._in_thread = in_thread
+        self._voters = voters
+        self._synced = synced
+        self._rotten: dict[int, str] = {}  # brokers with damaged records, whose disk is to be replaced
+        self._failed_until: dict[int, float] = {}  # nodes whose disk failed a moment ago
+        self.deaths: list[str] = []
+        """Nodes that ended though nobody had struck them, and nodes that did not come back."""
         self._tokens = itertools.count()
         self._processes = trio.Lock()  # the launcher is not for several threads at once
 
@@ -131,8 +184,50 @@ class Nemesis:
         if self._links is not None:
             self._links.heal()
         for node in (*self._cluster.controllers, *self._cluster.brokers):
+            if node.hostile:
+                await self._call(lambda node_id: self._cluster.control(node_id, _all_right), node.node_id)
             await self._bring_back(node.node_id)
         self._taken.clear()
+        for node_id in sorted(self._rotten):
+            await self._replace_disk(node_id)
+        if self._voters is not None and not await self._voters.restore_voters(RESTORE_TIMEOUT_S):
+            self.deaths.append(f"not all controllers vote again {RESTORE_TIMEOUT_S:g} s after the last fault")
+
+    async def watch(self) -> None:
+        """Notices nodes that end by themselves, until cancelled: each is a death, and is started again."""
+        while True:
+            for node in (*self._cluster.controllers, *self._cluster.brokers):
+                if self._may_end(node.node_id):
+                    continue
+                if self._failed_until.pop(node.node_id, None) is not None:
+                    await self._bring_back(node.node_id)
+                    continue
+                state = await self._call(self._cluster.state, node.node_id)
+                if state is ProcessState.STOPPED and not self._may_end(node.node_id):
+                    self.deaths.append(f"{node.role} {node.node_id} ended by itself; its log is {node.log}")
+                    await self._call(self._cluster.launch, node.node_id)
+            if len(self.deaths) >= DEATHS_MAX:
+                return
+            await trio.sleep(WATCH_EVERY_S)
+
+    def _may_end(self, node_id: int) -> bool:
+        """Somebody has struck it, its records are damaged, or an error of its disk may not have reached it yet."""
+        if node_id in self._taken or node_id in self._rotten:
+            return True
+        return trio.current_time() < self._failed_until.get(node_id, 0.0)
+
+    async def _replace_disk(self, node_id: int) -> None:
+        """Gives a broker whose records were damaged an empty disk: they come from the other replicas."""
+        with trio.move_on_after(RESTORE_TIMEOUT_S) as scope:
+            while not await self._call(self._cluster.can_do_without, node_id):  # noqa: ASYNC110 - nobody tells us
+                await trio.sleep(WATCH_EVERY_S)
+            if await self._call(self._cluster.state, node_id) is ProcessState.RUNNING:
+                await self._call(self._cluster.stop_node, node_id)
+            await self._call(self._cluster.wipe, node_id)
+            await self._call(self._cluster.launch, node_id)
+            del self._rotten[node_id]
+        if scope.cancelled_caught:
+            self.deaths.append(f"broker {node_id} could not be replaced: partitions have no other in-sync replica")
 
     async def _bring_back(self, node_id: int) -> None:
         state = await self._call(self._cluster.state, node_id)
@@ -156,12 +251,16 @@ class Nemesis:
         nodes: list[int] = []
         detail = ""
         match fault.kind:
-            case FaultKind.REASSIGN:
-                detail = await self._operations.reassign(draw)
-            case FaultKind.ELECT:
-                detail = await self._operations.elect_preferred()
+            case FaultKind.REASSIGN | FaultKind.ELECT | FaultKind.VOTERS:
+                nodes, detail = await self._churn(fault, draw, end)
             case FaultKind.KILL | FaultKind.PAUSE | FaultKind.RESTART:
                 nodes = await self._strike_processes(fault, draw, end)
+            case FaultKind.POWER:
+                nodes, detail = await self._strike_power(fault, draw, end)
+            case FaultKind.BIT_ROT:
+                nodes, detail = await self._strike_files(fault, draw, end)
+            case FaultKind.DISK_FULL | FaultKind.DISK_ERROR | FaultKind.DISK_SLOW | FaultKind.CLOCK:
+                nodes, detail = await self._strike_machines(fault, draw, end)
             case _:
                 nodes, detail = await self._strike_links(fault, draw, end)
         self._report(
@@ -185,25 +284,152 @@ class Nemesis:
             leaders = await self._operations.broker_leaders() if fault.target is Target.LEADERS else []
         return choose_nodes(fault.target, role, leaders, draw), role
 
-    async def _strike_processes(self, fault: PlannedFault, draw: random.Random, end: float) -> list[int]:
-        chosen, _ = await self._choose(fault, draw)
+    def _take(self, chosen: Sequence[int], kind: FaultKind) -> list[int]:
         struck = [node_id for node_id in chosen if node_id not in self._taken]
         for node_id in struck:
-            self._taken[node_id] = fault.kind
+            self._taken[node_id] = kind
+        return struck
+
+    def _give_back(self, struck: Sequence[int]) -> None:
+        for node_id in struck:
+            self._taken.pop(node_id, None)
+
+    async def _strike_processes(self, fault: PlannedFault, draw: random.Random, end: float) -> list[int]:
+        chosen, _ = await self._choose(fault, draw)
+        struck = self._take(chosen, fault.kind)
         if fault.kind is FaultKind.RESTART:
-            for node_id in struck:
-                await self._call(self._cluster.stop_node, node_id)
+            for number, node_id in enumerate(struck):
+                if number:
+                    await self._wait_whole(ROLLING_WAIT_S)
+                await self._stop(node_id)
                 await self._call(self._cluster.launch, node_id)
         else:
             strike = self._cluster.kill if fault.kind is FaultKind.KILL else self._cluster.pause
             for node_id in struck:
-                await self._call(strike, node_id)
+                if await self._call(self._cluster.state, node_id) is ProcessState.RUNNING:
+                    await self._call(strike, node_id)
             await trio.sleep_until(end)
             for node_id in struck:
                 await self._bring_back(node_id)
-        for node_id in struck:
-            del self._taken[node_id]
+        self._give_back(struck)
         return struck
+
+    async def _stop(self, node_id: int) -> None:
+        if await self._call(self._cluster.state, node_id) is not ProcessState.STOPPED:
+            await self._call(self._cluster.stop_node, node_id)
+
+    async def _wait_whole(self, timeout_s: float) -> bool:
+        with trio.move_on_after(timeout_s):
+            while not await self._is_whole():  # noqa: ASYNC110 - nobody tells us
+                await trio.sleep(WATCH_EVERY_S)
+            return True
+        return False
+
+    async def _is_whole(self) -> bool:
+        return bool(await self._call(lambda _: self._cluster.is_whole(), 0))
+
+    # -- machines -----------------------------------------------------------------------------------------------------
+
+    async def _strike_power(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+        chosen, _ = await self._choose(fault, draw)
+        brokers = [node.node_id for node in self._cluster.brokers]
+        careful = not self._synced and chosen[0] in brokers
+        struck = self._take(chosen[:1] if careful else chosen, fault.kind)
+        if careful and not await self._is_whole():
+            self._give_back(struck)
+            return [], "not struck: records may live in one page cache alone"
+        texts = []
+        for node_id in struck:
+            seed = draw.getrandbits(32)
+            lost = cast("PowerLoss", await self._call(partial(self._cut_power, seed), node_id))
+            texts.append(f"{node_id} lost {lost.pages} pages and {lost.names} names")
+        await trio.sleep_until(end)
+        for node_id in struck:
+            await self._bring_back(node_id)
+        self._give_back(struck)
+        return struck, ", ".join(texts)
+
+    def _cut_power(self, seed: int, node_id: int) -> PowerLoss:
+        return self._cluster.lose_power(node_id, seed)
+
+    async def _strike_files(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+        brokers = self._cluster.brokers
+        leaders = await self._operations.broker_leaders() if fault.target is Target.LEADERS else []
+        chosen = choose_nodes(fault.target, [node.node_id for node in brokers], leaders, draw)
+        struck = self._take(chosen, fault.kind)
+        texts = []
+        for node_id in struck:
+            if self._rotten or not await self._is_whole():
+                texts.append("not struck: the other replicas are not all there")
+                continue
+            await self._stop(node_id)
+            (data,) = (Path(node.directory) for node in brokers if node.node_id == node_id)
+            done = damage(data, draw)
+            texts.append("nothing to damage" if done is None else done.text)
+            if done is not None and done.records:
+                self._rotten[node_id] = done.text
+            await self._call(self._cluster.launch, node_id)
+        await trio.sleep_until(end)
+        for node_id in struck:
+            await self._bring_back(node_id)  # it may have refused to start
+            if node_id in self._rotten and await self._call(self._cluster.can_do_without, node_id):
+                await self._replace_disk(node_id)
+        self._give_back(struck)
+        return struck, ", ".join(texts)
+
+    async def _strike_machines(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+        chosen, _ = await self._choose(fault, draw)
+        struck = self._take(chosen, fault.kind)  # a node whose disk fails may end for it
+        order = draw_order(fault.kind, draw)
+        for node_id in struck:
+            await self._call(lambda node: self._cluster.control(node, order.change), node_id)
+        await trio.sleep_until(end)
+        for node_id in struck:
+            await self._call(lambda node: self._cluster.control(node, order.undo), node_id)
+            await self._bring_back(node_id)
+            if fault.kind in (FaultKind.DISK_FULL, FaultKind.DISK_ERROR):
+                self._failed_until[node_id] = trio.current_time() + FAILED_FOR_S
+        self._give_back(struck)
+        return struck, order.text
+
+    # -- churn --------------------------------------------------------------------------------------------------------
+
+    async def _churn(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+        """Goes on until the fault ends; returns the nodes and the first few answers."""
+        answers: list[str] = []
+        nodes: dict[int, None] = {}
+        while True:
+            match fault.kind:
+                case FaultKind.REASSIGN:
+                    answers.append(await self._operations.reassign(draw))
+                case FaultKind.ELECT:
+                    answers.append(await self._operations.elect_preferred())
+                case _:
+                    answers += await self._churn_voters(fault, draw, end, nodes)
+            pause = draw.uniform(*CHURN_EVERY_S)
+            if trio.current_time() + pause >= end:
+                break
+            await trio.sleep(pause)
+        await trio.sleep_until(end)
+        more = f"; {len(answers) - ANSWERS_SHOWN} more" if len(answers) > ANSWERS_SHOWN else ""
+        return sorted(nodes), "; ".join(answers[:ANSWERS_SHOWN]) + more
+
+    async def _churn_voters(
+        self, fault: PlannedFault, draw: random.Random, end: float, nodes: dict[int, None]
+    ) -> list[str]:
+        if self._voters is None:
+            raise LauncherError(f"fault {fault.kind.value} needs a cluster whose controllers are known")
+        leaders = await self._operations.active_controller() if fault.target is Target.LEADERS else []
+        known = [node.node_id for node in self._cluster.controllers]
+        if len(known) < VOTERS_MIN:
+            return ["not struck: a quorum of one or two controllers is left alone"]
+        (node_id,) = choose_nodes(fault.target, known, leaders, draw)
+        nodes[node_id] = None
+        removed = await self._voters.remove_voter(node_id)
+        await trio.sleep(min(draw.uniform(*CHURN_EVERY_S), max(0.0, end - trio.current_time())))
+        return [removed, await self._voters.add_voter(node_id)]
+
+    # -- links --------------------------------------------------------------------------------------------------------
 
     async def _strike_links(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
         if self._links is None:
@@ -255,3 +481,7 @@ class Nemesis:
         left = [entry for entry in self._imposed.get(link, []) if entry[0] != token]
         self._imposed[link] = left
         self._links.set_rule(link, left[-1][1] if left else OPEN)
+
+
+def _all_right(control: Control) -> Control:
+    return right_clock(calm_disk(control))

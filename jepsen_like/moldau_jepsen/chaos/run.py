@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from moldau.runtime.config import parse_address
 from moldau.runtime.real import real_environment
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
+from moldau_jepsen.chaos.moves import Operator
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
-from moldau_jepsen.chaos.schedule import FaultKind, plan_faults
+from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.history import HistoryWriter
-from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError, LocalCluster, start_cluster
+from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.workloads.operations import ClusterOperations
@@ -36,13 +38,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.runtime.environment import Environment
+    from moldau_jepsen.chaos.schedule import PlannedFault
     from moldau_jepsen.launcher import Node
+    from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.process import ProcessState
+    from moldau_jepsen.launcher.undo import PowerLoss
 
 SAMPLE_S = 1.0
 TOPIC_TIMEOUT_S = 30.0
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
-NEEDS_LINKS = (FaultKind.CUT, FaultKind.CUT_ONE_WAY, FaultKind.ISOLATE, FaultKind.SLOW, FaultKind.RESET)
+FLUSH_MESSAGES = "log.flush.interval.messages"
+READY_TIMEOUT_MS = 90_000
+SEGMENT_BYTES = "segment.bytes"
+SMALL_SEGMENT_BYTES = 64 * 1024
+"""Of runs whose faults strike closed segments: there must be some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,8 @@ class ChaosOptions:
     seed: int = 1
     kinds: Sequence[FaultKind] = tuple(FaultKind)
     window_s: float = 30.0
+    churn: bool = False
+    """Reassignments, preferred elections and changes of voters go on from the beginning to the end."""
     brokers: int = 3
     controllers: int = 3
     bootstrap: str | None = None
@@ -116,6 +127,7 @@ class _Run:
         self.tell = tell
         self.faults: list[FaultEvent] = []
         self.samples: list[ClusterSample] = []
+        self.deaths: list[str] = []
         self.environment: Environment = real_environment(seed=options.seed)
 
     async def main(self) -> ChaosResult:
@@ -141,6 +153,7 @@ class _Run:
             brokers=options.brokers,
             controllers=options.controllers,
             settings=options.settings,
+            hostile=any(kind in MACHINE_KINDS for kind in options.kinds),
             ports=tuple(ports[:count]),
             advertised_ports=tuple(ports[count:]),
         )
@@ -163,7 +176,7 @@ class _Run:
             async with trio.open_nursery() as nursery:
                 await nursery.start(operations.run)
                 await operations.create_topic(
-                    queue.partitions, min(3, options.brokers), options.topic_configs, timeout_s=TOPIC_TIMEOUT_S
+                    queue.partitions, min(3, options.brokers), self._topic_configs(), timeout_s=TOPIC_TIMEOUT_S
                 )
                 async with trio.open_nursery() as clients:
                     clients.start_soon(workload.run)
@@ -178,6 +191,10 @@ class _Run:
                 nursery.cancel_scope.cancel()
 
     sampling = True
+
+    def _topic_configs(self) -> dict[str, str]:
+        small = {SEGMENT_BYTES: str(SMALL_SEGMENT_BYTES)} if FaultKind.BIT_ROT in self.options.kinds else {}
+        return {**small, **self.options.topic_configs}
 
     def _workload(self, bootstrap: str, recorder: Recorder) -> _Workload:
         queue, transactions = self.options.workload, self.options.transactions
@@ -198,6 +215,7 @@ class _Run:
             duration_ms=options.duration_s * 1000,
             kinds=options.kinds,
             window_ms=options.window_s * 1000,
+            churn=options.churn,
         )
         offset_ms = recorder.now_ms()
 
@@ -214,13 +232,28 @@ class _Run:
             )
             self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {list(event.nodes)}")
 
-        nemesis = Nemesis(cluster if cluster is not None else _Nobody(), links, operations, report)
-        end = trio.current_time() + options.duration_s
-        await nemesis.run(plan)
-        await trio.sleep_until(end)
-        await nemesis.recover()
-        if cluster is not None:
-            await trio.to_thread.run_sync(lambda: cluster.wait_ready(cluster.nodes))
+        if cluster is None:
+            await self._strike(Nemesis(_Nobody(), links, operations, report), plan)
+            return
+        controllers = {node.node_id: parse_address(node.address) for node in cluster.controllers}
+        async with Operator(self.environment, cluster.bootstrap, controllers) as operator:
+            synced = options.settings.get(FLUSH_MESSAGES) == "1"
+            nemesis = Nemesis(cluster, links, operations, report, voters=operator, synced=synced)
+            await self._strike(nemesis, plan)
+        try:
+            await trio.to_thread.run_sync(lambda: cluster.wait_ready(cluster.nodes, timeout_ms=READY_TIMEOUT_MS))
+        except LauncherError as error:
+            self.deaths.append(str(error))
+
+    async def _strike(self, nemesis: Nemesis, plan: Sequence[PlannedFault]) -> None:
+        end = trio.current_time() + self.options.duration_s
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nemesis.watch)
+            await nemesis.run(plan)
+            await trio.sleep_until(end)
+            await nemesis.recover()
+            nursery.cancel_scope.cancel()
+        self.deaths += nemesis.deaths
 
     async def _sample(self, operations: ClusterOperations, recorder: Recorder, scope: trio.CancelScope) -> None:
         while self.sampling:
@@ -270,6 +303,7 @@ class _Run:
             promised=check_options(options.workload, transactional=options.transactions is not None),
             faults=tuple(self.faults),
             samples=tuple(self.samples),
+            deaths=tuple(self.deaths),
         )
         write_facts(options.directory, facts)
         return judge(options.directory)
@@ -340,6 +374,21 @@ class _Nobody:
         raise self._refusal(node_id)
 
     def launch(self, node_id: int) -> None:
+        raise self._refusal(node_id)
+
+    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
+        raise self._refusal(node_id)
+
+    def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
+        raise self._refusal(node_id)
+
+    def wipe(self, node_id: int) -> None:
+        raise self._refusal(node_id)
+
+    def is_whole(self) -> bool:
+        raise self._refusal(0)
+
+    def can_do_without(self, node_id: int) -> bool:
         raise self._refusal(node_id)
 
     @staticmethod

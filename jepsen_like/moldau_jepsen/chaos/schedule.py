@@ -35,8 +35,15 @@ class FaultKind(enum.Enum):
     ISOLATE = "isolate"  # links to all other members and to the clients
     SLOW = "slow"  # every byte of the struck nodes comes late
     RESET = "reset"  # connections of the struck nodes end with RST, again and again
-    REASSIGN = "reassign"  # replicas of partitions move to other brokers
-    ELECT = "elect"  # preferred leaders are elected
+    POWER = "power-loss"  # SIGKILL, and what was not synced is gone
+    DISK_FULL = "disk-full"  # nothing more can be written
+    DISK_ERROR = "disk-error"  # some writes and syncs fail
+    DISK_SLOW = "disk-slow"  # every sync takes long
+    BIT_ROT = "bit-rot"  # closed files of a stopped node are damaged
+    CLOCK = "clock-skew"  # clocks run at a wrong rate, and the wall clock is set
+    REASSIGN = "reassign"  # replicas of partitions move to other brokers, again and again
+    ELECT = "elect"  # preferred leaders are elected, again and again
+    VOTERS = "voters"  # a controller loses its vote and gets it back, again and again
 
 
 class Target(enum.Enum):
@@ -59,9 +66,29 @@ TARGETS: dict[FaultKind, tuple[Target, ...]] = {
     FaultKind.ISOLATE: (Target.ONE, Target.LEADERS),
     FaultKind.SLOW: (Target.ONE, Target.MINORITY, Target.LEADERS, Target.ALL),
     FaultKind.RESET: (Target.ONE, Target.LEADERS, Target.ALL),
+    FaultKind.POWER: (Target.ONE, Target.MINORITY, Target.MAJORITY, Target.LEADERS, Target.ALL),
+    FaultKind.DISK_FULL: (Target.ONE, Target.MINORITY, Target.LEADERS),
+    FaultKind.DISK_ERROR: (Target.ONE, Target.MINORITY, Target.LEADERS),
+    FaultKind.DISK_SLOW: (Target.ONE, Target.MINORITY, Target.LEADERS, Target.ALL),
+    FaultKind.BIT_ROT: (Target.ONE, Target.LEADERS),
+    FaultKind.CLOCK: (Target.ONE, Target.LEADERS, Target.MINORITY),
     FaultKind.REASSIGN: (Target.ONE,),
     FaultKind.ELECT: (Target.ALL,),
+    FaultKind.VOTERS: (Target.ONE, Target.LEADERS),
 }
+
+CHURN = (FaultKind.REASSIGN, FaultKind.ELECT, FaultKind.VOTERS)
+"""Kinds that an operator brings about, and that may go on all the while."""
+
+MACHINE_KINDS = (
+    FaultKind.POWER,
+    FaultKind.DISK_FULL,
+    FaultKind.DISK_ERROR,
+    FaultKind.DISK_SLOW,
+    FaultKind.BIT_ROT,
+    FaultKind.CLOCK,
+)
+"""Kinds that need nodes whose disks and clocks the harness rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +110,7 @@ def plan_faults(
     kinds: Sequence[FaultKind],
     window_ms: float = WINDOW_MS,
     calm_share: float = CALM_SHARE,
+    churn: bool = False,
 ) -> tuple[PlannedFault, ...]:
     """Draws the plan of a run.
 
@@ -92,6 +120,7 @@ def plan_faults(
         kinds: The enabled kinds; an empty sequence gives an empty plan.
         window_ms: Length of a window.
         calm_share: Share of windows without any fault, 0 to 1.
+        churn: The enabled kinds of ``CHURN`` go on from the beginning to the end instead of taking part in windows.
 
     Returns:
         The faults in order of their beginning.
@@ -101,6 +130,9 @@ def plan_faults(
     if window_ms <= 0:
         raise ValueError(f"window_ms is {window_ms}; it must be above 0")
     planned: list[PlannedFault] = []
+    if churn:
+        planned += [_lasting(kind, duration_ms, draw) for kind in kinds if kind in CHURN]
+        kinds = [kind for kind in kinds if kind not in CHURN]
     for number in range(int(duration_ms // window_ms)):
         if not kinds or draw.random() < calm_share:
             continue
@@ -118,6 +150,11 @@ def plan_faults(
                 )
             )
     return tuple(sorted(planned, key=lambda fault: (fault.begin_ms, fault.kind.value)))
+
+
+def _lasting(kind: FaultKind, duration_ms: float, draw: random.Random) -> PlannedFault:
+    target = draw.choice(TARGETS[kind])
+    return PlannedFault(kind=kind, target=target, begin_ms=0, end_ms=duration_ms, seed=draw.getrandbits(32))
 
 
 def choose_nodes(target: Target, nodes: Sequence[int], leaders: Sequence[int], draw: random.Random) -> list[int]:

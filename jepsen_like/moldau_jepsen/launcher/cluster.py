@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from moldau_jepsen.launcher.spec import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from moldau.protocol.messages.metadata import MetadataResponsePartition
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.undo import PowerLoss
 
@@ -296,6 +298,43 @@ class LocalCluster:
                     if part.partition_index == partition and part.error_code == 0:
                         return part.leader_id if part.leader_id >= 0 else None
         return None
+
+    def is_whole(self) -> bool:
+        """Whether every broker answers and says that all replicas of all partitions are in sync.
+
+        Every one is asked at its own listener, because one that is cut off may tell of a time that is over.
+        """
+        for node in self.brokers:
+            partitions = self._partitions(node)
+            if partitions is None or any(len(one.isr_nodes) < len(one.replica_nodes) for one in partitions):
+                return False
+        return True
+
+    def can_do_without(self, node_id: int) -> bool:
+        """Whether another running broker answers and says that every partition has an in-sync replica elsewhere."""
+        for node in self._running("broker"):
+            partitions = None if node.node_id == node_id else self._partitions(node)
+            if partitions is not None:
+                return all(any(replica != node_id for replica in one.isr_nodes) for one in partitions)
+        return False
+
+    def _partitions(self, node: Node) -> list[MetadataResponsePartition] | None:
+        from moldau_jepsen.launcher import probe
+
+        answer = probe.fetch_metadata(node.port, None, PROBE_TIMEOUT_MS)
+        if answer is None or any(topic.error_code for topic in answer.topics):
+            return None
+        return [partition for topic in answer.topics for partition in topic.partitions]
+
+    def wipe(self, node_id: int) -> None:
+        """Replaces the disk of a node that does not run by an empty one."""
+        node = self.node(node_id)
+        if self.state(node_id) is not ProcessState.STOPPED:
+            raise LauncherError(f"node {node_id} runs; stop it before its disk is replaced")
+        for path in Path(node.directory).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if node.hostile:
+            undo.forget(Path(node.hostile))
 
     def _running(self, role: str) -> list[Node]:
         return [node for node in self.nodes if node.role == role and self.state(node.node_id) is ProcessState.RUNNING]

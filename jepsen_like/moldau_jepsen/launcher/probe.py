@@ -61,11 +61,10 @@ def ask(port: int, request: Request, version: int, response_class: type[R], time
         return None
 
 
-def fetch_metadata(port: int, topics: Sequence[str], timeout_ms: float) -> MetadataResponse | None:
-    """Metadata as the broker at ``port`` sees it; an empty ``topics`` asks for brokers only."""
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
-    )
+def fetch_metadata(port: int, topics: Sequence[str] | None, timeout_ms: float) -> MetadataResponse | None:
+    """Metadata as the broker at ``port`` sees it; an empty ``topics`` asks for brokers only, None for all topics."""
+    names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+    request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     return ask(port, request, METADATA_VERSION, MetadataResponse, timeout_ms)
 
 

@@ -119,13 +119,19 @@ def lose_power(roots: Sequence[Path], directory: Path, seed: int) -> PowerLoss:
         if path is not None and path.is_file():
             pages += _forget_pages(path, file.changes, draw)
     undone = _undone_names(entries, draw)
-    trash = directory / TRASH
     for entry in reversed(undone):
-        _undo_name(entry, roots, trash)
-    for left in trash.iterdir():
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-    os.truncate(journal, 0)
+        _undo_name(entry, roots, directory / TRASH)
+    forget(directory)
     return PowerLoss(pages=pages, names=len(undone), files=len(files))
+
+
+def forget(directory: Path) -> None:
+    """Empties journal and trash: what is on the disk now is durable, or the disk is another one."""
+    if not (directory / JOURNAL).exists():
+        return
+    for left in (directory / TRASH).iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    os.truncate(directory / JOURNAL, 0)
 
 
 # -- contents ---------------------------------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ class ChaosReport:
     operations: Mapping[int, Operation] = field(default_factory=dict)
     """The operations that anomalies name."""
     notes: Sequence[str] = ()
+    deaths: Sequence[str] = ()
+    """Nodes that ended though nobody had struck them, and nodes that did not come back."""
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -109,6 +111,7 @@ def chaos_page(report: ChaosReport) -> str:
     else:
         wrong = ", ".join(sorted({one.kind.value for one in verdict.anomalies if not one.allowed}))
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
+    headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
     body = [headline, _cards(report), _charts(report), _fault_table(report.faults), _anomalies(report)]
     body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items())))
     body.extend(f"<p class='hint'>{escape(note)}</p>" for note in report.notes)
