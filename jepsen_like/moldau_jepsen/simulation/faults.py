@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.simulation.moves import Moves, ring_cuts
 from moldau_jepsen.simulation.world import derive_random
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 KIND_PROBABILITY = 0.35
 STRIKES_PER_KIND_MAX = 4
 LENGTH_SECONDS = (0.2, 6.0)
+CLIENT_PAUSE_PROBABILITY = 0.3
 STORM_PROBABILITY = 0.25
 STORM_STRIKES_PER_KIND_MAX = 15
 STORM_LENGTH_SECONDS = (0.05, 1.5)
@@ -50,11 +52,15 @@ class FaultKind(enum.Enum):
     POWER = "power"  # a machine loses power
     POWER_ALL = "power-all"  # every machine does
     RESTART = "restart"  # a process ends in order, and starts again
+    ROLL = "roll"  # all brokers do, one after the other
+    PAUSE = "pause"  # a process, or a machine of clients, does nothing for a while, and its connections stay open
     CUT = "cut"  # a node is cut off from the other nodes; clients reach it or not
     CUT_ONE_WAY = "cut-one-way"  # nothing that a node sends arrives
     HALVES = "halves"  # the nodes fall into two groups
     BRIDGE = "bridge"  # two groups that only one node can reach both of
+    RING = "ring"  # each node hears a majority, and no two of them the same
     LINK = "link"  # two nodes lose sight of each other
+    BLIND = "blind"  # a broker loses sight of the controllers, but not of its replicas and clients
     RESET = "reset"  # connections of a node end, again and again
     SLOW = "slow"  # what a node sends comes late
     DISK_SLOW = "disk-slow"  # a disk takes long for everything
@@ -62,6 +68,9 @@ class FaultKind(enum.Enum):
     DISK_ERROR = "disk-error"  # some writes and syncs of a disk fail
     CLOCK_RATE = "clock-rate"  # a clock runs too fast or too slow
     CLOCK_JUMP = "clock-jump"  # a wall clock is set
+    VOTERS = "voters"  # a controller loses its vote, and gets it back
+    REASSIGN = "reassign"  # partitions move to other brokers
+    ELECT = "elect"  # preferred leaders are elected, again and again
 
 
 NEEDS_SYNC = (FaultKind.POWER, FaultKind.POWER_ALL)
@@ -118,6 +127,7 @@ class FaultInjector:
         self._world = cluster.world
         self._clients = list(client_hosts)
         self._synced = synced
+        self.moves = Moves(cluster)
         self.struck_nodes = struck
         self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
         self.struck = 0
@@ -131,11 +141,15 @@ class FaultInjector:
             FaultKind.POWER: lambda draw: self._power(self._one_of(self._may_lose_power, draw)),
             FaultKind.POWER_ALL: lambda draw: self._power(self._may_lose_power),
             FaultKind.RESTART: self._restart,
+            FaultKind.ROLL: self.moves.roll,
+            FaultKind.PAUSE: self._pause,
             FaultKind.CUT: self._cut_node,
             FaultKind.CUT_ONE_WAY: self._cut_one_way,
             FaultKind.HALVES: self._halves,
             FaultKind.BRIDGE: self._bridge,
+            FaultKind.RING: self._ring,
             FaultKind.LINK: self._cut_link,
+            FaultKind.BLIND: self._blind,
             FaultKind.RESET: self._reset,
             FaultKind.SLOW: self._slow,
             FaultKind.DISK_SLOW: self._disk_slow,
@@ -143,6 +157,9 @@ class FaultInjector:
             FaultKind.DISK_ERROR: self._disk_error,
             FaultKind.CLOCK_RATE: self._clock_rate,
             FaultKind.CLOCK_JUMP: self._clock_jump,
+            FaultKind.VOTERS: self.moves.remove_voter,
+            FaultKind.REASSIGN: self.moves.reassign,
+            FaultKind.ELECT: self.moves.elect,
         }
         assert len(self._deeds) == len(FaultKind), "every kind has its deed"
 
@@ -193,6 +210,8 @@ class FaultInjector:
         for node_id, machine in self._cluster.machines.items():
             self._calm_disk(node_id)
             machine.clock.set_rate(1.0)
+        for machine in self._world.nodes.values():
+            machine.resume()
         self._cluster.start_all()
 
     # --- whom
@@ -237,6 +256,15 @@ class FaultInjector:
         node_id = draw.choice(self._nodes)
         self._cluster.stop(node_id)
         return lambda: self._start([node_id])
+
+    def _pause(self, draw: random.Random) -> Callable[[], None]:
+        if draw.random() < CLIENT_PAUSE_PROBABILITY and self.struck_nodes is Struck.ALL:
+            host = draw.choice(self._clients)
+        else:
+            host = self._cluster.host(self._leader(draw) if draw.random() < 0.5 else draw.choice(self._nodes))
+        machine = self._world.node(host)
+        machine.pause()
+        return machine.resume
 
     # --- links
 
@@ -287,9 +315,18 @@ class FaultInjector:
         middle = len(hosts) // 2
         return self._cut(_between(hosts[1 : middle + 1], hosts[middle + 1 :]))
 
+    def _ring(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._hosts(self._nodes)
+        draw.shuffle(hosts)
+        return self._cut(ring_cuts(hosts))
+
     def _cut_link(self, draw: random.Random) -> Callable[[], None]:
         one, other = draw.sample([*self._hosts(self._everybody), *self._clients], 2)
         return self._cut(_between([one], [other]))
+
+    def _blind(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._cluster.leaders() or self._cluster.broker_ids))
+        return self._cut(_between([host], self._hosts(self._cluster.controller_ids)))
 
     def _reset(self, draw: random.Random) -> Callable[[], None]:
         host = self._cluster.host(draw.choice(self._nodes))

@@ -125,6 +125,7 @@ class Run:
                 await trio.sleep(options.fault_seconds)
                 trace.note("phase", "healing")
                 self.injector.end_all()
+                await self.injector.moves.restore(options.healing_seconds)
                 await self.cluster.wait_healthy(options.healing_seconds)
                 trace.note("phase", "healthy")
                 clients.stop()

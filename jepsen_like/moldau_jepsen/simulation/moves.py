@@ -1,0 +1,179 @@
+"""Administration while faults strike: voters leave and come back, partitions move, preferred leaders are elected.
+
+Moves are asked for through the admin client, from a machine of its own, as an operator would; what is refused or not
+answered is part of the run and goes into its timeline. ``restore`` brings back what the end of a run needs: all voters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.admin import Admin
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.simulation.cluster import CONTROLLER_PORT, ClusterNotReadyError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+
+ADMIN_HOST = "admin"
+API_TIMEOUT_MS = 5_000
+RETRY_S = 0.2
+SETTLE_S = 1.0
+
+
+class Moves:
+    """Starts moves; each runs as a task of the world until it is answered."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        """Nothing moves."""
+        self._cluster = cluster
+        self._world = cluster.world
+        self._machine = cluster.world.node(ADMIN_HOST)
+
+    def start(self, name: str, move: Callable[[Admin], Awaitable[str]]) -> None:
+        """Begins a move; its outcome goes into the timeline."""
+        self._world.nursery.start_soon(self._move, name, move)
+
+    async def _move(self, name: str, move: Callable[[Admin], Awaitable[str]]) -> None:
+        config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
+        try:
+            async with Admin(config, environment=self._machine.environment) as admin:
+                outcome = await move(admin)
+        except (KafkaError, OSError, trio.TooSlowError) as error:
+            outcome = str(error)
+        self._world.trace.note("move", name, outcome)
+
+    # --- voters
+
+    def voters(self) -> list[int]:
+        """The voters as the active controller knows them; empty while there is none."""
+        active = self._cluster.active_controller()
+        return [] if active is None else sorted(self._cluster.controllers[active].log.voters)
+
+    def remove_voter(self, draw: random.Random) -> Callable[[], None]:
+        """Takes the vote of a drawn controller away; returns what gives it back."""
+        voters = self.voters()
+        if len(voters) < len(self._cluster.controller_ids):
+            return lambda: None  # one at a time: two voters cannot lose one more
+        voter_id = draw.choice(voters)
+
+        async def remove(admin: Admin) -> str:
+            await admin.remove_voter(voter_id)
+            return f"voter {voter_id} was removed"
+
+        self.start("voters", remove)
+        return lambda: self.start("voters", lambda admin: self._add(admin, voter_id))
+
+    async def _add(self, admin: Admin, voter_id: int) -> str:
+        await admin.add_voter(voter_id, self._cluster.host(voter_id), CONTROLLER_PORT)
+        return f"voter {voter_id} was added"
+
+    async def restore(self, seconds: float) -> None:
+        """Adds every controller that has no vote. Raises ``ClusterNotReadyError`` if that takes longer."""
+        config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
+        with trio.move_on_after(seconds):
+            async with Admin(config, environment=self._machine.environment) as admin:
+                while missing := sorted(set(self._cluster.controller_ids) - set(self.voters())):
+                    try:
+                        if self.voters():
+                            await self._add(admin, missing[0])
+                    except (KafkaError, OSError, trio.TooSlowError) as error:
+                        self._world.trace.note("move", "voters", str(error))
+                    await trio.sleep(RETRY_S)
+                return
+        raise ClusterNotReadyError(
+            f"the voters are {self.voters()} after {seconds} s, of {self._cluster.controller_ids}"
+        )
+
+    # --- partitions
+
+    def reassign(self, draw: random.Random) -> Callable[[], None]:
+        """Moves drawn partitions of all topics to drawn replicas, once now and once more at the end."""
+
+        def begin() -> None:
+            targets = self._draw_targets(draw)
+
+            async def move(admin: Admin) -> str:
+                await admin.alter_partition_reassignments(targets)
+                shown = ", ".join(f"{topic}-{number} to {replicas}" for (topic, number), replicas in targets.items())
+                return f"reassigned {shown}"
+
+            if targets:
+                self.start("reassign", move)
+
+        begin()
+        return begin
+
+    def _draw_targets(self, draw: random.Random) -> dict[tuple[str, int], list[int]]:
+        brokers = list(self._cluster.brokers.values())
+        if not brokers:
+            return {}
+        image = max((broker.metadata.image for broker in brokers), key=lambda one: one.offset)
+        partitions = [(topic.name, number) for topic in image.topics_by_name.values() for number in topic.partitions]
+        count = len(self._cluster.broker_ids)
+        return {
+            partition: draw.sample(self._cluster.broker_ids, draw.randint(min(2, count), min(3, count)))
+            for partition in draw.sample(sorted(partitions), min(len(partitions), draw.randint(1, 4)))
+        }
+
+    def elect(self, draw: random.Random) -> Callable[[], None]:
+        """Elects preferred leaders of all partitions, again and again."""
+        active = True
+
+        async def move(admin: Admin) -> str:
+            return f"{len(await admin.elect_leaders())} partitions changed their leader"
+
+        def strike() -> None:
+            if active:
+                self.start("elect", move)
+                self._world.agenda.call_after(draw.uniform(0.2, 2.0), strike)
+
+        def end() -> None:
+            nonlocal active
+            active = False
+
+        strike()
+        return end
+
+    # --- restarts
+
+    def roll(self, draw: random.Random) -> Callable[[], None]:
+        """Restarts the brokers in order, one after the other has come back; the last may be under way at the end."""
+        active = True
+
+        async def rolling() -> None:
+            for node_id in draw.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
+                if not active:
+                    return
+                self._cluster.stop(node_id)
+                with trio.move_on_after(SETTLE_S * 10):
+                    await self._cluster.machines[node_id].wait_ended()
+                self._cluster.start(node_id)
+                with trio.move_on_after(SETTLE_S * 3):
+                    while not self._cluster.is_healthy():  # noqa: ASYNC110 - health is looked at, nobody tells of it
+                        await trio.sleep(RETRY_S)
+
+        def end() -> None:
+            nonlocal active
+            active = False
+
+        self._world.nursery.start_soon(rolling)
+        return end
+
+
+def ring_cuts(hosts: list[str]) -> list[tuple[str, str]]:
+    """Returns the directed cuts after which each host hears a majority, and no two of them the same (Jepsen's ring)."""
+    count = len(hosts)
+    majority = count // 2 + 1
+    cuts = []
+    for first in range(count):
+        heard = {hosts[(first + step) % count] for step in range(majority)}
+        listener = hosts[(first + math.ceil(majority / 2) - 1) % count]
+        cuts += [(other, listener) for other in hosts if other not in heard]
+    return cuts

@@ -1,0 +1,126 @@
+"""Goal: every kind of fault does what it says while it lasts, nothing is left of it afterwards, and the cluster heals.
+
+Method: one simulated cluster; each kind strikes alone, its effect is looked for in the world, it ends, and the cluster
+must become healthy again.
+"""
+
+from __future__ import annotations
+
+import random
+
+import trio
+
+from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
+from moldau_jepsen.simulation.faults import FaultInjector, FaultKind, PlannedFault
+from moldau_jepsen.simulation.moves import ring_cuts
+from moldau_jepsen.simulation.world import run_world
+
+CALM = {"paused": [], "down": [], "cut": [], "slow": [], "disks": [], "rates": []}
+
+VISIBLE = {
+    FaultKind.KILL: "down",
+    FaultKind.KILL_LEADER: "down",
+    FaultKind.KILL_MANY: "down",
+    FaultKind.POWER: "down",
+    FaultKind.POWER_ALL: "down",
+    FaultKind.PAUSE: "paused",
+    FaultKind.CUT: "cut",
+    FaultKind.CUT_ONE_WAY: "cut",
+    FaultKind.HALVES: "cut",
+    FaultKind.BRIDGE: "cut",
+    FaultKind.RING: "cut",
+    FaultKind.LINK: "cut",
+    FaultKind.BLIND: "cut",
+    FaultKind.SLOW: "slow",
+    FaultKind.DISK_SLOW: "disks",
+    FaultKind.DISK_FULL: "disks",
+    FaultKind.CLOCK_RATE: "rates",
+}
+"""What shows one step after the beginning. The others take time or strike by chance: see what the timeline says."""
+
+TOLD = {
+    FaultKind.RESTART: "stop",
+    FaultKind.ROLL: "stop",
+    FaultKind.VOTERS: "move",
+    FaultKind.REASSIGN: "move",
+    FaultKind.ELECT: "move",
+}
+
+
+def state_of(cluster):
+    """What faults have done to a world and have not undone."""
+    network, machines = cluster.world.network, cluster.machines
+    hosts = network.host_names
+    links = [network._link(one, other) for one in hosts for other in hosts if one != other]
+    return {
+        "paused": [name for name in cluster.world.nodes if cluster.world.gate.is_paused(name)],
+        "down": [node_id for node_id, machine in machines.items() if not machine.is_running],
+        "cut": [link for link in links if link.cut],
+        "slow": [link for link in links if link.extra_delay],
+        "disks": [
+            node_id
+            for node_id, machine in machines.items()
+            if machine.disk.profile.capacity_bytes < 1 << 32
+            or machine.disk.profile.offload_delay_jitter > 0.001
+            or machine.disk.profile.write_error_probability
+            or machine.disk.profile.sync_error_probability
+        ],
+        "rates": [node_id for node_id, machine in machines.items() if machine.clock._rate != 1.0],
+    }
+
+
+async def every_kind(world):
+    """Strikes with each kind; returns what was seen of each."""
+    cluster = SimulatedCluster(world, ClusterShape(settings={"log.flush.interval.messages": "1"}))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 2, {})
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    seen = {}
+    for number, kind in enumerate(FaultKind):
+        before = len(world.trace.notes())
+        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=3.0, number=number)], trio.current_time())
+        await trio.sleep(0.001)
+        during = state_of(cluster)
+        await trio.sleep(3.1)
+        after = {name: left for name, left in state_of(cluster).items() if name != "down"}
+        injector.end_all()
+        await injector.moves.restore(60)
+        try:
+            await cluster.wait_healthy(90)
+        except Exception as error:
+            raise AssertionError(f"after {kind.value}") from error
+        notes = [note.kind for note in world.trace.notes()[before:]]
+        seen[kind] = (during, after, notes, injector.moves.voters())
+    failures = [name for name, _ in world.failures if int(name.rpartition("-")[2]) not in injector.disk_errors]
+    return seen, failures
+
+
+def test_each_kind_strikes_and_ends():
+    seen, failures = run_world(every_kind, 5)
+    assert failures == []
+    for kind, (during, after, notes, voters) in seen.items():
+        assert not any(after.values()), (kind, after)
+        assert voters == [101, 102, 103], kind
+        if kind in VISIBLE:
+            assert during[VISIBLE[kind]], (kind, during)
+        if kind in TOLD:
+            assert TOLD[kind] in notes, (kind, notes)
+    assert set(VISIBLE) | set(TOLD) | {
+        FaultKind.CRASH_POINT,
+        FaultKind.RESET,
+        FaultKind.DISK_ERROR,
+        FaultKind.CLOCK_JUMP,
+    } == set(FaultKind)
+
+
+def test_in_a_ring_each_node_hears_a_majority_of_its_own():
+    for count in range(3, 8):
+        hosts = [f"n{number}" for number in range(count)]
+        random.Random(count).shuffle(hosts)
+        cuts = ring_cuts(hosts)
+        heard = {host: frozenset(other for other in hosts if (other, host) not in cuts) for host in hosts}
+        assert all(len(others) == count // 2 + 1 for others in heard.values())
+        assert all(host in others for host, others in heard.items())
+        assert len(set(heard.values())) == count
+        assert len(set(cuts)) == len(cuts)
