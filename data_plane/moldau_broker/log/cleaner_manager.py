@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _logger = EventLogger("moldau.log.cleaner")
 STEP_BYTES = 256 * 1024
 _WINDOW_MS = 1000
+_RATE_UNLIMITED = float(1 << 53)
+"""Bytes a second from which on nothing is paced: Kafka's default is the largest double, which no sum survives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ class CleanerManager:
     def _budget(self, now_ms: int) -> int:
         """Bytes that may be moved now without breaking ``log.cleaner.io.max.bytes.per.second``."""
         rate = self._settings.cleaner_io_max_bytes_per_second
-        if rate == float("inf"):
+        if rate >= _RATE_UNLIMITED:
             return STEP_BYTES
         if not 0 <= now_ms - self._window_start_ms < _WINDOW_MS:
             # What a step took too much is owed by the windows that follow.

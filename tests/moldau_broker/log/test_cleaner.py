@@ -6,6 +6,7 @@ Method: logs over a virtual disk, cleaned step by step; the model tests do the s
 from __future__ import annotations
 
 import random
+import sys
 import uuid
 
 import pytest
@@ -346,6 +347,20 @@ def test_the_rate_is_held() -> None:
     moved = statistics.bytes_read + statistics.map_bytes_read + statistics.bytes_written
     assert moved == pytest.approx(rate * 10, rel=0.1)
     assert 0 < lab.manager.cleaner.statistics().current_progress < 1
+
+
+@pytest.mark.parametrize("rate", [sys.float_info.max, float("inf")])
+def test_the_default_rate_is_no_rate(rate: float) -> None:
+    """Kafka's default is the largest double: two windows of it were more than a double holds, and ended the broker."""
+    settings = LogManagerSettings(cleaner_io_max_bytes_per_second=rate, cleaner_dedupe_buffer_size=24 * 10_000)
+    lab = Lab(settings=settings, segment_bytes=50_000)
+    for _ in range(2):
+        for number in range(2000):
+            lab.put(b"key%d" % (number % 700), b"x" * 100)
+        lab.fill()
+        lab.clean()
+        lab.now += 60_000
+    assert lab.manager.cleaner.statistics().cleanings >= 2
 
 
 def test_compact_and_delete() -> None:
