@@ -1,7 +1,8 @@
 """Looks at every node of a simulated cluster after every step and tells the judge (``invariants``) what it sees.
 
-A step is one turn of the event loop. Most steps change nothing that matters, so the observer compares a few numbers
-per replica and reads logs only where a high watermark has moved or a leader begins. It reads what the nodes hold in
+A step is one turn of the event loop. Only tasks of a node change what it holds in memory, so the observer looks at the
+nodes whose tasks have run. Most steps change nothing that matters, so it compares a few numbers per replica and reads
+logs only where a high watermark has moved or a leader begins. It reads what the nodes hold in
 memory and on their disks; it never changes anything and takes nothing from their random streams.
 """
 
@@ -48,6 +49,7 @@ class ClusterObserver:
         """
         self._cluster = cluster
         self._judge = judge
+        self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
         self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
         self._images: dict[int, MetadataImage] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
@@ -56,10 +58,13 @@ class ClusterObserver:
     def step_ended(self) -> None:
         """A step has ended."""
         self.steps += 1
+        ran = self._cluster.world.agenda.ran
         for node_id, broker in self._cluster.brokers.items():
-            self._look_at_broker(node_id, broker)
+            if self._machines[node_id] in ran:
+                self._look_at_broker(node_id, broker)
         for node_id, controller in self._cluster.controllers.items():
-            self._look_at_controller(node_id, controller)
+            if self._machines[node_id] in ran:
+                self._look_at_controller(node_id, controller)
 
     # --- controllers
 

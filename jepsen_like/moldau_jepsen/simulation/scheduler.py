@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import sniffio
 import trio._core._run as _trio_run
 
+from moldau_jepsen.simulation.gate import MACHINE
 from moldau_jepsen.simulation.timeline import Agenda
 
 if TYPE_CHECKING:
@@ -102,10 +103,16 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
     """Turns the event loop until it ends."""
     clock, deadlines, runnable = agenda.clock, runner.deadlines, runner.runq
     poll, turn, tell_watchers, watchers = runner.io_manager.get_events, loop.send, agenda.tell_watchers, agenda.watchers
-    next_moment, make_due_calls = agenda.next_moment, agenda.make_due_calls
+    next_moment, make_due_calls, ran = agenda.next_moment, agenda.make_due_calls, agenda.ran
     turns = 0
     events: Any = None  # what a generator must be sent first
     while True:
+        if watchers:
+            # All tasks of the turn are in the queue then: the loop finds no deadline that has passed.
+            deadlines.expire(clock.now)
+            ran.clear()
+            for task in runnable:
+                ran[task.context.get(MACHINE, "")] = None
         try:
             turn(events)
         except StopIteration:

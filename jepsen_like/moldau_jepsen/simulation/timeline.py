@@ -42,13 +42,15 @@ class VirtualClock(Clock):
 class Agenda:
     """Calls booked for moments, and calls made after every turn of the event loop."""
 
-    __slots__ = ("_booked", "_counter", "_failed", "_failure", "clock", "watchers")
+    __slots__ = ("_booked", "_counter", "_failed", "_failure", "clock", "ran", "watchers")
 
     def __init__(self) -> None:
         """Nothing is booked."""
         self.clock = VirtualClock()
         self.watchers: list[Callable[[], None]] = []
         """Called after every turn, once the tasks that could run have run."""
+        self.ran: dict[str, None] = {}
+        """Names of the machines whose tasks ran in the turn that has ended, for the watchers."""
         self._booked: list[tuple[float, int, Callable[[], None]]] = []
         self._counter = 0
         self._failed = trio.Event()
