@@ -15,12 +15,16 @@ leader-completeness     a new leader holds every batch that was ever committed
 acked-is-committed      a record acknowledged with acks=all lies below the high watermark
 isr-holds               what is below a leader's high watermark is in the log of each in-sync replica
 ======================= ==============================================================================================
+
+Rules on votes, registrations, producers and housekeeping are judged by the modules of ``rules``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_jepsen.simulation.rules.producers import NO_PRODUCER, ProducerBatch, ProducerRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +64,7 @@ class BatchSeen(NamedTuple):
     last_offset: int
     leader_epoch: int
     crc: int
+    producer: ProducerBatch = NO_PRODUCER
 
 
 class PartitionState(NamedTuple):
@@ -96,6 +101,7 @@ class ClusterInvariants:
         self._metadata: dict[int, tuple[int, int]] = {}
         self._partitions: dict[PartitionKey, PartitionRecord] = {}
         self._watermarks: dict[tuple[PartitionKey, int, int, int], int] = {}
+        self._producers = ProducerRules(self.violated)
 
     def violated(self, invariant: str, text: str) -> None:
         """Records a contradiction."""
@@ -181,6 +187,7 @@ class ClusterInvariants:
             if known is None and batch.base_offset >= record.end:
                 record.committed[batch.base_offset] = batch
                 record.end = batch.last_offset + 1
+                self._producers.committed(key, batch.base_offset, batch.producer)
             elif known != batch:
                 self.violated(
                     "log-agreement",
@@ -204,6 +211,20 @@ class ClusterInvariants:
                     + (f" and has {_describe(found)}" if found else ""),
                 )
                 return
+
+    def committed_to(self, key: PartitionKey, offset: int) -> None:
+        """A high watermark of a log that is cleaned is ``offset``: its batches are not the same everywhere."""
+        record = self.partition(key)
+        record.end = max(record.end, offset)
+
+    def leader_ends(self, key: PartitionKey, broker: int, leader_epoch: int, log_end: int) -> None:
+        """``broker`` begins to lead with a log that is cleaned and ends at ``log_end``."""
+        end = self.partition(key).end
+        if log_end < end:
+            self.violated(
+                "leader-completeness",
+                f"{key}: broker {broker}, leader of epoch {leader_epoch}, ends at {log_end}, committed is up to {end}",
+            )
 
     def isr_holds(self, key: PartitionKey, leader: int, offset: int, member: int, member_end: int) -> None:
         """The leader's high watermark is ``offset``; the log of an in-sync replica ends at ``member_end``."""

@@ -11,8 +11,13 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.records import iterate_batches
+from moldau_broker.log.batches import CONTROL_BIT
 from moldau_jepsen.simulation.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
+from moldau_jepsen.simulation.rules.producers import ProducerBatch
+from moldau_jepsen.simulation.rules.watcher import RuleWatcher, is_cleaned
 
 if TYPE_CHECKING:
     from moldau_broker.replication.replica import PartitionState as PartitionView
@@ -53,6 +58,7 @@ class ClusterObserver:
         self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
         self._images: dict[int, MetadataImage] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
+        self._rules = RuleWatcher(cluster, judge, trio.current_time)
         self.steps = 0
 
     def step_ended(self) -> None:
@@ -65,6 +71,7 @@ class ClusterObserver:
         for node_id, controller in self._cluster.controllers.items():
             if self._machines[node_id] in ran:
                 self._look_at_controller(node_id, controller)
+        self._rules.look()
 
     # --- controllers
 
@@ -121,12 +128,16 @@ class ClusterObserver:
         assert state is not None
         leader_epoch = state.leader_epoch
         partition = view.partition
+        self._rules.replica_changed(node_id, view.key, partition, view.log_end)
+        view.log_end = log_end
         if is_leader and leader_epoch != view.leader_epoch:
             view.leader_epoch = leader_epoch
             judge.leader(view.key, leader_epoch, node_id)
             start = partition.log.log_start_offset
             batches = _batches(partition, start, partition.log.log_end_offset)
-            if batches is not None:
+            if is_cleaned(partition):
+                judge.leader_ends(view.key, node_id, leader_epoch, partition.log.log_end_offset)
+            elif batches is not None:
                 found = {batch.base_offset: batch for batch in batches}
                 judge.elected(view.key, node_id, leader_epoch, start, found)
         if is_leader:
@@ -135,7 +146,10 @@ class ClusterObserver:
         first = max(view.verified, partition.log.log_start_offset)
         if watermark > first:
             batches = _batches(partition, first, min(watermark, partition.log.log_end_offset))
-            if batches is not None:
+            if is_cleaned(partition):
+                judge.committed_to(view.key, watermark)
+                view.verified = watermark
+            elif batches is not None:
                 judge.committed(view.key, node_id, batches)
                 view.verified = watermark
         if is_leader:
@@ -170,8 +184,17 @@ def _batches(partition: Partition, start: int, end: int) -> list[BatchSeen] | No
             for _, header in iterate_batches(data):
                 if header.next_offset > end:
                     return found
+                producer = ProducerBatch(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.last_sequence,
+                    bool(header.attributes & CONTROL_BIT),
+                )
                 found.append(
-                    BatchSeen(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc)
+                    BatchSeen(
+                        header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc, producer
+                    )
                 )
                 position = header.next_offset
     except OSError:

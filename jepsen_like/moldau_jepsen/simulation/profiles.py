@@ -1,0 +1,332 @@
+"""Profiles: runs that press on one part of the cluster, where drawing from everything would seldom meet the moment.
+
+A swarm of all faults reaches most states, but a protocol's narrow windows need many strikes of a few kinds. A profile
+names those kinds and the cluster's times that go with them; the seed draws the rest. Planted bugs are hunted with the
+profile that their rule needs, and one in four seeds of a campaign is drawn from a profile, so that what convicts a
+mutant looks at the real code too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.simulation.cluster import ClusterShape
+from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
+from moldau_jepsen.simulation.options import RunOptions
+from moldau_jepsen.simulation.world import derive_random
+
+if TYPE_CHECKING:
+    from moldau_jepsen.workloads.queue import QueueOptions
+
+PROFILE_PROBABILITY = 0.25
+
+_PLAIN = RunOptions()
+
+
+def _workload(**changes: object) -> QueueOptions:
+    return replace(_PLAIN.workload, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One kind of run."""
+
+    name: str
+    text: str
+    options: RunOptions
+    kinds: tuple[FaultKind, ...]
+    strikes: tuple[int, int] = (6, 14)
+    """Fewest and most faults."""
+    lengths: tuple[float, float] = (0.2, 3.0)
+    """Shortest and longest fault, in virtual seconds."""
+
+    def of_seed(self, seed: int) -> RunOptions:
+        """Returns the run of a seed: the profile's options with a plan drawn."""
+        draw = derive_random(seed, "profile", self.name)
+        duration = self.options.fault_seconds
+        spans = []
+        for _ in range(draw.randint(*self.strikes)):
+            begin = draw.uniform(0.0, duration * 0.9)
+            spans.append((begin, min(duration, begin + draw.uniform(*self.lengths)), draw.choice(self.kinds)))
+        faults = tuple(
+            PlannedFault(kind=kind, begin=begin, end=end, number=number)
+            for number, (begin, end, kind) in enumerate(sorted(spans, key=lambda span: span[0]))
+        )
+        return replace(self.options, faults=faults)
+
+
+ELECTIONS = Profile(
+    name="elections",
+    text="controllers lose sight of each other and die, again and again, with short election timeouts",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(settings={"controller.quorum.election.timeout.ms": "120"}),
+        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        config_changes_per_second=25.0,
+        struck=Struck.CONTROLLERS,
+        transactions=False,
+        fault_seconds=10.0,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL,
+        FaultKind.KILL_MANY,
+        FaultKind.POWER,
+        FaultKind.POWER_ALL,
+        FaultKind.CRASH_POINT,
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+        FaultKind.HALVES,
+        FaultKind.BRIDGE,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+        FaultKind.DISK_SLOW,
+    ),
+    strikes=(15, 40),
+    lengths=(0.05, 1.2),
+)
+
+REPLICATION = Profile(
+    name="replication",
+    text="leaders lose followers, or the controllers, for longer than either waits",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(group_readers=0, sends_per_second=60.0),
+        struck=Struck.BROKERS,
+        transactions=False,
+    ),
+    kinds=(
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+        FaultKind.BLIND,
+        FaultKind.BRIDGE,
+        FaultKind.HALVES,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+        FaultKind.RESET,
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+    ),
+)
+
+LONE_LEADERS = replace(
+    REPLICATION,
+    name="lone-leaders",
+    text="as replication, and a leader alone may acknowledge (min.insync.replicas=1)",
+    options=replace(
+        REPLICATION.options,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+                "min.insync.replicas": "1",
+            }
+        ),
+    ),
+)
+
+DIVERGENCE = Profile(
+    name="divergence",
+    text="leaders die under load while one follower is ahead of the other",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "10000",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(
+            senders=3,
+            partitions=3,
+            assigned_readers=1,
+            group_readers=0,
+            sends_per_second=100.0,
+            in_flight_max=12,
+            crash_every_s=0.0,
+            producer={"linger.ms": 0, "batch.size": 64},
+        ),
+        struck=Struck.BROKERS,
+        config_changes_per_second=2.0,
+        fault_seconds=10.0,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_MANY,
+        FaultKind.SLOW,
+        FaultKind.SLOW,
+        FaultKind.LINK,
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+    ),
+    strikes=(10, 24),
+    lengths=(0.1, 1.5),
+)
+
+CRASHES = Profile(
+    name="crashes",
+    text="several brokers die at once and come back at different times",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "2000",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(group_readers=0, sends_per_second=30.0),
+        struck=Struck.BROKERS,
+        transactions=False,
+    ),
+    kinds=(FaultKind.KILL, FaultKind.KILL, FaultKind.KILL_MANY, FaultKind.KILL_LEADER, FaultKind.RESTART),
+    strikes=(6, 14),
+    lengths=(0.3, 4.0),
+)
+
+OUTAGES = Profile(
+    name="outages",
+    text="a machine loses power and stays away: nobody hears its connections end",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}),
+        workload=_workload(group_readers=0, sends_per_second=10.0),
+        struck=Struck.BROKERS,
+        transactions=False,
+        synced=True,
+        config_changes_per_second=10.0,
+        fault_seconds=12.0,
+    ),
+    kinds=(FaultKind.POWER,),
+    strikes=(1, 3),
+    lengths=(7.0, 11.0),
+)
+
+REJOINS = Profile(
+    name="rejoins",
+    text="followers die and come back while their leader cannot reach the controllers",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "9000",
+                "broker.heartbeat.interval.ms": "1000",
+            }
+        ),
+        workload=_workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
+        struck=Struck.BROKERS,
+        transactions=False,
+    ),
+    kinds=(
+        FaultKind.BLIND,
+        FaultKind.BLIND,
+        FaultKind.KILL,
+        FaultKind.RESTART,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+    ),
+    strikes=(15, 30),
+    lengths=(0.2, 2.5),
+)
+
+CLEANING = Profile(
+    name="cleaning",
+    text="offsets are committed often into small segments, which are cleaned at once",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "offsets.topic.segment.bytes": "1024",
+                "offsets.topic.num.partitions": "1",
+                "log.cleaner.backoff.ms": "200",
+                "log.cleaner.min.cleanable.ratio": "0.01",
+                "log.flush.offset.checkpoint.interval.ms": "300",
+            }
+        ),
+        workload=_workload(group_readers=3, assigned_readers=0, sends_per_second=60.0, crash_every_s=5.0),
+        struck=Struck.BROKERS,
+        synced=True,
+    ),
+    kinds=(FaultKind.KILL, FaultKind.RESTART, FaultKind.CRASH_POINT, FaultKind.LINK),
+    strikes=(1, 4),
+)
+
+RETENTION = Profile(
+    name="retention",
+    text="logs grow beyond retention.bytes and lose their oldest segments",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(settings={"log.retention.check.interval.ms": "1000", "log.segment.bytes": "2048"}),
+        workload=_workload(
+            partitions=2,
+            assigned_readers=1,
+            group_readers=0,
+            sends_per_second=15.0,
+            crash_every_s=0.0,
+            padding_bytes=100,
+        ),
+        topic_settings={"retention.bytes": "12000"},
+        struck=Struck.BROKERS,
+        transactions=False,
+        fault_seconds=45.0,
+        config_changes_per_second=0.5,
+    ),
+    kinds=(FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
+    strikes=(1, 4),
+)
+
+TRANSACTIONS = Profile(
+    name="transactions",
+    text="transactions, a third of them aborted, while coordinators and leaders come and go",
+    options=replace(
+        _PLAIN,
+        workload=_workload(senders=1, group_readers=1, sends_per_second=20.0),
+        struck=Struck.BROKERS,
+        transactions=True,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+        FaultKind.LINK,
+        FaultKind.RESET,
+        FaultKind.SLOW,
+        FaultKind.CUT,
+    ),
+    strikes=(4, 10),
+)
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        ELECTIONS,
+        REPLICATION,
+        LONE_LEADERS,
+        DIVERGENCE,
+        CRASHES,
+        OUTAGES,
+        REJOINS,
+        CLEANING,
+        TRANSACTIONS,
+    )
+}
+"""What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""
+
+
+def drawn_options(seed: int) -> RunOptions:
+    """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
+    draw = derive_random(seed, "which profile")
+    if draw.random() >= PROFILE_PROBABILITY:
+        return RunOptions()
+    return PROFILES[draw.choice(list(PROFILES))].of_seed(seed)

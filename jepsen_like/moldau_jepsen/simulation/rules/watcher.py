@@ -1,0 +1,273 @@
+"""Reads the facts that the rules judge off the nodes of a simulated cluster, after every step.
+
+Most steps change nothing, so it compares identities first. It never changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.records import decode_records, iterate_batches
+from moldau_broker.log.batches import CONTROL_BIT, TRANSACTIONAL_BIT
+from moldau_broker.log.segmented_log import decode_marker
+from moldau_jepsen.simulation.rules.housekeeping import CompactionRules, RetentionRules, SessionRules
+from moldau_jepsen.simulation.rules.registrations import NO_EPOCH, JoinSeen, RegistrationRules
+from moldau_jepsen.simulation.rules.votes import CommitRules, VoteRules
+from moldau_quorum.raft.shell import RaftLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+    from uuid import UUID
+
+    from moldau.records import BatchHeader
+    from moldau_broker.replication.replica import IsrProposal
+    from moldau_broker.server.broker import Broker
+    from moldau_broker.server.partition import Partition
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+    from moldau_jepsen.simulation.invariants import ClusterInvariants, PartitionKey
+    from moldau_quorum.image import MetadataImage
+    from moldau_quorum.raft.core import RaftCore
+    from moldau_quorum.raft.types import HardState
+    from moldau_quorum.server import ControllerNode
+
+READ_BYTES_MAX = 1 << 30
+SMALL_SEGMENT_BYTES = 1 << 20
+"""Larger segments do not fill in a simulated run, and what is in the active segment is not cleaned."""
+SESSION_MS = 9_000.0
+
+
+class _Voter:
+    """What was last seen of one process of a voter."""
+
+    __slots__ = ("commit", "core", "hard_state", "image", "waiting")
+
+    def __init__(self, core: RaftCore) -> None:
+        self.core = core
+        self.hard_state: HardState | None = None
+        self.waiting: list[tuple[int, HardState]] = []  # (Ready that writes it, state), not durable yet
+        self.commit = core.commit_index
+        self.image: MetadataImage | None = None
+
+
+class RuleWatcher:
+    """Watches one cluster for one judge."""
+
+    def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants, now: Callable[[], float]) -> None:
+        """``now`` returns the virtual time in seconds."""
+        settings = cluster.shape.settings
+        violated = judge.violated
+        self._cluster = cluster
+        self._judge = judge
+        self._now = now
+        self._votes = VoteRules(violated)
+        self._commits = CommitRules(violated)
+        default_min_isr = max(1, min(3, cluster.shape.brokers) - 1)
+        self._registrations = RegistrationRules(
+            violated,
+            min_insync_replicas=int(settings.get("min.insync.replicas", default_min_isr)),
+            unclean_election=settings.get("unclean.leader.election.enable") == "true",
+        )
+        self._compaction = CompactionRules(violated)
+        self._retention = RetentionRules(violated)
+        session_ms = float(settings.get("broker.session.timeout.ms", SESSION_MS))
+        self._sessions = SessionRules(violated, session_ms / 1000)
+        self._voters: dict[int, _Voter] = {}
+        self._incarnations: dict[int, tuple[Broker, UUID]] = {}
+        self._images: dict[int, MetadataImage] = {}
+        self._down: dict[int, float] = {}
+        self._logs: dict[tuple[int, Partition], tuple[int, int]] = {}  # (generation, log start) last seen
+        self._records_read: dict[PartitionKey, int] = {}
+        self._open: dict[tuple[PartitionKey, int], list[tuple[int, bytes | None, bool]]] = {}
+        self._proposals: dict[Partition, IsrProposal] = {}
+
+    def look(self) -> None:
+        """A step has ended."""
+        cluster = self._cluster
+        for node_id in cluster.broker_ids:
+            self._look_at_broker(node_id)
+        for node_id, controller in cluster.controllers.items():
+            self._look_at_controller(node_id, controller)
+
+    # --- controllers
+
+    def _look_at_controller(self, node_id: int, controller: ControllerNode) -> None:
+        log = controller.log
+        core = getattr(log.node, "core", None) if isinstance(log, RaftLog) else None
+        if core is None:
+            return  # another engine
+        voter = self._voters.get(node_id)
+        if voter is None or voter.core is not core:
+            voter = self._voters[node_id] = _Voter(core)
+            self._votes.started(node_id, core.hard_state.epoch, core.hard_state.voted_for)
+            voter.hard_state = core.hard_state
+        if voter.hard_state is not core.hard_state:
+            voter.hard_state = core.hard_state
+            voter.waiting.append((core._hard_state_number, core.hard_state))
+        while voter.waiting and voter.waiting[0][0] <= core._synced_number:
+            _, state = voter.waiting.pop(0)
+            self._votes.promised(node_id, state.epoch, state.voted_for)
+        self._commits.durable(node_id, core.durable_index)
+        if core.leader is not None and core.commit_index > voter.commit:
+            self._look_at_commit(node_id, core)
+        voter.commit = core.commit_index
+        image = controller.machine.image
+        if image is not voter.image:
+            voter.image = image
+            self._registrations.image_seen(image)
+            if log.leadership.active:
+                unfenced = [broker.broker_id for broker in image.brokers.values() if not broker.fenced]
+                self._sessions.controller_committed(self._now(), node_id, log.leadership.epoch, self._down, unfenced)
+
+    def _look_at_commit(self, node_id: int, core: RaftCore) -> None:
+        index = core.commit_index
+        held: dict[int, int | None] = {}
+        for member in core.configuration.voters:
+            other = self._cluster.controllers.get(member)
+            if other is None or member not in self._voters:
+                held[member] = None
+                continue
+            theirs = self._voters[member].core
+            self._commits.durable(member, theirs.durable_index)
+            held[member] = theirs.log.epoch_at(index)
+        self._commits.committed(node_id, index, core.log.epoch_at(index) or 0, held)
+
+    # --- brokers
+
+    def _look_at_broker(self, node_id: int) -> None:
+        machine = self._cluster.machines[node_id]
+        broker = self._cluster.brokers.get(node_id)
+        if machine.is_running:
+            self._down.pop(node_id, None)
+        else:
+            self._down.setdefault(node_id, self._now())
+        known = self._incarnations.get(node_id)
+        if known is not None and known[0] is not broker:
+            del self._incarnations[node_id]
+            if machine.ended_in_order:
+                self._registrations.ended_in_order(known[1])
+        if broker is None:
+            return
+        image = broker.metadata.image
+        if self._images.get(node_id) is not image:
+            self._images[node_id] = image
+            self._registrations.image_seen(image)
+        if broker.is_built and node_id not in self._incarnations:
+            self._incarnations[node_id] = (broker, broker.context.incarnation_id)
+
+    def replica_changed(self, node_id: int, key: PartitionKey, partition: Partition, log_end_before: int) -> None:
+        """A replica's state, high watermark or log end is not what it was."""
+        replica = partition.replica
+        if not replica.is_leader:
+            if replica.log_end_offset < log_end_before:
+                self._truncated(node_id, key, log_end_before, replica.log_end_offset)
+        else:
+            proposal = replica.proposal
+            if proposal is not None and self._proposals.get(partition) is not proposal:
+                self._proposals[partition] = proposal
+                self._proposed(key, proposal)
+        if not partition.log.failed:
+            self._look_at_log(node_id, key, partition)
+
+    def _truncated(self, node_id: int, key: PartitionKey, before: int, after: int) -> None:
+        record = self._judge.partition(key)
+        if not record.states or after >= record.end:
+            return
+        newest = record.states[max(record.states)]
+        if node_id in newest.isr:
+            self._judge.violated(
+                "truncation-keeps",
+                f"{key}: broker {node_id}, in ISR {newest.isr}, cut its log from {before} to {after}, "
+                f"committed is up to {record.end}",
+            )
+
+    def _proposed(self, key: PartitionKey, proposal: IsrProposal) -> None:
+        if proposal.joining < 0:
+            return
+        epochs = dict(zip(proposal.isr, proposal.broker_epochs, strict=True))
+        self._registrations.join_proposed(
+            (key.topic, key.partition),
+            proposal.partition_epoch,
+            JoinSeen(isr=proposal.isr, joining=proposal.joining, broker_epoch=epochs.get(proposal.joining, NO_EPOCH)),
+        )
+
+    # --- logs
+
+    def _look_at_log(self, node_id: int, key: PartitionKey, partition: Partition) -> None:
+        log = partition.log
+        config = log.config
+        slot = (node_id, partition)
+        before = self._logs.get(slot)
+        now = (log.generation, log.log_start_offset)
+        if before != now:
+            self._logs[slot] = now
+            if before is not None and now[1] > before[1]:
+                self._retention.deleted(
+                    key,
+                    node_id,
+                    log_start=log.log_start_offset,
+                    watermark=partition.replica.high_watermark,
+                    size_bytes=log.size_bytes,
+                    retention_bytes=config.retention_bytes if config.delete else -1,
+                )
+        if not is_cleaned(partition):
+            return
+        try:
+            self._read_committed(key, partition)
+            if before is not None and before[0] != now[0]:
+                start, end = log.log_start_offset, log.log_end_offset
+                offsets = [
+                    record.offset
+                    for header, data in _batches(partition, start, end)
+                    if not header.attributes & CONTROL_BIT
+                    for record in decode_records(data, 0, header)
+                ]
+                self._compaction.cleaned(key, node_id, start, end, offsets)
+        except OSError:
+            return  # its disk fails, which is a fault and no finding
+
+    def _read_committed(self, key: PartitionKey, partition: Partition) -> None:
+        """Tells the judge of the records that became committed; those of a transaction when it is."""
+        position = max(self._records_read.get(key, 0), partition.log.log_start_offset)
+        end = min(partition.replica.high_watermark, partition.log.log_end_offset)
+        if position >= end:
+            return
+        for header, data in _batches(partition, position, end):
+            slot = (key, header.producer_id)
+            if header.attributes & CONTROL_BIT:
+                marker = decode_marker(header, data)
+                held = self._open.pop(slot, [])
+                if marker is not None and marker.commit:
+                    self._tell(key, held)
+                continue
+            records = [(record.offset, record.key, record.value is None) for record in decode_records(data, 0, header)]
+            if header.attributes & TRANSACTIONAL_BIT:
+                self._open.setdefault(slot, []).extend(records)
+            else:
+                self._tell(key, records)
+        self._records_read[key] = end
+
+    def _tell(self, key: Hashable, records: list[tuple[int, bytes | None, bool]]) -> None:
+        for offset, record_key, is_tombstone in records:
+            self._compaction.committed(key, offset, record_key, is_tombstone=is_tombstone)
+
+
+def is_cleaned(partition: Partition) -> bool:
+    """Whether the cleaner works on the log, so that its replicas need not hold the same batches."""
+    config = partition.log.config
+    return config.compact and config.segment_bytes <= SMALL_SEGMENT_BYTES
+
+
+def _batches(partition: Partition, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yields the batches of a log from offset ``start`` to ``end`` (exclusive). Raises ``OSError``."""
+    position = start
+    while position < end:
+        result = partition.log.read(position, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
+        data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
+        before = position
+        for at, header in iterate_batches(data):
+            if header.next_offset > end:
+                return
+            position = header.next_offset
+            yield header, data[at : at + header.size_bytes]
+        if position == before:
+            return
