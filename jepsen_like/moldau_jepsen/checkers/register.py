@@ -78,7 +78,9 @@ def _successors(ordered: Sequence[RegisterOperation], taken: int, value: int | N
     """States after one more operation that may come next."""
     earliest_end = float("inf")
     candidates = []
-    for number, operation in enumerate(ordered):
+    first = (~taken & taken + 1).bit_length() - 1  # all below it are taken: a long history is mostly that
+    for number in range(first, len(ordered)):
+        operation = ordered[number]
         if taken >> number & 1:
             continue
         if operation.begun_ms > earliest_end:

@@ -72,6 +72,10 @@ class SimulatedCluster:
         """Name of a node's machine."""
         return f"controller-{node_id}" if node_id >= CONTROLLER_ID_FIRST else f"broker-{node_id}"
 
+    def address(self, node_id: int) -> tuple[str, int]:
+        """Host and port of a node's listener."""
+        return self.host(node_id), CONTROLLER_PORT if node_id >= CONTROLLER_ID_FIRST else BROKER_PORT
+
     @property
     def bootstrap(self) -> str:
         """``bootstrap.servers`` of clients."""

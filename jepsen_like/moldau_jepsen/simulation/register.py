@@ -8,7 +8,7 @@ at any later time or never. ``checkers.register`` searches for an order (lineari
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
@@ -28,14 +28,12 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.schema import Response
 from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.checkers import RegisterOperation, RegisterVerdict, check_register
-from moldau_jepsen.simulation.cluster import BROKER_PORT, CONTROLLER_PORT
 
 if TYPE_CHECKING:
     import random
 
     from moldau.protocol.schema import Request
     from moldau.runtime.environment import Environment
-    from moldau_jepsen.simulation.cluster import SimulatedCluster
 
 R = TypeVar("R", bound=Response)
 
@@ -50,10 +48,24 @@ SET = 0
 FOREVER = float("inf")
 
 
+class Nodes(Protocol):
+    """Whom the clients ask: the nodes of a cluster, simulated or not."""
+
+    @property
+    def broker_ids(self) -> list[int]: ...
+
+    @property
+    def controller_ids(self) -> list[int]: ...
+
+    def address(self, node_id: int) -> tuple[str, int]:
+        """Host and port of a node's listener."""
+        ...
+
+
 class ConfigRegister:
     """The clients of the register, and the judgement of what they saw."""
 
-    def __init__(self, cluster: SimulatedCluster, environment: Environment, topic: str) -> None:
+    def __init__(self, cluster: Nodes, environment: Environment, topic: str) -> None:
         """``topic`` exists when ``run`` begins."""
         self._cluster = cluster
         self._environment = environment
@@ -122,7 +134,7 @@ class ConfigRegister:
                 )
             ]
         )
-        response = await self._ask(broker_id, BROKER_PORT, IncrementalAlterConfigsResponse, request)
+        response = await self._ask(broker_id, IncrementalAlterConfigsResponse, request)
         return None if response is None else ErrorCode.of(response.responses[0].error_code)
 
     async def _read(self, draw: random.Random) -> bool:
@@ -136,7 +148,7 @@ class ConfigRegister:
         )
         begun = self._now_ms()
         controller_id = draw.choice(self._cluster.controller_ids)
-        response = await self._ask(controller_id, CONTROLLER_PORT, DescribeConfigsResponse, request)
+        response = await self._ask(controller_id, DescribeConfigsResponse, request)
         if response is None or ErrorCode.of(response.results[0].error_code) is not ErrorCode.NONE:
             return False
         value = int(response.results[0].configs[0].value or BASE) - BASE
@@ -145,11 +157,11 @@ class ConfigRegister:
         )
         return True
 
-    async def _ask(self, node_id: int, port: int, kind: type[R], request: Request) -> R | None:
+    async def _ask(self, node_id: int, kind: type[R], request: Request) -> R | None:
         connection: RpcConnection | None = None
         try:
             connection = await RpcConnection.open(
-                self._environment, self._cluster.host(node_id), port, "register", timeout_ms=TIMEOUT_MS
+                self._environment, *self._cluster.address(node_id), "register", timeout_ms=TIMEOUT_MS
             )
             return await connection.request_as(kind, request, timeout_ms=TIMEOUT_MS)
         except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
