@@ -48,13 +48,13 @@ class MetadataCache:
         endpoint = None if broker is None else broker.endpoint(self._inter_broker_listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
-    def can_lead(self, broker_id: int) -> bool:
-        """Whether clients may be sent to the broker as a leader: it is alive, and did not die a moment ago.
-
-        A client that is told the dead leader's name once more often does not ask again for a second; one that is told
-        that there is no leader at the moment asks until there is one.
-        """
-        return self.is_alive(broker_id) and not self.is_suspect(broker_id)
+    def suspects(self) -> frozenset[int]:
+        """Brokers that count as alive but whose process seems to have died a moment ago."""
+        return frozenset(
+            broker_id
+            for broker_id, broker in self.image.brokers.items()
+            if not broker.fenced and self.is_suspect(broker_id)
+        )
 
     def is_alive(self, broker_id: int) -> bool:
         """Whether the broker is registered and not fenced."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.messages.describe_cluster import (
@@ -32,7 +34,7 @@ from moldau.protocol.messages.metadata import (
 from moldau_broker.server.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from moldau_broker.server.context import BrokerContext, Call
     from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -42,6 +44,10 @@ TOPIC_OPERATIONS = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10
 CLUSTER_OPERATIONS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 _BROKER_ENDPOINTS = 1
 _PARTITIONS_PER_PAGE_MAX = 2000
+ELECTION_WAIT_MS = 300.0
+"""How long a client's question waits for the successor of a dead leader: a little over the grace period of a broker
+whose connection broke. Later answers on the same connection wait with it.
+"""
 
 
 def valid_topic_name(name: str) -> bool:
@@ -50,8 +56,11 @@ def valid_topic_name(name: str) -> bool:
 
 
 async def handle_metadata(context: BrokerContext, request: MetadataRequest, call: Call) -> MetadataResponse:
-    """Metadata; creates unknown topics first where request and configuration allow it."""
+    """Metadata; creates unknown topics first where request and configuration allow it, and waits a moment for the
+    successors of leaders that have just died.
+    """
     await _create_missing(context, request)
+    await _await_elections(context, request)
     image = context.metadata.image
     topics: list[MetadataResponseTopic] = []
     if request.topics is None or (call.version == 0 and not request.topics):
@@ -117,6 +126,40 @@ async def _create_missing(context: BrokerContext, request: MetadataRequest) -> N
         await ensure_transactions_topic(context)
 
 
+async def _await_elections(context: BrokerContext, request: MetadataRequest) -> None:
+    """Waits until no partition that the client asks for is led by a broker that seems to have died, but not for long.
+
+    A client asks when its leader is gone. librdkafka, told the dead leader's name or that there is no leader, may not
+    ask again until its next scan of topics, a second later; told the new leader, it goes on at once.
+    """
+    cache = context.metadata
+
+    def elected(_: MetadataImage) -> bool:
+        suspects = cache.suspects()
+        if not suspects:
+            return True
+        return not any(
+            partition.leader in suspects
+            for topic in _wanted_topics(cache.image, request)
+            for partition in topic.partitions.values()
+        )
+
+    with trio.move_on_after(ELECTION_WAIT_MS / 1000):
+        await context.follower.wait_until(elected)
+
+
+def _wanted_topics(image: MetadataImage, request: MetadataRequest) -> Iterator[TopicImage]:
+    if request.topics is None:
+        yield from image.topics_by_name.values()
+        return
+    for wanted in request.topics:
+        found = (
+            image.topics_by_id.get(wanted.topic_id) if wanted.name is None else image.topics_by_name.get(wanted.name)
+        )
+        if found is not None:
+            yield found
+
+
 async def ensure_offsets_topic(context: BrokerContext) -> ErrorCode:
     """Creates ``__consumer_offsets`` on first use."""
     config = context.config
@@ -175,7 +218,7 @@ def _topic(context: BrokerContext, topic: TopicImage, request: MetadataRequest, 
 
 def _partition(context: BrokerContext, index: int, partition: PartitionImage, call: Call) -> MetadataResponsePartition:
     leader, error = partition.leader, ErrorCode.NONE
-    if leader < 0 or not context.metadata.can_lead(leader):
+    if leader < 0 or not context.metadata.is_alive(leader):
         leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
     elif context.metadata.endpoint(leader, call.listener_name) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if call.version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
@@ -192,7 +235,12 @@ def _partition(context: BrokerContext, index: int, partition: PartitionImage, ca
 
 
 def _offline(context: BrokerContext, partition: PartitionImage) -> list[int]:
-    return [replica for replica in partition.replicas if not context.metadata.is_alive(replica)]
+    image = context.metadata.image
+    return [
+        replica
+        for replica in partition.replicas
+        if not (context.metadata.is_alive(replica) and image.replica_online(partition, replica))
+    ]
 
 
 def handle_describe_cluster(
