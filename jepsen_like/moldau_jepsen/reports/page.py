@@ -31,7 +31,12 @@ svg .label.repair { fill: var(--repair); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--edge); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; }
-li { color: var(--soft); }
+td.words, th.words { text-align: left; }
+li { color: var(--soft); } .operations li { font: .8rem/1.5 ui-monospace, monospace; overflow-wrap: anywhere; }
+h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; } .bar { fill: var(--main); } .bad { color: var(--fault); }
+code { background: var(--card); border-radius: 4px; padding: 2px 6px; overflow-wrap: anywhere; }
+details { border: 1px solid var(--edge); border-radius: 8px; padding: 8px 14px; margin: 8px 0; }
+summary { cursor: pointer; }
 """
 
 
@@ -55,8 +60,18 @@ def cards(entries: Iterable[tuple[str, str, str]]) -> str:
     return f'<div class="cards">{inner}</div>'
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of text; it scrolls by itself where the page is too narrow."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[int] = ()) -> str:
+    """A table of text; it scrolls by itself where the page is too narrow.
+
+    The first column and those of the indexes ``words`` hold words, the others numbers.
+    """
+
+    def cell(tag: str, index: int, text: str) -> str:
+        kind = ' class="words"' if index in words else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", index, column) for index, column in enumerate(columns))
+    body = "".join(
+        "<tr>" + "".join(cell("td", index, text) for index, text in enumerate(row)) + "</tr>" for row in rows
+    )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

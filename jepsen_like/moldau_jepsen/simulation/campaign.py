@@ -1,14 +1,7 @@
-"""Many seeds over the cores: one seed is one run (``run``), the same each time.
-
-Results are values, so they travel between processes; a failed seed leaves a folder.
-"""
+"""One seed is one run (``run``), the same each time; its result is a value and travels between processes."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import json
-import multiprocessing
-import os
 import re
 import time
 from collections import Counter
@@ -26,12 +19,9 @@ from moldau_jepsen.simulation.witness import Witness
 from moldau_jepsen.simulation.world import run_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from moldau_jepsen.simulation.world import World
 
-__all__ = ["Result", "RunOptions", "planned_faults", "run_seed", "run_seeds", "write_failure"]
+__all__ = ["Result", "RunOptions", "planned_faults", "run_seed"]
 
 
 def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False) -> Result:
@@ -70,6 +60,8 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             coverage=coverage,
             anomalies=run.anomalies,
             history=tuple(run.history) if run.violations else (),
+            plan=tuple(run.plan),
+            draws=run.drawn(),
         )
 
     with logs.installed(), watched(coverage):
@@ -96,41 +88,3 @@ def _node_of(text: str, run: Run) -> tuple[str, str]:
     found = re.search(r" node=(\d+)\b", text)
     node_id = int(found[1]) if found else None
     return run.cluster.host(node_id) if node_id in run.cluster.machines else "", text
-
-
-def run_seeds(
-    seeds: Iterable[int], *, processes: int | None = None, options: RunOptions | None = None
-) -> Iterator[Result]:
-    """Runs seeds over the cores, each in a process of its own pool; yields results as they come.
-
-    Memory is bounded: no more than four seeds per process are handed out ahead.
-    """
-    count = processes if processes is not None else (os.cpu_count() or 1)
-    remaining = iter(seeds)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(count, mp_context=context, max_tasks_per_child=50) as pool:
-        running: dict[concurrent.futures.Future[Result], int] = {}
-        exhausted = False
-        while running or not exhausted:
-            while not exhausted and len(running) < 4 * count:
-                try:
-                    seed = next(remaining)
-                except StopIteration:
-                    exhausted = True
-                    break
-                running[pool.submit(run_seed, seed, options)] = seed
-            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                del running[future]
-                yield future.result()
-
-
-def write_failure(result: Result, directory: Path) -> Path:
-    """Writes the folder of a failed seed (result and timeline) and returns it."""
-    folder = directory / f"seed-{result.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(result.to_json(), indent=2) + "\n")
-    (folder / "timeline.txt").write_text(
-        "\n".join([result.replay_command, "", *result.violations, "", *result.timeline]) + "\n"
-    )
-    return folder

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-DRAWS = ("fault_seconds", "synced", "struck", "transactions")
+DRAWS = ("fault_seconds", "synced", "struck", "transactions", "pipe")
 """Fields of ``RunOptions`` that a case may set."""
 
 

@@ -86,6 +86,11 @@ class Result:
     """What the checkers found in the history; ``violations`` holds their text."""
     history: tuple[Operation, ...] = ()
     """Of a failed run: all that the clients did."""
+    plan: tuple[PlannedFault, ...] = ()
+    draws: Mapping[str, object] = field(default_factory=dict)
+    """What the seed drew of the fields of ``RunOptions`` that can be set."""
+    mutant: str = ""
+    """The planted bug, if there was one."""
 
     @property
     def passed(self) -> bool:
@@ -95,7 +100,7 @@ class Result:
     @property
     def replay_command(self) -> str:
         """What runs it again."""
-        return f"moldau sim run --seed {self.seed}"
+        return f"moldau sim run --seed {self.seed}" + (f" --mutant {self.mutant}" if self.mutant else "")
 
     def to_json(self) -> dict[str, object]:
         """Returns the result as JSON values, without history and coverage."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.world import World
 
 WATCH_SECONDS = 0.05
+SYNCED_PROBABILITY = 0.6
 
 
 class Run:
@@ -45,7 +46,9 @@ class Run:
         self.options = options
         draw = world.random("run")
         self.acks_all = str(options.workload.producer.get("acks", "all")) in ("all", "-1")
-        self.synced = draw.random() < 0.6 if options.synced is None else options.synced
+        # What options set is drawn all the same, so that a plan with its draws written out is the same run again.
+        synced = draw.random() < SYNCED_PROBABILITY
+        self.synced = synced if options.synced is None else options.synced
         settings = {**draw_settings(draw), **options.shape.settings}
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
@@ -56,7 +59,8 @@ class Run:
         self.history: list[Operation] = []
         self.recorder = Recorder(world.node(CLIENT_HOST).environment.clock, self._record)
         self.clients = Clients(world, self.cluster, options, draw, self.recorder)
-        struck = draw.choices(list(Struck), weights=(3, 1, 1))[0] if options.struck is None else options.struck
+        struck = draw.choices(list(Struck), weights=(3, 1, 1))[0]
+        struck = struck if options.struck is None else options.struck
         self.injector = FaultInjector(self.cluster, self.clients.hosts, synced=self.synced, struck=struck)
         if options.faults is not None:
             self.plan: Sequence[PlannedFault] = options.faults
@@ -66,6 +70,16 @@ class Run:
         self.logs = logs
         self.violations: list[str] = []
         self.anomalies: tuple[Anomaly, ...] = ()
+
+    def drawn(self) -> dict[str, object]:
+        """What was drawn, or set, of the fields of ``RunOptions`` that may be either."""
+        return {
+            "fault_seconds": self.options.fault_seconds,
+            "synced": self.synced,
+            "struck": self.injector.struck_nodes.value,
+            "transactions": self.clients.transactions,
+            "pipe": self.clients.pipe,
+        }
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)

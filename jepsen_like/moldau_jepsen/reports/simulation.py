@@ -1,0 +1,356 @@
+"""The page of a campaign of simulated clusters: what was run and reached, what clients noticed, and what failed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.reports.bars import Bar, bars
+from moldau_jepsen.reports.page import cards, page, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FAILURES_SHOWN = 50
+FINDINGS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One violation of a failed seed."""
+
+    kind: str
+    text: str
+    operations: tuple[str, ...] = ()
+    """The client operations behind it, one line each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedSeed:
+    """A seed that did not pass."""
+
+    seed: int
+    replay: str
+    folder: str
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRow:
+    """A configuration that promises less, and whether it was convicted, as it must be."""
+
+    name: str
+    text: str
+    convicted: bool
+    seeds: int
+    found_by: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRow:
+    """One kind of fault."""
+
+    kind: str
+    strikes: int
+    runs: int
+    """Runs in which it struck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """One API of one kind of server."""
+
+    name: str
+    api_key: int
+    server: str
+    versions_served: tuple[int, ...]
+    versions_seen: tuple[int, ...]
+    requests: int
+    responses: int
+    senders: tuple[str, ...]
+    by_version: Mapping[str, tuple[int, int]]
+    """Requests and responses by version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionRow:
+    """One transition; ``before`` is empty where only the state that was entered is told."""
+
+    before: str
+    after: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRows:
+    """One kind of state machine."""
+
+    name: str
+    transitions: tuple[TransitionRow, ...]
+    """Those that were taken, and those of the table of what is possible that were not (count 0)."""
+
+    @property
+    def never(self) -> list[TransitionRow]:
+        """What was never reached."""
+        return [row for row in self.transitions if not row.count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A distribution: quantiles and a histogram."""
+
+    unit: str
+    count: int
+    quantiles: Mapping[str, float]
+    buckets: tuple[tuple[float, int], ...] = ()
+    """End of each bucket (exclusive) and what is in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignReport:
+    """All that the page tells. The JSON beside the page holds the same."""
+
+    seeds: int
+    seed_first: int
+    seed_last: int
+    processes: int
+    virtual_seconds: float
+    wall_seconds: float
+    busy_seconds: float
+    """Sum over the seeds of the real time that each took."""
+    steps: int
+    faults: int
+    acknowledged: int
+    polled: int
+    operations: Mapping[str, int]
+    fault_rows: tuple[FaultRow, ...]
+    latency: Spread
+    throughput: Spread
+    unavailability: Spread
+    runs_without_gap: int
+    messages: tuple[MessageRow, ...]
+    machines: tuple[MachineRows, ...]
+    failures: tuple[FailedSeed, ...]
+    controls: tuple[ControlRow, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def virtual_hours(self) -> float:
+        """Virtual time of all clusters."""
+        return self.virtual_seconds / 3600
+
+    @property
+    def time_ratio(self) -> float:
+        """Virtual seconds of a cluster per real second of one process."""
+        return self.virtual_seconds / self.busy_seconds if self.busy_seconds else 0.0
+
+    @property
+    def seeds_per_hour(self) -> float:
+        """At the speed of this campaign, with its processes."""
+        return self.seeds / self.wall_seconds * 3600 if self.wall_seconds else 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether no seed failed and every control was convicted."""
+        return not self.failures and all(control.convicted for control in self.controls)
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the report as JSON values."""
+        return {
+            **asdict(self),
+            "failed": [failure.seed for failure in self.failures],
+            "passed": self.passed,
+            "virtual_hours": self.virtual_hours,
+            "time_ratio": self.time_ratio,
+            "seeds_per_hour": self.seeds_per_hour,
+        }
+
+
+def campaign_page(report: CampaignReport) -> str:
+    """Draws the whole page."""
+    body = [
+        _headline(report),
+        _figures(report),
+        _failures(report.failures),
+        _controls(report.controls),
+        _noticed(report),
+        _faults(report),
+        _machines(report.machines),
+        _messages(report.messages),
+        *(f"<p class='hint'>{escape(note)}</p>" for note in report.notes),
+    ]
+    return page("Moldau simulation campaign", "\n".join(body))
+
+
+def _headline(report: CampaignReport) -> str:
+    acquitted = [control.name for control in report.controls if not control.convicted]
+    if report.failures:
+        text = f"{len(report.failures)} of {report.seeds:,} seeds failed."
+    elif acquitted:
+        text = f"No seed failed, but the checkers acquitted {', '.join(acquitted)}: they prove nothing."
+    else:
+        text = f"{report.seeds:,} seeds, no violation: nothing acknowledged was lost, reordered or duplicated."
+    return f'<p class="verdict {"good" if report.passed else "bad"}">{escape(text)}</p>'
+
+
+def _figures(report: CampaignReport) -> str:
+    seen = sum(len(row.versions_seen) for row in report.messages)
+    served = sum(len(row.versions_served) for row in report.messages)
+    taken = sum(len(rows.transitions) - len(rows.never) for rows in report.machines)
+    possible = sum(len(rows.transitions) for rows in report.machines)
+    entries = [
+        ("virtual time", _duration(report.virtual_seconds), f"{report.time_ratio:.1f} times faster than real time"),
+        (
+            "seeds",
+            f"{report.seeds:,}",
+            f"{report.seed_first} to {report.seed_last}; {report.seeds_per_hour:,.0f} an hour, "
+            f"{report.processes} processes",
+        ),
+        ("faults", f"{report.faults:,}", f"{report.faults / max(report.seeds, 1):.1f} a run"),
+        ("steps judged", f"{report.steps:,}", "invariants are checked after each"),
+        ("writes acknowledged", f"{report.acknowledged:,}", f"{report.polled:,} records read"),
+        ("state transitions", f"{taken} of {possible}", "reached of those that are possible"),
+        ("message versions", f"{seen} of {served}", "seen of those that are served"),
+        ("real time", _duration(report.wall_seconds), f"{report.busy_seconds:,.0f} s over all processes"),
+    ]
+    return cards(entries)
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 3600:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def _failures(failures: Sequence[FailedSeed]) -> str:
+    if not failures:
+        return ""
+    parts = ["<h2>Failed seeds</h2>"]
+    for failure in failures[:FAILURES_SHOWN]:
+        findings = "".join(_finding(finding) for finding in failure.findings[:FINDINGS_SHOWN])
+        more = len(failure.findings) - FINDINGS_SHOWN
+        parts.append(
+            f'<details open><summary><b>seed {failure.seed}</b> <span class="bad">'
+            f"{escape(failure.findings[0].kind if failure.findings else '')}</span></summary>"
+            f"<p><code>{escape(failure.replay)}</code><br><span class='hint'>history and timeline: "
+            f"{escape(failure.folder)}</span></p>{findings}"
+            + (f"<p class='hint'>and {more} more</p>" if more > 0 else "")
+            + "</details>"
+        )
+    if len(failures) > FAILURES_SHOWN:
+        parts.append(f"<p class='hint'>and {len(failures) - FAILURES_SHOWN} more seeds; the JSON has all</p>")
+    return "".join(parts)
+
+
+def _finding(finding: Finding) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in finding.operations)
+    behind = f"<ul class='operations'>{lines}</ul>" if lines else ""
+    return f"<p><b>{escape(finding.kind)}</b>: {escape(finding.text)}</p>{behind}"
+
+
+def _controls(controls: Sequence[ControlRow]) -> str:
+    if not controls:
+        return "<h2>Negative controls</h2><p class='hint'>They were not run.</p>"
+    rows = [
+        (
+            control.name,
+            control.text,
+            "convicted" if control.convicted else "ACQUITTED",
+            str(control.seeds),
+            control.found_by or "-",
+        )
+        for control in controls
+    ]
+    return (
+        "<h2>Negative controls</h2><p class='hint'>Configurations that promise less. The same checkers must convict "
+        "each.</p>" + table(("control", "what goes wrong", "verdict", "seeds", "found by"), rows, words=(1, 4))
+    )
+
+
+def _noticed(report: CampaignReport) -> str:
+    gaps, latency = report.unavailability, report.latency
+    quantiles = [
+        (name, spread.unit, *(f"{spread.quantiles.get(key, 0.0):,.1f}" for key in ("p50", "p90", "p99", "max")))
+        for name, spread in (
+            ("time to acknowledge", latency),
+            ("acknowledged records a second, per run", report.throughput),
+            ("stretch without any acknowledged write", gaps),
+        )
+    ]
+    without = f"{report.runs_without_gap:,} of {report.seeds:,} runs had no stretch of a second or more."
+    return (
+        "<h2>What clients noticed</h2>"
+        + table(("virtual time, under faults", "unit", "median", "p90", "p99", "worst"), quantiles, words=(0, 1))
+        + "<h3>Time to acknowledge</h3>"
+        + bars([Bar(end=end, count=count) for end, count in latency.buckets], unit="ms", title="Time to acknowledge")
+        + "<h3>Stretches without any acknowledged write</h3>"
+        + bars([Bar(end=end, count=count) for end, count in gaps.buckets], unit="s", title="Unavailability")
+        + f"<p class='hint'>{escape(without)} Faults cut off majorities on purpose, so long stretches belong to a "
+        "campaign; what counts is that each ends after healing.</p>"
+    )
+
+
+def _faults(report: CampaignReport) -> str:
+    rows = [
+        (row.kind, f"{row.strikes:,}", f"{row.runs:,}", f"{row.strikes / max(report.seeds, 1):.2f}")
+        for row in report.fault_rows
+    ]
+    return "<h2>Faults</h2>" + table(("kind", "strikes", "runs with it", "strikes per run"), rows)
+
+
+def _machines(machines: Sequence[MachineRows]) -> str:
+    parts = ["<h2>State transitions</h2>"]
+    for machine in machines:
+        never = machine.never
+        reached = len(machine.transitions) - len(never)
+        rows = [
+            (row.after if not row.before else f"{row.before} \N{RIGHTWARDS ARROW} {row.after}", f"{row.count:,}")
+            for row in machine.transitions
+            if row.count
+        ]
+        names = ", ".join(
+            row.after if not row.before else f"{row.before} \N{RIGHTWARDS ARROW} {row.after}" for row in never
+        )
+        missing = f'<p class="bad">never reached: {escape(names)}</p>' if never else ""
+        parts.append(
+            f"<details><summary><b>{escape(machine.name)}</b> {reached} of {len(machine.transitions)}</summary>"
+            f"{missing}{table(('transition', 'times'), rows)}</details>"
+        )
+    return "".join(parts)
+
+
+def _messages(messages: Sequence[MessageRow]) -> str:
+    seen = [row for row in messages if row.requests]
+    unseen = [row for row in messages if not row.requests]
+    rows = [
+        (
+            row.name,
+            row.server,
+            ", ".join(row.senders),
+            _versions(row.versions_seen),
+            _versions(row.versions_served),
+            f"{row.requests:,}",
+            f"{row.responses:,}",
+        )
+        for row in seen
+    ]
+    never = ", ".join(f"{row.name} ({row.server})" for row in unseen)
+    missing = f'<p class="bad">never sent: {escape(never)}</p>' if never else ""
+    head = ("API", "asked of", "asked by", "versions seen", "versions served", "requests", "answers")
+    return (
+        f"<h2>Messages</h2><p class='hint'>{len(seen)} of {len(messages)} APIs were used. Requests without an answer "
+        "were cut off, timed out, or go one way.</p>" + missing + table(head, rows, words=(1, 2))
+    )
+
+
+def _versions(versions: Sequence[int]) -> str:
+    """Runs of numbers: 0, 3-5."""
+    parts: list[list[int]] = []
+    for version in sorted(versions):
+        if parts and version == parts[-1][-1] + 1:
+            parts[-1].append(version)
+        else:
+            parts.append([version])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts) or "-"

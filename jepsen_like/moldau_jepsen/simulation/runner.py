@@ -1,0 +1,143 @@
+"""Many seeds over the cores, and what is left of those that fail.
+
+Results are values, so they travel between processes. A seed that fails is run a second time where it failed, with a
+witness that writes down what each node did and knew: the same seed is the same run, and if it is not, that is a finding
+of its own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import multiprocessing
+import os
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.history import write_history
+from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
+from moldau_jepsen.simulation.case import Case, write_case
+from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, planted
+from moldau_jepsen.simulation.tally import findings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+SEEDS_PER_WORKER = 50
+"""A worker process is replaced after so many seeds, which bounds what a leak could cost."""
+AHEAD = 4
+"""Seeds per process that are handed out ahead."""
+SCHEDULE = "schedule"
+HISTORY = "history"
+
+
+def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> Result:
+    """Runs a seed, with a bug planted if one is named, and once more in detail if it fails.
+
+    Raises ``KeyError`` for an unknown mutant. What a run raises is a finding of the result, not an exception.
+    """
+    bug = MUTANTS[mutant] if mutant else None
+    chosen = options or (bug.options if bug is not None else None)
+    try:
+        with planted(bug) if bug is not None else contextlib.nullcontext():
+            first = run_seed(seed, chosen)
+            if first.passed:
+                return replace(first, mutant=mutant)
+            again = run_seed(seed, chosen, detailed=True)
+    except Exception as error:  # noqa: BLE001 - the campaign goes on; this seed has failed
+        return _broken(seed, error, mutant)
+    if again.trace_hash != first.trace_hash:
+        text = f"not-repeatable: traces {first.trace_hash} and {again.trace_hash} of one seed"
+        again = replace(again, violations=(*first.violations, f"at the end: {text}"))
+    return replace(again, wall_seconds=first.wall_seconds, mutant=mutant)
+
+
+def _broken(seed: int, error: Exception, mutant: str) -> Result:
+    """The result of a run that did not come to its end."""
+    return Result(
+        seed=seed,
+        trace_hash="",
+        violations=(f"at the end: kit-failed: {type(error).__name__}: {error}",),
+        timeline=tuple("".join(traceback.format_exception(error)).splitlines()),
+        virtual_seconds=0.0,
+        wall_seconds=0.0,
+        steps=0,
+        events=0,
+        faults=0,
+        acknowledged=0,
+        polled=0,
+        mutant=mutant,
+    )
+
+
+def run_seeds(
+    seeds: Iterable[int], *, processes: int | None = None, options: RunOptions | None = None, mutant: str = ""
+) -> Iterator[Result]:
+    """Runs seeds over the cores, each in a process of its own pool; yields results as they come.
+
+    Memory is bounded: no more than ``AHEAD`` seeds per process are handed out ahead. When the iterator is closed, the
+    seeds that run are ended and the others are dropped.
+    """
+    count = processes if processes is not None else (os.cpu_count() or 1)
+    remaining = iter(seeds)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        count, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=SEEDS_PER_WORKER
+    )
+    try:
+        running: set[concurrent.futures.Future[Result]] = set()
+        exhausted = False
+        while running or not exhausted:
+            while not exhausted and len(running) < AHEAD * count:
+                try:
+                    seed = next(remaining)
+                except StopIteration:
+                    exhausted = True
+                    break
+                running.add(pool.submit(examine, seed, options, mutant))
+            done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def case_of(result: Result, name: str, why: str) -> Case:
+    """A result as a case: its seed with all faults and draws written out."""
+    found = tuple(dict.fromkeys(finder_of(violation) for violation in result.violations))
+    return Case(
+        name=name,
+        why=why,
+        seeds=(result.seed,),
+        mutant=result.mutant,
+        convicted_by=found if result.mutant else (),
+        faults=result.plan,
+        draws=dict(result.draws),
+    )
+
+
+def write_failure(result: Result, directory: Path) -> Path:
+    """Writes the folder of a failed seed and returns it.
+
+    ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
+    operations, ``history`` holds all operations of the clients, ``schedule.json`` the run as a case for the corpus.
+    Raises ``OSError``.
+    """
+    name = f"seed-{result.seed}" + (f"-{result.mutant}" if result.mutant else "")
+    folder = directory / name
+    folder.mkdir(parents=True, exist_ok=True)
+    document = result.to_json()
+    timeline = document.pop("timeline")
+    assert isinstance(timeline, list)
+    findings = [{"kind": one.kind, "text": one.text, "operations": list(one.operations)} for one in findings_of(result)]
+    verdict = {**document, "findings": findings}
+    (folder / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n", encoding="utf-8")
+    lines = [f"again: {result.replay_command}", f"trace: {result.trace_hash}", "", *result.violations, "", *timeline]
+    (folder / "timeline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with (folder / HISTORY).open("wb") as stream:
+        write_history(stream, result.history)
+    why = result.violations[0] if result.violations else ""
+    write_case(case_of(result, SCHEDULE, why), folder)
+    return folder

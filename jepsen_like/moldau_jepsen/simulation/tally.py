@@ -1,0 +1,232 @@
+"""Adds up the results of a campaign, as they come, into its report. Memory does not grow with the number of seeds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.history import Operation
+from moldau_jepsen.reports.chaos import describe
+from moldau_jepsen.reports.simulation import (
+    CampaignReport,
+    FailedSeed,
+    FaultRow,
+    Finding,
+    MachineRows,
+    MessageRow,
+    Spread,
+    TransitionRow,
+)
+from moldau_jepsen.simulation.coverage import (
+    START,
+    Coverage,
+    Transition,
+    message_name,
+    reachable_messages,
+    reachable_transitions,
+)
+from moldau_jepsen.simulation.figures import QUANTILES, Histogram, bucket_end_ms
+from moldau_jepsen.simulation.mutants import finder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_jepsen.reports.simulation import ControlRow
+    from moldau_jepsen.simulation.campaign import Result
+
+OPERATIONS_SHOWN = 12
+GAP_FACTOR = 2 ** (1 / 3)
+"""Buckets of stretches without an acknowledged write grow by this factor, from one second on."""
+
+
+class Tally:
+    """The sums of a campaign."""
+
+    def __init__(self, processes: int) -> None:
+        """Nothing has been run; ``processes`` is for the report."""
+        self._processes = processes
+        self.coverage = Coverage()
+        self.failures: list[FailedSeed] = []
+        self.seeds = 0
+        self.virtual_s = self.busy_s = 0.0
+        self.faults = self.acknowledged = self.polled = self.steps = 0
+        self._first: int | None = None
+        self._last = 0
+        self._operations: Counter[str] = Counter()
+        self._strikes: Counter[str] = Counter()
+        self._runs_with: Counter[str] = Counter()
+        self._latency = Histogram()
+        self._rates: Counter[float] = Counter()
+        self._gaps: Counter[float] = Counter()
+        self._without_gap = 0
+
+    def add(self, result: Result, folder: str = "") -> None:
+        """Takes in the result of a seed; ``folder`` is where a failed one was written."""
+        self.seeds += 1
+        self._first = result.seed if self._first is None else min(self._first, result.seed)
+        self._last = max(self._last, result.seed)
+        self.virtual_s += result.virtual_seconds
+        self.busy_s += result.wall_seconds
+        self.steps += result.steps
+        self.faults += result.faults
+        self.acknowledged += result.acknowledged
+        self.polled += result.polled
+        self.coverage.add(result.coverage)
+        self._strikes.update(result.faults_by_kind)
+        self._runs_with.update(kind for kind, count in result.faults_by_kind.items() if count)
+        figures = result.figures
+        self._operations.update(figures.operations)
+        self._latency.merge(figures.latency)
+        self._rates[float(f"{figures.per_second:.2g}")] += 1
+        self._gaps.update(round(seconds, 1) for seconds in figures.dark_s)
+        self._without_gap += not figures.dark_s
+        if not result.passed:
+            self.failures.append(
+                FailedSeed(seed=result.seed, replay=result.replay_command, folder=folder, findings=findings_of(result))
+            )
+
+    def report(
+        self, wall_seconds: float, controls: Sequence[ControlRow] = (), notes: Sequence[str] = ()
+    ) -> CampaignReport:
+        """The report of what was added so far."""
+        return CampaignReport(
+            seeds=self.seeds,
+            seed_first=self._first or 0,
+            seed_last=self._last,
+            processes=self._processes,
+            virtual_seconds=self.virtual_s,
+            wall_seconds=wall_seconds,
+            busy_seconds=self.busy_s,
+            steps=self.steps,
+            faults=self.faults,
+            acknowledged=self.acknowledged,
+            polled=self.polled,
+            operations=dict(sorted(self._operations.items())),
+            fault_rows=tuple(
+                FaultRow(kind=kind, strikes=count, runs=self._runs_with[kind])
+                for kind, count in self._strikes.most_common()
+            ),
+            latency=_latency_spread(self._latency),
+            throughput=_spread(self._rates, "records/s"),
+            unavailability=_gap_spread(self._gaps),
+            runs_without_gap=self._without_gap,
+            messages=_message_rows(self.coverage),
+            machines=_machine_rows(self.coverage),
+            failures=tuple(sorted(self.failures, key=lambda failure: failure.seed)),
+            controls=tuple(controls),
+            notes=tuple(notes),
+        )
+
+
+def findings_of(result: Result) -> tuple[Finding, ...]:
+    """What a failed run is convicted of, with the client operations behind what the checkers found."""
+    operations = {operation.index: operation for operation in result.history}
+    behind = {f"at the end: {one.kind.value}: {one.text}": one.operations for one in result.anomalies}
+    return tuple(
+        Finding(
+            kind=finder_of(violation),
+            text=violation,
+            operations=tuple(
+                describe(operations[index])
+                for index in behind.get(violation, ())[:OPERATIONS_SHOWN]
+                if isinstance(operations.get(index), Operation)
+            ),
+        )
+        for violation in result.violations
+    )
+
+
+def _latency_spread(latency: Histogram) -> Spread:
+    counts = latency.counts
+    buckets = tuple(
+        (bucket_end_ms(bucket), counts[bucket]) for bucket in range(min(counts, default=0), max(counts, default=-1) + 1)
+    )
+    return Spread(
+        unit="ms",
+        count=counts.total(),
+        quantiles={name: latency.quantile_ms(share) for name, share in QUANTILES.items()},
+        buckets=buckets,
+    )
+
+
+def _spread(values: Counter[float], unit: str) -> Spread:
+    return Spread(unit=unit, count=values.total(), quantiles=_quantiles(values))
+
+
+def _gap_spread(gaps: Counter[float]) -> Spread:
+    counts: Counter[int] = Counter()
+    for seconds, count in gaps.items():
+        counts[int(math.log(max(seconds, 1.0), GAP_FACTOR))] += count
+    buckets = tuple((GAP_FACTOR ** (bucket + 1), counts[bucket]) for bucket in range(max(counts, default=-1) + 1))
+    return Spread(unit="s", count=gaps.total(), quantiles=_quantiles(gaps), buckets=buckets)
+
+
+def _quantiles(values: Counter[float]) -> dict[str, float]:
+    """Quantiles of counted values, by name."""
+    found: dict[str, float] = {}
+    total = values.total()
+    ordered = sorted(values)
+    for name, share in QUANTILES.items():
+        seen = 0
+        for value in ordered:
+            seen += values[value]
+            if seen >= share * total:
+                found[name] = value
+                break
+        else:
+            found[name] = 0.0
+    return found
+
+
+def _message_rows(coverage: Coverage) -> tuple[MessageRow, ...]:
+    """One row for each API of each kind of server that is served or was asked."""
+    served = reachable_messages()
+    counts: dict[tuple[int, str], Counter[tuple[int, bool]]] = {key: Counter() for key in served}
+    senders: dict[tuple[int, str], dict[str, None]] = {key: {} for key in served}
+    for kind, count in sorted(coverage.messages.items()):
+        key = (kind.api_key, kind.receiver if kind.is_request else kind.sender)
+        counts.setdefault(key, Counter())[kind.version, kind.is_request] += count
+        if kind.is_request:
+            senders.setdefault(key, {})[kind.sender] = None
+    rows: list[MessageRow] = []
+    for (api_key, server), seen in counts.items():
+        versions = sorted({version for version, _ in seen})
+        requests = sum(count for (_, is_request), count in seen.items() if is_request)
+        rows.append(
+            MessageRow(
+                name=message_name(api_key),
+                api_key=api_key,
+                server=server,
+                versions_served=tuple(served.get((api_key, server), ())),
+                versions_seen=tuple(versions),
+                requests=requests,
+                responses=seen.total() - requests,
+                senders=tuple(senders.get((api_key, server), ())),
+                by_version={str(version): (seen[version, True], seen[version, False]) for version in versions},
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (row.server, row.api_key)))
+
+
+def _machine_rows(coverage: Coverage) -> tuple[MachineRows, ...]:
+    """What was taken, and what of the tables was not."""
+    possible: dict[str, list[Transition]] = {}
+    for transition in reachable_transitions():
+        possible.setdefault(transition.machine, []).append(transition)
+    taken = coverage.transitions
+    found: list[MachineRows] = []
+    for machine, transitions in possible.items():
+        rows = [
+            TransitionRow(before=one.before if one.before != START else "", after=one.after, count=taken[one])
+            for one in sorted(taken)
+            if one.machine == machine and (one.before != START or not transitions[0].before)
+        ]
+        entered = {row.after for row in rows}
+        rows += [
+            TransitionRow(before=one.before, after=one.after, count=0)
+            for one in transitions
+            if (one.after not in entered if not one.before else one not in taken)
+        ]
+        found.append(MachineRows(name=machine, transitions=tuple(rows)))
+    return tuple(found)
