@@ -16,6 +16,8 @@ Use::
 
     info = log.stage_as_leader(records, leader_epoch=3, now_ms=now)  # validates and assigns offsets in memory
     log.flush_staged()                         # one gathered write; log_end_offset moves here
+    if not log.is_settled:                     # flush.messages: no acknowledgement above settled_end_offset yet
+        work = manager.flush_work(log)         # offload; when it is complete, settled_end_offset has moved
     info = log.append_as_leader(...)           # the two in one
     info = log.append_as_follower(records, now_ms=now)
     result = log.read(offset, max_bytes=..., upper_bound_offset=log.high_watermark, min_one_batch=True)

@@ -47,7 +47,7 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 * 1024 * 1024
     index_interval_bytes: int = 4096
-    flush_messages: int = _LONG_MAX
+    flush_messages: int = _LONG_MAX  # fewer acknowledged records than this are not durable; 1: all are
     flush_ms: int = _LONG_MAX
     retention_bytes: int = NO_LIMIT
     retention_ms: int = 7 * 24 * 3600 * 1000
@@ -65,7 +65,11 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = _LONG_MAX
     message_timestamp_after_max_ms: int = 3600 * 1000
-    sync_before_acknowledge: bool = False  # flush.messages=1: every flush_staged is followed by a sync
+
+    @property
+    def bounds_unsynced(self) -> bool:
+        """Whether ``flush.messages`` is set, so that acknowledgements may have to wait for a sync."""
+        return self.flush_messages != _LONG_MAX
 
     @property
     def roll_ms(self) -> int:
@@ -102,7 +106,6 @@ class LogConfig:
             message_timestamp_type=config.get_str("message.timestamp.type"),
             message_timestamp_before_max_ms=config.get_int("message.timestamp.before.max.ms"),
             message_timestamp_after_max_ms=config.get_int("message.timestamp.after.max.ms"),
-            sync_before_acknowledge=config.get_int("flush.messages") == 1,
         )
 
 

@@ -35,7 +35,7 @@ from moldau_broker.log.values import LogDirectoryInfo, ReplicaDirectoryInfo, Top
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from moldau.runtime.environment import Disk
     from moldau_broker.log.partition_log import PartitionLog
@@ -87,7 +87,11 @@ class LogStore:
         self._doomed: list[tuple[int, str]] = []  # (due, directory) of deleted partitions
         self._doomed_files: list[tuple[int, tuple[str, ...]]] = []
         self._due: dict[str, int] = {}
-        self._flushing: dict[str, None] = {}
+        self._flushing: dict[PartitionLog, None] = {}
+        self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
+        """Hears, in the event loop, of each flush of a partition's log that has ended without taking it offline."""
+        self.failure_listener: Callable[[str, BaseException], object] = lambda path, error: None
+        """Hears of each directory that has gone offline, with the error, whoever noticed it."""
         self._total = self._done = self._recovered_bytes = self._truncated = 0
         self.reports: dict[TopicPartition, LoadReport] = {}
         self.cleaner = CleanerManager(disk, self.settings)
@@ -270,8 +274,9 @@ class LogStore:
         logs = self._future_logs if log.is_future else self._logs
         other = logs.get(topic_partition)
         if other is not None:
-            # A crash between the two renames of a move, or a directory copied by hand: the longer log stays.
-            log, other = (log, other) if log.log_end_offset > other.log_end_offset else (other, log)
+            # A crash between the two renames of a move, or a directory that failed is back: the log of the later epoch
+            # stays, and the longer one of an epoch. It holds all that is committed of what either holds.
+            log, other = (log, other) if _progress(log) > _progress(other) else (other, log)
             _logger.error(
                 "log-in-two-directories", partition=topic_partition, kept=log.directory, deleted=other.directory
             )
@@ -318,7 +323,10 @@ class LogStore:
         log = self._logs.get(topic_partition)
         if log is not None:
             if log.topic_id is None:
-                self._set_topic_id(log, topic_id)
+                try:
+                    self._set_topic_id(log, topic_id)
+                except OSError as error:
+                    raise LogStorageError(log.parent_directory, f"{topic_partition}: {error}") from error
             elif log.topic_id != topic_id:
                 raise LogError(
                     ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} has topic id {log.topic_id}, not {topic_id}"
@@ -486,9 +494,12 @@ class LogStore:
 
     def fail_directory(self, path: str, error: BaseException) -> list[TopicPartition]:
         """Takes a directory offline; returns the partitions that went with it. Others are not touched. Idempotent."""
-        directory = self._directories[path]
         lost: list[TopicPartition] = []
-        if directory.online:
+        directory = self._directories.get(path)
+        if directory is None:
+            return lost  # the error was about all directories: those have failed one by one
+        was_online = directory.online
+        if was_online:
             directory.online = False
             directory.error = error
             _logger.error("log-directory-offline", directory=path, reason=error)
@@ -501,6 +512,8 @@ class LogStore:
         self._doomed = [(due, name) for due, name in self._doomed if not name.startswith(path + "/")]
         self._doomed_files = [(due, names) for due, names in self._doomed_files if not names[0].startswith(path + "/")]
         directory.release()
+        if was_online:
+            self.failure_listener(path, error)
         return lost
 
     def describe_log_dirs(self, topics: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
@@ -540,3 +553,8 @@ class LogStore:
             usable_bytes=usable,
             replicas=replicas,
         )
+
+
+def _progress(log: PartitionLog) -> tuple[int, int]:
+    """Of two logs of a partition, the one of larger progress holds all that is committed of the other (Raft §5.4.1)."""
+    return log.latest_epoch, log.log_end_offset

@@ -138,24 +138,36 @@ class LogManager(LogStore):
     def _flush_works(self, now_ms: int) -> list[Work]:
         works: list[Work] = []
         for log in [*self._logs.values(), *self._future_logs.values()]:
-            if log.directory in self._flushing or log.failed:
-                continue
             # A closed segment is synced soon after its roll: that bounds what recovery must read to one segment.
-            closed_only = not log.flush_due(now_ms)
-            work = log.flush_work(up_to_closed_only=closed_only)
+            work = self.flush_work(log, up_to_closed_only=not log.flush_due(now_ms))
             if work is not None:
-                works.append(self._tracked(work, log.directory))
+                works.append(work)
         return works
 
-    def _tracked(self, work: Work, key: str) -> Work:
-        self._flushing[key] = None
+    def flush_work(self, log: PartitionLog, *, up_to_closed_only: bool = False) -> Work | None:
+        """``log.flush_work``, at most one at a time for each log; ``flush_listener`` hears when it is complete.
+
+        None if there is nothing to do, and while another is under way: two syncs of a file side by side would share
+        one error, and the one that does not get it would pass lost bytes for durable ones.
+        """
+        if log in self._flushing or log.failed:
+            return None
+        work = log.flush_work(up_to_closed_only=up_to_closed_only)
+        return None if work is None else self._tracked(work, log)
+
+    def _tracked(self, work: Work, log: PartitionLog) -> Work:
+        self._flushing[log] = None
 
         def complete() -> None:
-            self._flushing.pop(key, None)
+            self._flushing.pop(log, None)
             work.complete()
+            self.flush_listener(log.topic_partition)
 
         def failed(error: BaseException) -> None:
-            self._flushing.pop(key, None)
+            self._flushing.pop(log, None)
+            if log.released:  # deleted or replaced meanwhile; if its disk is bad, the others will tell
+                self.flush_listener(log.topic_partition)
+                return
             work.failed(error)
             self._work_failed(work.directory, error)
 
@@ -225,6 +237,6 @@ class LogManager(LogStore):
         for work in self.close_work():
             try:
                 run_work(work)
-            except OSError:
+            except (OSError, LogStorageError):
                 continue  # the work's ``failed`` has taken the directory offline
         self.finish_close(broker_epoch)

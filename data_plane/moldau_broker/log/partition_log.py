@@ -307,6 +307,7 @@ class PartitionLog(WatermarkedLog):
         except OSError as error:
             raise self.storage_error("truncating", error) from error
         self.staged_end_offset = self.log_end_offset
+        self.cut_settled()
         self.update_high_watermark(self._high_watermark)
         return True
 
@@ -322,4 +323,5 @@ class PartitionLog(WatermarkedLog):
         except OSError as error:
             raise self.storage_error("restarting", error) from error
         self.staged_end_offset = self.log_end_offset
+        self.settled_end_offset = offset
         self._high_watermark = offset

@@ -100,6 +100,7 @@ class SegmentedLog:
         self._segments = list(segments)
         self._bases = [segment.base_offset for segment in segments]
         self._active = self._segments[-1]
+        self.released = False  # the log is none of this broker's any more: deleted, or its directory failed
         self._generation = 0  # counts truncations and replacements, which invalidate work in progress
         self._names_durable = names_durable
         self._unsynced_snapshots: list[str] = []
@@ -425,18 +426,25 @@ class SegmentedLog:
         self.unflushed_since_ms = None
 
         def run() -> None:
-            for segment in closed:
-                segment.sync()
-            if active is not None:
-                active.sync()
-            for path in snapshots:
-                sync_file(disk, path)
-            if sync_names:
-                disk.sync_directory(directory)
+            try:
+                for segment in closed:
+                    segment.sync()
+                if active is not None:
+                    active.sync()
+                for path in snapshots:
+                    sync_file(disk, path)
+                if sync_names:
+                    self._sync_names(directory)
+            except OSError:
+                # Here and not only in ``failed``, which is not called when the caller is cancelled: a sync that failed
+                # must never be tried again, the next one would succeed though the pages are lost (fsyncgate).
+                self.failed = True
+                raise
 
         def complete() -> None:
-            if generation == self._generation:
+            if generation == self._generation and not self.failed:
                 self.recovery_point = max(self.recovery_point, offset)
+                self.durable_end_moved()
 
         def failed(error: BaseException) -> None:
             self.failed = True
@@ -449,6 +457,17 @@ class SegmentedLog:
             directory=self.parent_directory,
         )
 
+    def _sync_names(self, directory: str) -> None:
+        """Makes the names in the log's directory durable, in a thread: it may be deleted or moved meanwhile."""
+        try:
+            self.disk.sync_directory(directory)
+        except FileNotFoundError:
+            if not self.released and self.directory == directory:
+                raise
+
+    def durable_end_moved(self) -> None:
+        """The recovery point has moved up; whoever counts on it overrides this."""
+
     # Life cycle ------------------------------------------------------------------------------------------------------
 
     def moved(self, directory: str) -> None:
@@ -458,7 +477,11 @@ class SegmentedLog:
             segment.moved(directory)
 
     def seal(self) -> None:
-        """Prepares for a clean stop: everything durable, indexes complete, producer state saved. Raises ``OSError``."""
+        """Prepares for a clean stop: everything durable, indexes complete, producer state saved.
+
+        Raises ``OSError``, also after an earlier sync failed.
+        """
+        self.require_healthy()
         self.take_producer_snapshot()
         for path in self._unsynced_snapshots:
             sync_file(self.disk, path)
@@ -477,7 +500,7 @@ class SegmentedLog:
 
     def release(self) -> None:
         """Lets go of all files: each closes when its last reader is done."""
-        self.failed = True
+        self.failed = self.released = True
         for segment in self._segments:
             segment.close_indexes()
         self._segments = []

@@ -3,6 +3,12 @@
 What is staged becomes part of the log with one gathered write (``flush_staged``), or is forgotten as a whole if that
 fails.
 
+What is written is not settled yet where a topic's ``flush.messages`` bounds how many acknowledged records may not be
+durable: ``settled_end_offset`` says up to where the log may be acknowledged, and be claimed to a leader, now. With the
+default it is always the log end. With ``flush.messages=M`` it stands still from the moment when M records are not
+durable until a sync has ended (``flush_work``, outside the event loop); that sync covers all that was written before it
+began, so appends that arrive meanwhile share the next one.
+
 The high watermark belongs to replication, which tells the log its value: it bounds the last stable offset,
 DeleteRecords and what retention may drop.
 """
@@ -43,7 +49,8 @@ class WatermarkedLog(SegmentedLog):
     """A log with staged writes and a high watermark.
 
     Invariants: ``log_start_offset <= high_watermark <= log_end_offset <= staged_end_offset``;
-    ``last_stable_offset <= high_watermark``.
+    ``last_stable_offset <= high_watermark``; ``settled_end_offset <= log_end_offset``, both are ends of batches, and
+    what is settled stays so until it is truncated.
     """
 
     _staged_buffers: list[Buffer]
@@ -55,6 +62,9 @@ class WatermarkedLog(SegmentedLog):
         self._staged_batches = []
         self._staged_bytes = 0
         self.staged_end_offset = self.log_end_offset
+        # What a former process wrote may be in the page cache only.
+        self.settled_end_offset = self.recovery_point
+        self._settle()
         self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.producer_state.high_watermark_moved(self._high_watermark)
 
@@ -135,7 +145,7 @@ class WatermarkedLog(SegmentedLog):
 
     def flush_staged(self) -> None:
         """Writes what is staged with one gathered write; then it counts: log end offset, sequence numbers,
-        transactions.
+        transactions. It may be acknowledged below ``settled_end_offset``.
 
         Raises ``LogStorageError`` if the write fails: then nothing of it counts, all ``AppendInfo`` since the last
         flush are void (those of duplicates too), and the log takes no more.
@@ -153,8 +163,8 @@ class WatermarkedLog(SegmentedLog):
             raise self._failed_append(error) from error
         self.log_end_offset = end_offset
         self.producer_state.commit_staged(end_offset)
-        if self.config.sync_before_acknowledge:
-            self.flush()
+        if end_offset - self.recovery_point < self.config.flush_messages:
+            self.settled_end_offset = end_offset
 
     def _failed_append(self, error: OSError) -> LogError:
         failure = self.storage_error("appending to", error)
@@ -259,6 +269,7 @@ class WatermarkedLog(SegmentedLog):
     def update_config(self, config: LogConfig) -> None:
         """Takes over changed topic settings; they concern what comes."""
         self.config = config
+        self._settle()
 
     def apply_retention(self, now_ms: int) -> int:
         """Drops the oldest segments that ``retention.ms``, ``retention.bytes`` or the log start offset let go;
@@ -299,6 +310,27 @@ class WatermarkedLog(SegmentedLog):
             surplus -= segment.size
             count += 1
         return count
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of the log may be acknowledged now; if not, a sync must be asked for."""
+        return self.settled_end_offset == self.log_end_offset
+
+    def _settle(self) -> None:
+        """Looks again at what may be acknowledged."""
+        if self.log_end_offset - self.recovery_point < self.config.flush_messages:
+            self.settled_end_offset = self.log_end_offset
+        else:
+            self.settled_end_offset = max(self.settled_end_offset, self.recovery_point)
+
+    def durable_end_moved(self) -> None:
+        """See ``SegmentedLog``."""
+        self._settle()
+
+    def cut_settled(self) -> None:
+        """The log was truncated: nothing above its end is settled any more."""
+        self.settled_end_offset = min(self.settled_end_offset, self.log_end_offset)
+        self._settle()
 
     def flush_due(self, now_ms: int) -> bool:
         """Whether ``flush.messages`` or ``flush.ms`` asks for a sync now.

@@ -7,10 +7,11 @@ how far they are. A follower's fetch offset is its log end offset: it asks for w
 leader derives
 
 - the **high watermark**: the smallest log end offset over the *maximal* in-sync replicas, itself included, and over
-  replicas that are about to join. Maximal means: while a change of the ISR is on its way to the controller, the larger
-  of the two sets counts, because either may turn out to be the committed one. It only grows within an epoch, and it
-  stands still while the committed ISR is smaller than ``min.insync.replicas`` (KIP-966: this is what makes eligible
-  leader replicas safe to elect);
+  replicas that are about to join. The leader counts itself up to its *settled* end only: what its flush policy lets it
+  answer for (``WatermarkedLog.settled_end_offset``; without a policy that is all it has). Maximal means: while a change
+  of the ISR is on its way to the controller, the larger of the two sets counts, because either may turn out to be the
+  committed one. It only grows within an epoch, and it stands still while the committed ISR is smaller than
+  ``min.insync.replicas`` (KIP-966: this is what makes eligible leader replicas safe to elect);
 - the **in-sync replicas**: a member that has not been caught up for ``replica.lag.time.max.ms`` is proposed for
   removal, a caught-up outsider for admission. A proposal goes to the controller (AlterPartition) and takes effect when
   it is committed. An outsider must be at the high watermark and at the start of the present epoch, and the broker epoch
@@ -156,7 +157,8 @@ class FollowerProgress:
 class Replica:
     """State machine of one replica. See the module for its transitions.
 
-    Invariants: ``high_watermark <= log_end_offset``; ``high_watermark`` never falls within a leader epoch except by
+    Invariants: ``high_watermark <= log_end_offset``; ``settled_end_offset <= log_end_offset``, and a leader's high
+    watermark does not rise above it; ``high_watermark`` never falls within a leader epoch except by
     truncation of a follower; ``_proposal`` is None unless LEADER, and belongs to the present ``leader_epoch`` and
     ``partition_epoch``.
     """
@@ -171,6 +173,7 @@ class Replica:
         "high_watermark",
         "log_end_offset",
         "role",
+        "settled_end_offset",
         "state",
     )
 
@@ -191,6 +194,7 @@ class Replica:
         )
         self.high_watermark = min(high_watermark, log_end_offset)
         self.log_end_offset = log_end_offset
+        self.settled_end_offset = 0  # of a leader: ``apply`` tells it
         self.epoch_start_offset = UNKNOWN_OFFSET  # where the present leader epoch began; known to the leader only
         self._followers: dict[int, FollowerProgress] = {}
         self._proposal: IsrProposal | None = None
@@ -269,6 +273,12 @@ class Replica:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
+    def settlement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+        """As ``acknowledgement``, for an acks=1 append: it waits until it is settled here."""
+        if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE if self.settled_end_offset >= required_offset else None
+
     # --- events ----------------------------------------------------------------------------------------------------
 
     def configure(self, *, min_insync_replicas: int | None = None, lag_time_max_ms: float | None = None) -> None:
@@ -278,11 +288,13 @@ class Replica:
         if lag_time_max_ms is not None:
             self._lag_time_max_ms = lag_time_max_ms
 
-    def apply(self, state: PartitionState, log_end_offset: int, now_ms: float) -> Applied:
+    def apply(
+        self, state: PartitionState, log_end_offset: int, now_ms: float, settled_end_offset: int | None = None
+    ) -> Applied:
         """Takes committed metadata. After LEADER or ISR_CHANGED call ``reconsider``.
 
         On LEADER the shell records ``(leader_epoch, log_end_offset)`` in the leader epoch cache before anything is
-        appended.
+        appended. ``settled_end_offset`` is the log end where nobody says otherwise.
         """
         known = self.state
         if state.leader_epoch < known.leader_epoch or state.partition_epoch <= known.partition_epoch:
@@ -291,6 +303,7 @@ class Replica:
         self.state = state
         self._proposal = None
         self.log_end_offset = log_end_offset
+        self.settled_end_offset = log_end_offset if settled_end_offset is None else settled_end_offset
         if state.leader != self.broker_id:
             self.role = Role.FOLLOWER
             self._followers = {}
@@ -317,16 +330,24 @@ class Replica:
         """Looks at the high watermark again after a change of metadata or configuration."""
         return self._leader_effects(now_ms, eligible)
 
-    def log_end_moved(self, log_end_offset: int, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
-        """The local log grew (leader: appended; follower: replicated). Called after the bytes are in the log."""
+    def log_end_moved(
+        self, log_end_offset: int, now_ms: float, eligible: Mapping[int, int], settled_end_offset: int | None = None
+    ) -> ReplicaEffects:
+        """The local log grew (leader: appended; follower: replicated), or more of it is settled.
+
+        Called after the bytes are in the log. ``settled_end_offset`` is the log end where nobody says otherwise.
+        """
         assert log_end_offset >= self.log_end_offset, "a log end goes back by truncation only"
         self.log_end_offset = log_end_offset
+        self.settled_end_offset = log_end_offset if settled_end_offset is None else settled_end_offset
+        assert self.settled_end_offset <= log_end_offset, "what is settled has been written"
         return self._leader_effects(now_ms, eligible)
 
     def truncated(self, log_end_offset: int) -> None:
         """The local log of a follower was cut to ``log_end_offset``."""
         assert self.role is not Role.LEADER, "a leader never truncates"
         self.log_end_offset = log_end_offset
+        self.settled_end_offset = min(self.settled_end_offset, log_end_offset)
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
     def restarted(self, log_start_offset: int) -> None:
@@ -334,7 +355,7 @@ class Replica:
         nothing.
         """
         assert self.role is not Role.LEADER, "a leader never truncates"
-        self.log_end_offset = log_start_offset
+        self.log_end_offset = self.settled_end_offset = log_start_offset
         self.high_watermark = log_start_offset
 
     def leader_high_watermark(self, high_watermark: int, log_start_offset: int = 0) -> bool:
@@ -461,7 +482,7 @@ class Replica:
 
     def _high_watermark_candidate(self, now_ms: float, eligible: Mapping[int, int]) -> int:
         """The smallest log end offset over the maximal ISR and over those who are about to join it."""
-        candidate = self.log_end_offset
+        candidate = self.settled_end_offset
         maximal_isr = self.maximal_isr
         for broker_id, follower in self._followers.items():
             if follower.log_end_offset < candidate and (
@@ -476,7 +497,7 @@ class Replica:
         candidate = self._high_watermark_candidate(now_ms, eligible)
         if candidate <= self.high_watermark:
             return False
-        assert candidate <= self.log_end_offset
+        assert candidate <= self.settled_end_offset
         self.high_watermark = candidate
         return True
 

@@ -49,7 +49,7 @@ from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
 from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
-from moldau_broker.server.log_tasks import LogTasks
+from moldau_broker.server.log_tasks import LogSyncs, LogTasks
 from moldau_broker.server.metadata_applier import MetadataApplier
 from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
@@ -126,6 +126,7 @@ class Broker:
         self._context: BrokerContext | None = None
         self._session: BrokerSession | None = None
         self._fetchers: ReplicaFetchers | None = None
+        self._syncs: LogSyncs | None = None
         self._peers: Peers | None = None
         self.addresses: dict[str, tuple[str, int]] = {}
         """Host and real port of each listener, by name; known once the broker has started."""
@@ -300,7 +301,8 @@ class Broker:
             self.metadata.inter_broker_address,
             lambda: self.broker_epoch,
         )
-        replicas.connect(self._fetchers)
+        self._syncs = LogSyncs(self._log_tasks, logs)
+        replicas.connect(self._fetchers, self._syncs.request)
         replicas.set_throttles(
             float(config.get_int("leader.replication.throttled.rate")),
             float(config.get_int("follower.replication.throttled.rate")),
@@ -382,12 +384,13 @@ class Broker:
 
     async def _start_tasks(self, nursery: trio.Nursery) -> None:
         assert self._fetchers is not None
+        assert self._syncs is not None
         replicas = self.context.replicas
+        await nursery.start(self._syncs.run)
         await nursery.start(self._fetchers.run)
         await nursery.start(self.context.groups.run)
         await nursery.start(self.context.transactions.run)
-        nursery.start_soon(replicas.produces.run)
-        nursery.start_soon(replicas.fetches.run)
+        nursery.start_soon(replicas.run_waits)
         nursery.start_soon(self._isr.run, replicas)
         nursery.start_soon(self._watch_disks)
         nursery.start_soon(self._applier.run)

@@ -1,4 +1,5 @@
-"""Answers that wait: a produce with acks=all for the high watermark, and the clock that ends what waits too long.
+"""Answers that wait: a produce with acks=all for the high watermark, one with acks=1 for the sync that
+``flush.messages`` demands, and the clock that ends what waits too long.
 
 Each operation is the ``Deferred`` of one request. It leaves its purgatory once, by its condition or by its deadline,
 and only then is its event set; the connection's writer task finds the answer ready. A connection that dies takes its
@@ -68,12 +69,12 @@ class ProduceWait:
 
 
 class ProduceOperation(Operation):
-    """An acks=all produce.
+    """A produce that waits.
 
     ``errors[i]`` belongs to partition ``i`` of the request and is final once the operation has finished.
     """
 
-    __slots__ = ("_encode", "delayed", "errors", "waiting")
+    __slots__ = ("_encode", "delayed", "errors", "waiters", "waiting")
 
     def __init__(
         self, waiting: dict[Partition, ProduceWait], encode: Callable[[dict[int, ErrorCode]], Sequence[ResponsePart]]
@@ -83,6 +84,7 @@ class ProduceOperation(Operation):
         self.errors: dict[int, ErrorCode] = {}
         self._encode = encode
         self.delayed: Delayed[Partition, ProduceOperation] | None = None
+        self.waiters: Waiters[Partition, ProduceOperation] | None = None  # where ``delayed`` is
 
     def resolve(self, partition: Partition, error: ErrorCode) -> None:
         """One partition needs to wait no longer."""

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Environment
     from moldau.runtime.log import EventLogger
     from moldau_broker.log.manager import LogManager
+    from moldau_broker.log.partition_log import PartitionLog
     from moldau_broker.log.values import Work
 
 TICK_MS = 1_000.0
 WORK_PER_DIRECTORY_MAX = 2
+SYNCS_PER_DIRECTORY_MAX = 4
+"""Syncs that appends wait for, side by side in a directory: a file system's journal commits them together, and the
+disk's threads are left to others too."""
 
 
 class LogTasks:
@@ -66,10 +70,59 @@ class LogTasks:
     async def offload(self, work: Work, limiter: trio.CapacityLimiter) -> None:
         """Runs one piece of blocking work; its failure is the log manager's to judge."""
         async with limiter:
-            try:
-                await self._environment.disk.offload(work.run)
-            except Exception as error:  # noqa: BLE001 - handed to the one who knows what it means
-                self._logger.error("work-failed", work=work.name, error=error)
-                work.failed(error)
-            else:
-                work.complete()
+            await self.perform(work)
+
+    async def perform(self, work: Work) -> None:
+        """``offload`` for those who limit themselves."""
+        try:
+            await self._environment.disk.offload(work.run)
+        except Exception as error:  # noqa: BLE001 - handed to the one who knows what it means
+            self._logger.error("work-failed", work=work.name, error=error)
+            work.failed(error)
+        else:
+            work.complete()
+
+
+class LogSyncs:
+    """The syncs that appends wait for (``flush.messages``), with group commit.
+
+    A log has at most one sync under way and one asked for. A sync takes all that is written when it begins, so that
+    however many appends arrive during one sync, they cost one more. ``LogManager.flush_listener`` hears of each that
+    has ended, and asks again where something was written meanwhile.
+    """
+
+    def __init__(self, tasks: LogTasks, logs: LogManager) -> None:
+        """Nothing is asked for."""
+        self._tasks = tasks
+        self._logs = logs
+        self._nursery: trio.Nursery | None = None
+        self._requested: dict[PartitionLog, None] = {}
+        self._limiters: dict[str, trio.CapacityLimiter] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Holds the tasks until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    def request(self, log: PartitionLog) -> None:
+        """See ``replica_manager.SyncRequest``. While the broker stops, nothing is begun: closing syncs all logs."""
+        if self._nursery is not None and log not in self._requested:
+            self._requested[log] = None
+            self._nursery.start_soon(self._sync, log)
+
+    async def _sync(self, log: PartitionLog) -> None:
+        directory = log.parent_directory
+        limiter = self._limiters.setdefault(directory, trio.CapacityLimiter(SYNCS_PER_DIRECTORY_MAX))
+        async with limiter:
+            del self._requested[log]
+            work = self._logs.flush_work(log)
+            if work is not None:
+                await self._tasks.perform(work)
+            elif log.released:
+                # Another log may have taken its place and been synced on the way: those who wait must look again.
+                self._logs.flush_listener(log.topic_partition)

@@ -27,8 +27,8 @@ class WatchKey:
 class Partition:
     """A local replica. Ends with ``close``: whoever still holds it then finds ``error`` set.
 
-    Invariant: ``replica.log_end_offset`` is the log's (or, in a log that syncs before it acknowledges, the synced end
-    of it).
+    Invariant: ``replica.log_end_offset`` and ``replica.settled_end_offset`` are the log's, once what happened to the
+    log has been told (``ReplicaManager.log_end_moved``).
     """
 
     __slots__ = (
@@ -78,6 +78,12 @@ class Partition:
         if self.error is not ErrorCode.NONE:
             return self.error
         return self.replica.acknowledgement(leader_epoch, required_offset)
+
+    def settlement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+        """See ``Replica.settlement``."""
+        if self.error is not ErrorCode.NONE:
+            return self.error
+        return self.replica.settlement(leader_epoch, required_offset)
 
 
 def partition_state(image: PartitionImage) -> PartitionState:

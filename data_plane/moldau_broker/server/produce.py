@@ -2,8 +2,8 @@
 
 Synchronous up to the answer: batches are staged while the request's bytes are still in the receive buffer, and written
 when all requests that arrived together have been staged (``flush``). acks=0 gets no answer; with acks=1 the answer is
-ready and leaves after the flush; with acks=all it waits for the high watermark, for a change of leadership, or for the
-request's timeout.
+ready and leaves after the flush, or, where ``flush.messages`` asks for it, after the sync; with acks=all it waits for
+the high watermark. A change of leadership and the request's timeout end each wait.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moldau.protocol.hot import NodeEndpointResult, ProduceRequestView
     from moldau.runtime.environment import Clock
     from moldau.runtime.server import Answer, ResponsePart
+    from moldau_broker.server.delayed import Waiters
     from moldau_broker.server.fetch import Hints
     from moldau_broker.server.partition import Partition
     from moldau_broker.server.replica_manager import ReplicaManager
@@ -121,7 +122,7 @@ class ProduceService:
                     result, required_offset = self._append(
                         partition, topic, index, records, acks, version, touched, verified
                     )
-                    if acks == -1 and required_offset >= 0:
+                    if required_offset >= 0 and (acks == -1 or (acks == 1 and partition.log.config.bounds_unsynced)):
                         wait = waiting.get(partition)
                         if wait is None:
                             leader_epoch = partition.replica.state.leader_epoch
@@ -138,10 +139,12 @@ class ProduceService:
             return None, None
         if not waiting:
             return (self._encode(version, correlation_id, results, {}),), None
-        return self._start_waiting(waiting, version, correlation_id, results, request.timeout_ms)
+        waiters = replicas.produces if acks == -1 else replicas.settles
+        return self._start_waiting(waiters, waiting, version, correlation_id, results, request.timeout_ms)
 
     def _start_waiting(
         self,
+        waiters: Waiters[Partition, ProduceOperation],
         waiting: dict[Partition, ProduceWait],
         version: int,
         correlation_id: int,
@@ -154,7 +157,8 @@ class ProduceService:
         operation = ProduceOperation(waiting, encode)
         deadline_ms = self._clock.monotonic_ms() + min(max(0, timeout_ms), TIMEOUT_MS_MAX)
         try:
-            operation.delayed = self._replicas.produces.watch(operation, tuple(waiting), deadline_ms)
+            operation.delayed = waiters.watch(operation, tuple(waiting), deadline_ms)
+            operation.waiters = waiters
         except PurgatoryFullError:
             errors = {index: ErrorCode.REQUEST_TIMED_OUT for wait in waiting.values() for index in wait.indexes}
             return (self._encode(version, correlation_id, results, errors),), None
@@ -277,6 +281,8 @@ class ProduceService:
 
     def _absent(self, topic: bytes, index: int, version: int) -> ProducePartitionResult:
         by_id = version >= _TOPIC_IDS
+        if self._replicas.is_offline(topic, index, by_id=by_id):
+            return ProducePartitionResult(index, ErrorCode.KAFKA_STORAGE_ERROR)
         if self._hints.leader_hint(topic, index, by_id=by_id) is not None:
             return self._not_leader(topic, index, version)
         if by_id and not self._hints.topic_exists(topic, by_id=True):

@@ -4,12 +4,17 @@ The task asks its core (``replication.follower``) for the next request, sends it
 on the logs without a checkpoint in between: append, then ask again at once. Records go from the receive buffer to the
 log as they are. An idle follower's request waits at the leader; when a broker is the source of nothing any more, its
 task ends and its connection is closed.
+
+A fetch offset is a claim: the leader counts on what lies below it. Partitions with a flush policy
+(``flush.messages``) have a task of their own for each source, which asks for nothing before all that it has fetched is
+settled (``WatermarkedLog``). So slow syncs hold back those who asked for them and nobody else, and whatever the leader
+gathers meanwhile is fetched, and synced, together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import trio
 
@@ -60,6 +65,13 @@ class FetcherSettings:
     socket_timeout_ms: float = 30_000.0
 
 
+class SourceKey(NamedTuple):
+    """One task: the broker that is fetched from, and whether for partitions with a flush policy."""
+
+    broker_id: int
+    settles: bool
+
+
 class ReplicaFetchers:
     """Starts and ends the tasks as leadership moves."""
 
@@ -79,8 +91,8 @@ class ReplicaFetchers:
         self._endpoint = endpoint
         self._connect = connect
         self._nursery: trio.Nursery | None = None
-        self._sources: dict[int, _Source] = {}
-        self._source_of: dict[TopicPartition, int] = {}
+        self._sources: dict[SourceKey, _Source] = {}
+        self._source_of: dict[TopicPartition, SourceKey] = {}
         self._broker_epoch = broker_epoch
         self._suspects: dict[int, float] = {}
 
@@ -100,8 +112,10 @@ class ReplicaFetchers:
         if state.leader < 0 or state.leader == self._settings.broker_id:
             return
         log = partition.log
-        source = self._source(state.leader)
-        self._source_of[partition.key] = state.leader
+        source_key = SourceKey(state.leader, log.config.bounds_unsynced)
+        source = self._source(source_key)
+        self._source_of[partition.key] = source_key
+        source.claims(partition)
         source.core.add(
             Followed(
                 partition.key,
@@ -116,21 +130,30 @@ class ReplicaFetchers:
 
     def unfollow(self, key: TopicPartition) -> None:
         """Ends fetching of a partition; the task of a source without partitions ends."""
-        broker_id = self._source_of.pop(key, None)
-        if broker_id is None:
+        source_key = self._source_of.pop(key, None)
+        if source_key is None:
             return
-        source = self._sources[broker_id]
+        source = self._sources[source_key]
         source.core.remove(key)
+        if source.unsettled.pop(key, None) is not None:
+            self._replicas.settled.notify()
         if not len(source.core):
             source.scope.cancel()
-            del self._sources[broker_id]
+            del self._sources[source_key]
+
+    def policy_changed(self, partition: Partition) -> None:
+        """A partition that is followed goes on with the task that its flush policy asks for."""
+        source_key = self._source_of.get(partition.key)
+        if source_key is not None and source_key.settles != partition.log.config.bounds_unsynced:
+            self.follow(partition)
 
     def broker_changed(self, broker_id: int) -> None:
         """A broker registered anew: try it at once, at its new address."""
-        source = self._sources.get(broker_id)
-        if source is not None:
-            source.core.hurry()
-            source.work.notify()
+        for settles in (False, True):
+            source = self._sources.get(SourceKey(broker_id, settles))
+            if source is not None:
+                source.core.hurry()
+                source.work.notify()
 
     def is_suspect(self, broker_id: int) -> bool:
         """Whether the process of a broker seems to have died a moment ago, so that a new leader is about to be elected.
@@ -149,18 +172,21 @@ class ReplicaFetchers:
         """The broker has answered."""
         self._suspects.pop(broker_id, None)
 
-    def _source(self, broker_id: int) -> _Source:
-        source = self._sources.get(broker_id)
+    def _source(self, key: SourceKey) -> _Source:
+        source = self._sources.get(key)
         if source is None:
             assert self._nursery is not None, "fetchers are not running"
-            source = _Source(self, broker_id)
-            self._sources[broker_id] = source
+            source = _Source(self, key.broker_id)
+            self._sources[key] = source
             self._nursery.start_soon(source.run)
         return source
 
 
 class _Source:
-    """The task of one source broker."""
+    """The task of one source broker.
+
+    Invariant: ``unsettled`` holds each partition whose fetch offset may be above what is settled of its log.
+    """
 
     def __init__(self, fetchers: ReplicaFetchers, broker_id: int) -> None:
         settings = fetchers._settings
@@ -176,12 +202,25 @@ class _Source:
         )
         self.work = Signal()
         self.scope = trio.CancelScope()
+        self.unsettled: dict[TopicPartition, Partition] = {}
+
+    def claims(self, partition: Partition) -> None:
+        """The next request tells the leader that we have all of the partition's log: not before that is settled."""
+        if not partition.log.is_settled:
+            self.unsettled[partition.key] = partition
+
+    def _all_settled(self) -> bool:
+        for key in [key for key, partition in self.unsettled.items() if partition.log.is_settled]:
+            del self.unsettled[key]
+        return not self.unsettled
 
     async def run(self) -> None:
         clock = self._environment.clock
         with self.scope:
             try:
                 while True:
+                    # No deadline: a disk that does not answer takes its replicas out of the ISR, which is right.
+                    await self._replicas.settled.wait_until(self._all_settled)
                     request = self.core.next_request(clock.monotonic_ms())
                     if request is None:
                         await self._wait_for_work()
@@ -304,6 +343,7 @@ class _Source:
             log.append_as_follower(memoryview(answer.records), now_ms=self._environment.clock.wall_ms())
         self._replicas.follower_advanced(partition, answer.high_watermark, answer.log_start_offset)
         self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        self.claims(partition)
         if partition.follower_throttled and len(answer.records):
             self._throttle(partition, step.followed, len(answer.records))
 
@@ -334,6 +374,7 @@ class _Source:
             "truncate", partition=partition.key, log_end=log.log_end_offset, to=target, epoch=answer.diverging_epoch
         )
         self._replicas.follower_truncated(partition, target)
+        self.claims(partition)
         self.core.truncated(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
     # --- a log that has nothing in common with the leader's --------------------------------------------------------
@@ -364,6 +405,7 @@ class _Source:
             except LogStorageError as error:
                 self._replicas.directory_failed(error)
                 continue
+            self.claims(partition)
             self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
     async def _list_offsets(

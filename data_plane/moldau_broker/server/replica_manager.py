@@ -6,12 +6,20 @@ delayed answers in ``delayed``, requests to the controller in ``isr``, fetches f
 An append has two steps. ``stage`` validates a batch and gives it its offsets; ``flush``, once for all requests that
 arrived together, writes each log with one gathered call, moves the log end, and thereby wakes followers and, as the
 high watermark follows, producers and consumers.
+
+Where ``flush.messages`` bounds what may be lost with the power, a log is settled (``WatermarkedLog``) later than it is
+written. The manager then asks for a sync, which runs outside the event loop; until it has ended, the leader does not
+count its own copy, acks=1 waits, and a follower claims nothing (``replica_fetcher``). Followers may read what their
+leader has not synced: what they have more than it counts for nothing as long as the leader's own copy does not, and
+the syncs of all replicas run at the same time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.log import EventLogger
@@ -78,6 +86,18 @@ class Following(Protocol):
         """The partition is led here, or gone."""
         ...
 
+    def policy_changed(self, partition: Partition) -> None:
+        """The flush policy of the partition's topic may be another one."""
+        ...
+
+
+class SyncRequest(Protocol):
+    """Who syncs logs outside the event loop (``log_tasks.LogSyncs``)."""
+
+    def __call__(self, log: PartitionLog) -> None:
+        """All that is written in ``log`` now is to be synced, soon; any number of requests may share one sync."""
+        ...
+
 
 class ReplicaManager:
     """See the module. Owned by the broker; handlers and tasks call it from the event loop only."""
@@ -101,6 +121,7 @@ class ReplicaManager:
         self._logger = EventLogger("moldau.broker.replicas", node=settings.broker_id)
         self._dirty: dict[Partition, None] = {}
         self._following: Following | None = None
+        self._request_sync: SyncRequest | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.by_raw_name: dict[tuple[bytes, int], Partition] = {}  # the same, by what stands on the wire
         self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
@@ -111,14 +132,26 @@ class ReplicaManager:
             partitions_max=settings.alter_partition_batch_max, backoff_ms=settings.alter_partition_backoff_ms
         )
         self.produces: Waiters[Partition, ProduceOperation] = Waiters(clock, settings.waiting_operations_max)
+        self.settles: Waiters[Partition, ProduceOperation] = Waiters(clock, settings.waiting_operations_max)
         self.fetches: Waiters[WatchKey, FetchOperation] = Waiters(clock, settings.waiting_operations_max)
+        self.settled = Signal()  # notified when a log is settled further, or gone
         self._low_watermark_waiters = 0
         self._low_watermark_changed = Signal()
         self.leadership_listeners: list[LeadershipListener] = []
 
-    def connect(self, following: Following) -> None:
-        """Sets who fetches for the followers; once, before the first delta."""
+    def connect(self, following: Following, request_sync: SyncRequest) -> None:
+        """Sets who fetches for the followers and who syncs; once, before the first delta."""
         self._following = following
+        self._request_sync = request_sync
+        self._logs.flush_listener = self._log_flushed
+        self._logs.failure_listener = self._directory_offline
+
+    async def run_waits(self) -> None:
+        """Ends what waits too long, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.produces.run)
+            nursery.start_soon(self.settles.run)
+            nursery.start_soon(self.fetches.run)
 
     # --- appends ---------------------------------------------------------------------------------------------------
 
@@ -166,12 +199,27 @@ class ReplicaManager:
             self.log_end_moved(partition, now_ms)
 
     def log_end_moved(self, partition: Partition, now_ms: float) -> None:
-        """The log of a leader has grown."""
-        effects = partition.replica.log_end_moved(partition.log.log_end_offset, now_ms, self.eligible)
+        """The log has grown, or more of it is settled."""
+        log = partition.log
+        settled = log.settled_end_offset
+        effects = partition.replica.log_end_moved(log.log_end_offset, now_ms, self.eligible, settled)
+        if settled != log.log_end_offset:
+            self._sync(log)
         self.perform(partition, effects)
         if not effects.high_watermark_advanced:
             self._complete_produces(partition)  # a duplicate waits for what may be committed already
         self._wake_fetches(partition.end)
+
+    def _sync(self, log: PartitionLog) -> None:
+        assert self._request_sync is not None
+        self._request_sync(log)
+
+    def _log_flushed(self, key: TopicPartition) -> None:
+        """A sync has ended; what was written since may ask for the next one."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            self.log_end_moved(partition, self._clock.monotonic_ms())
+            self.settled.notify()
 
     # --- following -------------------------------------------------------------------------------------------------
 
@@ -180,7 +228,7 @@ class ReplicaManager:
         replica = partition.replica
         log = partition.log
         if log.log_end_offset != replica.log_end_offset:
-            replica.log_end_moved(log.log_end_offset, self._clock.monotonic_ms(), self.eligible)
+            self.log_end_moved(partition, self._clock.monotonic_ms())
         if replica.leader_high_watermark(high_watermark):
             log.update_high_watermark(replica.high_watermark)
             self._wake_fetches(partition.committed)
@@ -192,6 +240,7 @@ class ReplicaManager:
         partition.log.truncate_to(offset)
         partition.replica.truncated(partition.log.log_end_offset)
         partition.log.update_high_watermark(partition.replica.high_watermark)
+        self.log_end_moved(partition, self._clock.monotonic_ms())
 
     def follower_restarted(self, partition: Partition, offset: int) -> None:
         """Begins the log of a follower anew at the leader's log start: what it had, the leader has deleted."""
@@ -201,8 +250,8 @@ class ReplicaManager:
 
     def abandon_produce(self, operation: Operation) -> None:
         """Nobody waits for the answer of a produce any more; its records stay."""
-        if isinstance(operation, ProduceOperation) and operation.delayed is not None:
-            self.produces.abandon(operation.delayed)
+        if isinstance(operation, ProduceOperation) and operation.delayed is not None and operation.waiters is not None:
+            operation.waiters.abandon(operation.delayed)
 
     def low_watermark(self, partition: Partition) -> int:
         """The smallest log start offset over the leader and its live followers."""
@@ -284,18 +333,28 @@ class ReplicaManager:
         self._wake_fetches(partition.committed)
 
     def _complete_produces(self, partition: Partition) -> None:
-        purgatory = self.produces.purgatory
+        self._complete_waits(self.produces, partition, partition.acknowledgement)
+        if self.settles.purgatory.watches(partition):
+            self._complete_waits(self.settles, partition, partition.settlement)
+
+    def _complete_waits(
+        self,
+        waiters: Waiters[Partition, ProduceOperation],
+        partition: Partition,
+        answer: Callable[[int, int], ErrorCode | None],
+    ) -> None:
+        purgatory = waiters.purgatory
         for delayed in purgatory.watchers(partition):
             operation = delayed.operation
             wait = operation.waiting[partition]
-            error = partition.acknowledgement(wait.leader_epoch, wait.required_offset)
+            error = answer(wait.leader_epoch, wait.required_offset)
             if error is None:
                 break  # those behind it wait for higher offsets
             operation.resolve(partition, error)
             if operation.waiting:
                 purgatory.unwatch(delayed, partition)
             else:
-                self.produces.complete(delayed)
+                waiters.complete(delayed)
 
     def _wake_fetches(self, key: WatchKey) -> None:
         purgatory = self.fetches.purgatory
@@ -363,7 +422,11 @@ class ReplicaManager:
         for partition in mine:
             partition.replica.configure(min_insync_replicas=settings.min_insync_replicas)
             self._mark_throttled(partition, settings)
+            self.log_end_moved(partition, now_ms)  # ``flush.messages`` may let more of it count
+            if self._following is not None:
+                self._following.policy_changed(partition)
             self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
+        self.settled.notify()
 
     def _mark_throttled(self, partition: Partition, settings: TopicSettings) -> None:
         broker_id = self._settings.broker_id
@@ -436,6 +499,8 @@ class ReplicaManager:
         self.partitions[key] = partition
         self.by_raw_name[key.topic.encode(), key.partition] = partition
         self.by_raw_id[topic_id.bytes, key.partition] = partition
+        if not log.is_settled:
+            self._sync(log)  # a former process may have died before it synced
         return partition
 
     def _apply_state(self, partition: Partition, image: PartitionImage) -> None:
@@ -445,7 +510,8 @@ class ReplicaManager:
         now_ms = self._clock.monotonic_ms()
         if partition in self._dirty:
             self.flush()  # what is staged belongs to the epoch in which it was accepted
-        applied = replica.apply(partition_state(image), partition.log.log_end_offset, now_ms)
+        log = partition.log
+        applied = replica.apply(partition_state(image), log.log_end_offset, now_ms, log.settled_end_offset)
         if applied is Applied.UNCHANGED:
             return
         if applied is Applied.LEADER:
@@ -483,6 +549,7 @@ class ReplicaManager:
         self.by_raw_id.pop((partition.topic_id.bytes, partition.key.partition), None)
         self._dirty.pop(partition, None)
         self._end_waits(partition)
+        self.settled.notify()
         for listener in self.leadership_listeners:
             listener(partition, False)
 
@@ -490,13 +557,15 @@ class ReplicaManager:
 
     def directory_failed(self, error: LogStorageError) -> None:
         """A log directory does not work any more: its replicas are gone, the others go on."""
-        self._logger.error("log-directory-failed", directory=error.directory, error=error)
-        for key in self._logs.fail_directory(error.directory, error):
-            partition = self.partitions.get(key)
-            if partition is not None:
-                partition.staged_failures += 1
-                self._forget(partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        self._on_directory_failure(error.directory)
+        self._logs.fail_directory(error.directory, error)
+
+    def _directory_offline(self, path: str, error: BaseException) -> None:
+        """A log directory has gone offline, whether an append, a sync in a thread or the housekeeping noticed it."""
+        self._logger.error("log-directory-failed", directory=path, error=error)
+        for partition in [found for found in self.partitions.values() if found.log.parent_directory == path]:
+            partition.staged_failures += 1
+            self._forget(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        self._on_directory_failure(path)
 
     # --- what others read ------------------------------------------------------------------------------------------
 

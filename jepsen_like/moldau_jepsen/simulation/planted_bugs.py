@@ -29,7 +29,7 @@ from moldau_quorum.state_machine import MetadataStateMachine
 
 if TYPE_CHECKING:
     from moldau.records import Record
-    from moldau_broker.log.values import EpochEndOffset
+    from moldau_broker.log.values import EpochEndOffset, Work
 
 Patch = tuple[object, str, object]
 """Owner, attribute, replacement."""
@@ -270,7 +270,13 @@ def sequence_gaps_accepted() -> list[Patch]:
 
 
 def log_not_synced() -> list[Patch]:
-    return [(PartitionLog, "flush", lambda self: None), (SegmentedLog, "flush_work", lambda self, *a, **k: None)]
+    original = SegmentedLog.flush_work
+
+    def flush_work(self: SegmentedLog, up_to_closed_only: bool = False) -> Work | None:
+        work = original(self, up_to_closed_only)
+        return None if work is None else dataclasses.replace(work, run=lambda: None)
+
+    return [(SegmentedLog, "flush_work", flush_work)]
 
 
 def index_off_by_one() -> list[Patch]:

@@ -11,56 +11,15 @@ import uuid
 
 import pytest
 
+from log_lab import TOPIC_ID, A, create, open_manager, put, tick
 from log_model import START_MS, VirtualMachine, all_rows, make_batch
 from moldau.protocol.errors import ErrorCode
 from moldau.records import encode_batch, iterate_batches
 from moldau_broker.log.checkpoint import decode_offsets, read_file
-from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError
 from moldau_broker.log.manager import LogManager
 from moldau_broker.log.values import TopicPartition, Work, run_work
-
-A = TopicPartition("a", 0)
-TOPIC_ID = uuid.UUID(int=9)
-
-
-def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=START_MS, **config: object) -> LogManager:
-    manager = LogManager(
-        machine.disk,
-        directories,
-        node_id=1,
-        cluster_id="c",
-        random=random.Random(5),
-        settings=LogManagerSettings(
-            flush_offset_checkpoint_interval_ms=5000,
-            flush_start_offset_checkpoint_interval_ms=5000,
-            high_watermark_checkpoint_interval_ms=5000,
-            retention_check_interval_ms=1000,
-        ),
-        default_config=LogConfig(**{"segment_bytes": 1000, "file_delete_delay_ms": 2000, **config}),
-    )
-    manager.start(now)
-    manager.recover_all()
-    return manager
-
-
-def put(log, value=b"v", *, now=START_MS, count=1, **batch):
-    data = make_batch([(now, b"k", value)] * count, **batch)
-    info = log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=now)
-    log.update_high_watermark(log.log_end_offset)
-    return info
-
-
-def tick(manager: LogManager, now: int) -> list[str]:
-    works = manager.tick(now)
-    for work in works:
-        run_work(work)
-    return [work.name for work in works]
-
-
-def create(manager: LogManager, partition: TopicPartition = A, **where):
-    return manager.get_or_create(partition, topic_id=TOPIC_ID, now_ms=START_MS, **where)
-
 
 # Directories
 
@@ -310,21 +269,6 @@ def test_flush_messages_and_flush_ms() -> None:
         assert log.recovery_point == expected, config
         machine.boot(power_lost=True)
         assert open_manager(machine, ["/d1"], **log_config).logs[A].log_end_offset >= expected
-
-
-def test_syncing_before_the_acknowledgement() -> None:
-    """``flush.messages=1``: one sync for all that was staged, and nothing of it is lost with the power."""
-    for seed in range(10):
-        machine = VirtualMachine(seed)
-        manager = open_manager(machine, ["/d1"], sync_before_acknowledge=True)
-        log = create(manager)
-        for _ in range(5):
-            for _ in range(4):
-                log.stage_as_leader(memoryview(make_batch([(START_MS, b"", b"x")])), leader_epoch=1, now_ms=START_MS)
-            log.flush_staged()
-        assert log.recovery_point == 20
-        machine.boot(power_lost=True)
-        assert open_manager(machine, ["/d1"]).logs[A].log_end_offset == 20
 
 
 def test_a_checkpoint_in_flight_never_undoes_a_lowered_recovery_point() -> None:

@@ -153,5 +153,5 @@ def test_the_tail_is_found_without_a_read(monkeypatch) -> None:
 
 def test_settings_come_from_the_declarations() -> None:
     config = LogConfig.from_config(TOPIC_CONFIG.parse({"cleanup.policy": "compact,delete", "flush.messages": "1"}))
-    assert (config.compact, config.delete, config.sync_before_acknowledge) == (True, True, True)
+    assert (config.compact, config.delete, config.bounds_unsynced) == (True, True, True)
     assert LogConfig.from_config(TOPIC_CONFIG.parse({})) == LogConfig()
