@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
-WORKLOADS = ("queue", "transactions")
+WORKLOADS = ("queue", "transactions", "pipe", "register", "all")
 Pairs = list[str] | None
+CONTROL_SECONDS = 60.0
+"""Scale of the progress bar only: a control lasts as long as its script."""
 
 
 @commands.command()
@@ -31,7 +33,9 @@ def run(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
     ] = None,
-    workload: Annotated[str, typer.Option(help="What the clients do: queue or transactions.")] = "queue",
+    workload: Annotated[
+        str, typer.Option(help="What the clients do: queue, transactions, pipe, register, or all.")
+    ] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
     duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
     seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
@@ -57,17 +61,24 @@ def run(
     consumer: Annotated[
         Pairs, typer.Option("--consumer", metavar="KEY=VALUE", help="Configuration of the consumers.")
     ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option("--control", metavar="NAME", help="A negative control instead: it must be convicted. all: each."),
+    ] = None,
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the nodes' data and logs.")] = False,
 ) -> None:
     """Run clients against a cluster while faults strike it; exit code 1 when an anomaly was found."""
+    from moldau_jepsen.chaos.clients import ClientOptions, Workload
     from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, refuse_impossible, run_chaos
     from moldau_jepsen.workloads.queue import QueueOptions
-    from moldau_jepsen.workloads.transactions import TransactionOptions
 
     if workload not in WORKLOADS:
         raise UsageError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}")
     chosen = int(time.time()) if seed is None else seed
     target = directory if directory is not None else Path(f"moldau-chaos-{chosen}")
+    if control is not None:
+        _run_controls(control, target, chosen, keep_data=keep_data)
+        return
     everything = FOREIGN_KINDS if bootstrap is not None else None
     with run_errors():
         options = ChaosOptions(
@@ -82,20 +93,61 @@ def run(
             bootstrap=bootstrap,
             topic_configs=parse_settings(config or []),
             settings=parse_settings(settings or []),
-            workload=QueueOptions(
-                partitions=partitions,
-                producer=cast("dict[str, object]", parse_settings(producer or [])),
-                consumer=cast("dict[str, object]", parse_settings(consumer or [])),
+            clients=ClientOptions(
+                workload=Workload(workload),
+                queue=QueueOptions(
+                    partitions=partitions,
+                    producer=cast("dict[str, object]", parse_settings(producer or [])),
+                    consumer=cast("dict[str, object]", parse_settings(consumer or [])),
+                ),
             ),
-            transactions=TransactionOptions(clients=3, transactions_per_second=10.0)
-            if workload == "transactions"
-            else None,
             keep_data=keep_data,
         )
         refuse_impossible(options)
         with progress_bar(duration) as tell:
             result = run_chaos(options, tell)
     _answer(result)
+
+
+def _run_controls(name: str, directory: Path, seed: int, *, keep_data: bool) -> None:
+    """Runs one control, or each; exits with 1 when one is acquitted."""
+    from moldau_jepsen.chaos.clients import ClientOptions
+    from moldau_jepsen.chaos.controls import CONTROLS
+    from moldau_jepsen.chaos.run import ChaosOptions, refuse_impossible, run_chaos
+    from moldau_jepsen.workloads.queue import QueueOptions
+
+    if name not in (*CONTROLS, "all"):
+        raise UsageError(f"unknown control {name!r}; known: {', '.join(CONTROLS)}, or all")
+    rows: list[dict[str, output.Json]] = []
+    for control in CONTROLS.values() if name == "all" else (CONTROLS[name],):
+        queue = QueueOptions(producer=dict(control.producer), consumer=dict(control.consumer), crash_every_s=0)
+        options = ChaosOptions(
+            directory=directory / control.name if name == "all" else directory,
+            duration_s=CONTROL_SECONDS,
+            seed=seed,
+            kinds=(),
+            settings=control.settings,
+            clients=ClientOptions(workload=control.workload, queue=queue),
+            control=control,
+            keep_data=keep_data,
+        )
+        with run_errors():
+            refuse_impossible(options)
+            with progress_bar(CONTROL_SECONDS) as tell:
+                result = run_chaos(options, tell)
+        found = {kind.value: count for kind, count in result.verdict.counts.items()}
+        wanted = [kind.value for kind in control.convicted_by]
+        rows.append(
+            {
+                "control": control.name,
+                "convicted": any(kind in found for kind in wanted),
+                "found": ", ".join(f"{count} {kind}" for kind, count in sorted(found.items())) or "nothing",
+                "report": str(result.report),
+            }
+        )
+    output.answer_rows("controls", ["control", "convicted", "found", "report"], rows)
+    if not all(row["convicted"] for row in rows):
+        raise typer.Exit(1)
 
 
 @commands.command()

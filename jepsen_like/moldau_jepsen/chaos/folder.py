@@ -12,18 +12,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from moldau_jepsen.chaos.nemesis import FaultEvent
-from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
+from moldau_jepsen.checkers import CheckOptions, RegisterOperation, Verdict, check_history, check_register
 from moldau_jepsen.history import HistoryFile, Operation
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, series_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 HISTORY = "history"
 RUN = "run.json"
 VERDICT = "verdict.json"
 REPORT = "report.html"
+FOREVER = float("inf")
 
 
 class RunFolderError(Exception):
@@ -40,7 +41,9 @@ class RunFacts:
     faults: tuple[FaultEvent, ...]
     samples: tuple[ClusterSample, ...]
     deaths: tuple[str, ...] = ()
-    """Nodes that ended though nobody had struck them, and nodes that did not come back."""
+    """Nodes that ended though nobody had struck them, nodes that did not come back, and a register that is stuck."""
+    register: tuple[RegisterOperation, ...] = ()
+    """What the clients of the register saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,10 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         "faults": [asdict(fault) for fault in facts.faults],
         "samples": [asdict(sample) for sample in facts.samples],
         "deaths": list(facts.deaths),
+        "register": [
+            [one.write, one.value, one.begun_ms, None if one.ended_ms == FOREVER else one.ended_ms]
+            for one in facts.register
+        ],
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -83,6 +90,10 @@ def read_facts(directory: Path) -> RunFacts:
             faults=tuple(FaultEvent(**{**fault, "nodes": tuple(fault["nodes"])}) for fault in document["faults"]),
             samples=tuple(ClusterSample(**sample) for sample in document["samples"]),
             deaths=tuple(document.get("deaths", ())),
+            register=tuple(
+                RegisterOperation(write=write, value=value, begun_ms=begun, ended_ms=FOREVER if end is None else end)
+                for write, value, begun, end in document.get("register", ())
+            ),
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
@@ -107,6 +118,10 @@ def judge(directory: Path) -> ChaosResult:
     facts = read_facts(directory)
     history = HistoryFile(directory / HISTORY)
     verdict = check_history(history, facts.promised)
+    deaths = list(facts.deaths)
+    register = check_register(facts.register)
+    if not register.linearizable:
+        deaths.append(f"the metadata is not linearizable: {register.text}")
     series = series_of(history)
     named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
     operations: dict[int, Operation] = {}
@@ -121,31 +136,31 @@ def judge(directory: Path) -> ChaosResult:
         duration_s=facts.duration_s,
         settings=facts.settings,
         operations=operations,
-        deaths=facts.deaths,
+        deaths=deaths,
     )
     path = directory / REPORT
     path.write_text(chaos_page(report), encoding="utf-8")
     unavailable_s = sum(end - begin for begin, end in series.unavailable)
-    document = verdict_document(verdict, facts, unavailable_s, series.latency_ms)
+    document = verdict_document(verdict, facts, deaths, unavailable_s, series.latency_ms)
     (directory / VERDICT).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return ChaosResult(
-        valid=verdict.valid and not facts.deaths,
+        valid=verdict.valid and not deaths,
         verdict=verdict,
         report=path,
         faults=facts.faults,
-        deaths=facts.deaths,
+        deaths=tuple(deaths),
         unavailable_s=unavailable_s,
         document=document,
     )
 
 
 def verdict_document(
-    verdict: Verdict, facts: RunFacts, unavailable_s: float, latency_ms: Mapping[str, float]
+    verdict: Verdict, facts: RunFacts, deaths: Sequence[str], unavailable_s: float, latency_ms: Mapping[str, float]
 ) -> dict[str, object]:
     """The verdict for programs."""
     return {
-        "valid": verdict.valid and not facts.deaths,
-        "deaths": list(facts.deaths),
+        "valid": verdict.valid and not deaths,
+        "deaths": list(deaths),
         "counts": {kind.value: count for kind, count in verdict.counts.items()},
         "anomalies": [
             {
@@ -161,6 +176,7 @@ def verdict_document(
             **asdict(verdict.figures),
             "duration_s": facts.duration_s,
             "faults": len(facts.faults),
+            "register_operations": len(facts.register),
             "unavailable_s": round(unavailable_s, 3),
             "latency_ms": {name: round(value, 3) for name, value in latency_ms.items()},
         },

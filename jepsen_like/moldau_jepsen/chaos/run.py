@@ -13,42 +13,39 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.runtime.config import parse_address
 from moldau.runtime.real import real_environment
+from moldau_jepsen.chaos.clients import ClientOptions, RunClients
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.moves import Operator
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
 from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
-from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
 from moldau_jepsen.history import HistoryWriter
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.workloads.operations import ClusterOperations
-from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
-from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.runtime.environment import Environment
+    from moldau_jepsen.chaos.controls import Control
     from moldau_jepsen.chaos.schedule import PlannedFault
-    from moldau_jepsen.launcher import Node
-    from moldau_jepsen.launcher.control import Control
-    from moldau_jepsen.launcher.process import ProcessState
-    from moldau_jepsen.launcher.undo import PowerLoss
+    from moldau_jepsen.checkers import RegisterOperation
 
 SAMPLE_S = 1.0
-TOPIC_TIMEOUT_S = 30.0
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
 FLUSH_MESSAGES = "log.flush.interval.messages"
 READY_TIMEOUT_MS = 90_000
+CONTROL_BROKERS = 3
 SEGMENT_BYTES = "segment.bytes"
 SMALL_SEGMENT_BYTES = 64 * 1024
 """Of runs whose faults strike closed segments: there must be some."""
@@ -73,11 +70,9 @@ class ChaosOptions:
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     """Configuration keys of the fresh cluster's nodes."""
-    workload: QueueOptions = field(default_factory=QueueOptions)
-    """Topic, readers and, without ``transactions``, senders."""
-    transactions: TransactionOptions | None = None
-    """Transactional clients, which take the place of the senders. The promise is then that of transactions, whatever
-    isolation level the readers are given."""
+    clients: ClientOptions = field(default_factory=ClientOptions)
+    control: Control | None = None
+    """A negative control instead of drawn faults; it is judged by the full promise."""
     final_read_s: float = 90.0
     keep_data: bool = False
     """Keeps the nodes' data and logs also when no anomaly was found."""
@@ -97,6 +92,8 @@ class Progress:
 
 def refuse_impossible(options: ChaosOptions) -> None:
     """Raises ``LauncherUsageError`` for options that contradict each other and for a directory that is in use."""
+    if options.control is not None and (options.bootstrap is not None or options.brokers != CONTROL_BROKERS):
+        raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
     if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
         raise LauncherUsageError(f"{options.directory} is not an empty directory")
     if options.bootstrap is not None:
@@ -128,6 +125,8 @@ class _Run:
         self.faults: list[FaultEvent] = []
         self.samples: list[ClusterSample] = []
         self.deaths: list[str] = []
+        self.register: tuple[RegisterOperation, ...] = ()
+        self.stuck = ""
         self.environment: Environment = real_environment(seed=options.seed)
 
     async def main(self) -> ChaosResult:
@@ -167,17 +166,16 @@ class _Run:
         return cluster, links, cluster.bootstrap
 
     async def _work(self, cluster: LocalCluster | None, links: Links | None, bootstrap: str) -> None:
-        options, queue = self.options, self.options.workload
-        operations = ClusterOperations(self.environment, bootstrap, queue.topic)
+        options = self.options
+        operations = ClusterOperations(self.environment, bootstrap, options.clients.queue.topic)
         with (options.directory / "history").open("wb") as stream:
             writer = HistoryWriter(stream)
             recorder = Recorder(self.environment.clock, writer.add)
-            workload = self._workload(bootstrap, recorder)
+            nodes = None if cluster is None else ProcessNodes(cluster)
+            workload = RunClients(self.environment, bootstrap, options.clients, recorder, nodes)
             async with trio.open_nursery() as nursery:
                 await nursery.start(operations.run)
-                await operations.create_topic(
-                    queue.partitions, min(3, options.brokers), self._topic_configs(), timeout_s=TOPIC_TIMEOUT_S
-                )
+                await workload.create_topics(min(3, options.brokers), self._topic_configs())
                 async with trio.open_nursery() as clients:
                     clients.start_soon(workload.run)
                     clients.start_soon(self._sample, operations, recorder, clients.cancel_scope)
@@ -187,6 +185,8 @@ class _Run:
                     self.sampling = False
                 self._progress("final read", options.duration_s, recorder)
                 await workload.final_read(options.final_read_s)
+                self.register = workload.register_operations
+                self.stuck = workload.stuck
                 writer.flush()
                 nursery.cancel_scope.cancel()
 
@@ -195,16 +195,6 @@ class _Run:
     def _topic_configs(self) -> dict[str, str]:
         small = {SEGMENT_BYTES: str(SMALL_SEGMENT_BYTES)} if FaultKind.BIT_ROT in self.options.kinds else {}
         return {**small, **self.options.topic_configs}
-
-    def _workload(self, bootstrap: str, recorder: Recorder) -> _Workload:
-        queue, transactions = self.options.workload, self.options.transactions
-        if transactions is None:
-            return QueueWorkload(self.environment, bootstrap, queue, recorder)
-        shared = replace(transactions, topic=queue.topic, partitions=queue.partitions, producer=queue.producer)
-        return _Beside(
-            QueueWorkload(self.environment, bootstrap, replace(queue, senders=0), recorder),
-            TransactionWorkload(self.environment, bootstrap, shared, recorder),
-        )
 
     async def _harm(
         self, cluster: LocalCluster | None, links: Links | None, operations: ClusterOperations, recorder: Recorder
@@ -233,7 +223,12 @@ class _Run:
             self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {list(event.nodes)}")
 
         if cluster is None:
-            await self._strike(Nemesis(_Nobody(), links, operations, report), plan)
+            await self._strike(Nemesis(Nobody(), links, operations, report), plan)
+            return
+        if options.control is not None:
+            stage = ProcessStage(cluster, links, report)
+            await options.control.script(stage)
+            await stage.restore()
             return
         controllers = {node.node_id: parse_address(node.address) for node in cluster.controllers}
         async with Operator(self.environment, cluster.bootstrap, controllers) as operator:
@@ -285,112 +280,31 @@ class _Run:
 
     def _judge(self) -> ChaosResult:
         options = self.options
+        queue = options.clients.queue
+        kinds = [options.control.name] if options.control is not None else [kind.value for kind in options.kinds]
         options_text = {
-            "workload": "queue" if options.transactions is None else "transactions",
+            "workload": options.clients.workload.value,
             "seed": str(options.seed),
-            "faults": ", ".join(kind.value for kind in options.kinds),
+            "faults": ", ".join(kinds) + (" (all the while where an operator does it)" if options.churn else ""),
             "brokers": str(options.brokers),
             "controllers": str(options.controllers),
             "cluster": options.bootstrap or "started for the run",
             **{f"topic {key}": value for key, value in options.topic_configs.items()},
             **{f"node {key}": value for key, value in options.settings.items()},
-            **{f"producer {key}": str(value) for key, value in options.workload.producer.items()},
-            **{f"consumer {key}": str(value) for key, value in options.workload.consumer.items()},
+            **{f"producer {key}": str(value) for key, value in queue.producer.items()},
+            **{f"consumer {key}": str(value) for key, value in queue.consumer.items()},
         }
+        promised = options.clients.promised
+        if options.control is not None:
+            promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(
             duration_s=options.duration_s,
             settings=options_text,
-            promised=check_options(options.workload, transactional=options.transactions is not None),
+            promised=promised,
             faults=tuple(self.faults),
             samples=tuple(self.samples),
-            deaths=tuple(self.deaths),
+            deaths=(*self.deaths, *([self.stuck] if self.stuck else [])),
+            register=self.register,
         )
         write_facts(options.directory, facts)
         return judge(options.directory)
-
-
-class _Workload(Protocol):
-    """The clients of a run."""
-
-    async def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    async def final_read(self, timeout_s: float) -> None: ...
-
-
-class _Beside:
-    """Readers of one workload beside the writers of another."""
-
-    def __init__(self, readers: QueueWorkload, writers: TransactionWorkload) -> None:
-        self._readers = readers
-        self._writers = writers
-
-    async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._readers.run)
-            nursery.start_soon(self._writers.run)
-
-    def stop(self) -> None:
-        self._writers.stop()
-        self._readers.stop()
-
-    async def final_read(self, timeout_s: float) -> None:
-        await self._readers.final_read(timeout_s)
-
-
-def check_options(workload: QueueOptions, *, transactional: bool = False) -> CheckOptions:
-    """What the workload's configuration promises."""
-    if transactional:
-        return CheckOptions(read_committed=True, idempotent=True, subscribe=False)
-    acks = str(workload.producer.get("acks", "all"))
-    idempotence = str(workload.producer.get("enable.idempotence", True)).lower()
-    return CheckOptions(
-        read_committed=workload.consumer.get("isolation.level", "read_committed") == "read_committed",
-        idempotent=acks in ("all", "-1") and idempotence != "false",
-        subscribe=False,  # group readers tell when they were rebalanced, so nothing else may move a position
-    )
-
-
-class _Nobody:
-    """The processes of a foreign cluster: none that could be harmed."""
-
-    brokers: Sequence[Node] = ()
-    controllers: Sequence[Node] = ()
-
-    def state(self, node_id: int) -> ProcessState:
-        raise self._refusal(node_id)
-
-    def kill(self, node_id: int) -> None:
-        raise self._refusal(node_id)
-
-    def pause(self, node_id: int) -> None:
-        raise self._refusal(node_id)
-
-    def resume(self, node_id: int) -> None:
-        raise self._refusal(node_id)
-
-    def stop_node(self, node_id: int) -> bool:
-        raise self._refusal(node_id)
-
-    def launch(self, node_id: int) -> None:
-        raise self._refusal(node_id)
-
-    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
-        raise self._refusal(node_id)
-
-    def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
-        raise self._refusal(node_id)
-
-    def wipe(self, node_id: int) -> None:
-        raise self._refusal(node_id)
-
-    def is_whole(self) -> bool:
-        raise self._refusal(0)
-
-    def can_do_without(self, node_id: int) -> bool:
-        raise self._refusal(node_id)
-
-    @staticmethod
-    def _refusal(node_id: int) -> LauncherUsageError:
-        return LauncherUsageError(f"node {node_id} is no process of ours")

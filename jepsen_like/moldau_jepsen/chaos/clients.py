@@ -1,0 +1,164 @@
+"""The clients of a chaos run: which workloads work side by side, what they promise, and what they leave to judge."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.workloads.operations import ClusterOperations
+from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
+from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.runtime.environment import Environment
+    from moldau_jepsen.checkers import RegisterOperation
+    from moldau_jepsen.simulation.register import Nodes
+    from moldau_jepsen.workloads.recorder import Recorder
+
+TOPIC_TIMEOUT_S = 30.0
+REGISTER_CHANGES_PER_SECOND = 2.0
+
+
+class Workload(enum.Enum):
+    """What the clients of a run do."""
+
+    QUEUE = "queue"  # unique values sent and read, by hand-assigned readers and by a group
+    TRANSACTIONS = "transactions"  # transactions of sends and polls, some aborted, beside the readers of the queue
+    PIPE = "pipe"  # read, transform, write, with offsets in the transaction
+    REGISTER = "register"  # a topic's configuration, changed and read
+    ALL = "all"  # all of them at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Which workloads work, and how."""
+
+    workload: Workload = Workload.QUEUE
+    queue: QueueOptions = field(default_factory=QueueOptions)
+    """Topic, readers and senders; its producer and consumer configurations are those of the other workloads too."""
+    transactions: TransactionOptions = field(
+        default_factory=lambda: TransactionOptions(clients=3, transactions_per_second=10.0)
+    )
+    pipe: PipeOptions = field(default_factory=PipeOptions)
+
+    def works(self, workload: Workload) -> bool:
+        """Whether this one of the workloads is at work."""
+        return self.workload in (workload, Workload.ALL)
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Topics and their numbers of partitions."""
+        topics = {self.queue.topic: self.queue.partitions}
+        if self.works(Workload.PIPE):
+            topics |= {self.pipe.source: self.pipe.partitions, self.pipe.target: self.pipe.partitions}
+        return topics
+
+    @property
+    def promised(self) -> CheckOptions:
+        """What the configuration of the clients promises.
+
+        Transactions promise what they promise, whatever isolation level the readers are given.
+        """
+        acks = str(self.queue.producer.get("acks", "all"))
+        idempotence = str(self.queue.producer.get("enable.idempotence", True)).lower()
+        isolation = self.queue.consumer.get("isolation.level", "read_committed")
+        transactional = self.works(Workload.TRANSACTIONS) or self.works(Workload.PIPE)
+        return CheckOptions(
+            read_committed=transactional or isolation == "read_committed",
+            idempotent=transactional or (acks in ("all", "-1") and idempotence != "false"),
+            subscribe=False,  # group readers tell when they were rebalanced, so nothing else may move a position
+            pipes=((self.pipe.source, self.pipe.target),) if self.works(Workload.PIPE) else (),
+        )
+
+
+class RunClients:
+    """The clients of one run."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        bootstrap: str,
+        options: ClientOptions,
+        recorder: Recorder,
+        nodes: Nodes | None,
+    ) -> None:
+        """Without ``nodes`` (a foreign cluster) the register does not work: its readers ask controllers."""
+        self._environment = environment
+        self._bootstrap = bootstrap
+        self._options = options
+        queue, working = options.queue, options.works
+        readers_only = not working(Workload.QUEUE)
+        readers = working(Workload.QUEUE) or working(Workload.TRANSACTIONS)
+        self._queue = QueueWorkload(
+            environment, bootstrap, replace(queue, senders=0) if readers_only else queue, recorder
+        )
+        self._has_readers = readers
+        self._transfers = TransactionWorkload(
+            environment,
+            bootstrap,
+            replace(
+                options.transactions, topic=queue.topic, partitions=queue.partitions, producer=dict(queue.producer)
+            ),
+            recorder,
+        )
+        self._pipe = PipeWorkload(environment, bootstrap, options.pipe, recorder)
+        self._register: ConfigRegister | None = None
+        if nodes is not None and working(Workload.REGISTER):
+            self._register = ConfigRegister(nodes, environment, queue.topic)
+
+    @property
+    def register_operations(self) -> tuple[RegisterOperation, ...]:
+        """What the clients of the register saw."""
+        return () if self._register is None else tuple(self._register.operations)
+
+    @property
+    def stuck(self) -> str:
+        """Why the register's final read failed, empty if it did not."""
+        return "" if self._register is None else self._register.stuck or ""
+
+    async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
+        """Creates the topics of the workloads. Raises ``OperationFailedError``."""
+        for name, partitions in self._options.topics.items():
+            operations = ClusterOperations(self._environment, self._bootstrap, name)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(operations.run)
+                await operations.create_topic(partitions, replication_factor, configs, timeout_s=TOPIC_TIMEOUT_S)
+                nursery.cancel_scope.cancel()
+
+    async def run(self) -> None:
+        """Runs the workloads until ``stop``; returns when the last outcome is known."""
+        working = self._options.works
+        async with trio.open_nursery() as nursery:
+            if self._has_readers:
+                nursery.start_soon(self._queue.run)
+            if working(Workload.TRANSACTIONS):
+                nursery.start_soon(self._transfers.run)
+            if working(Workload.PIPE):
+                nursery.start_soon(self._pipe.run)
+            if self._register is not None:
+                nursery.start_soon(self._register.run, REGISTER_CHANGES_PER_SECOND)
+
+    def stop(self) -> None:
+        """Lets all clients end after what they have under way."""
+        self._transfers.stop()
+        self._queue.stop()
+        self._pipe.stop()
+        if self._register is not None:
+            self._register.stop()
+
+    async def final_read(self, timeout_s: float) -> None:
+        """Reads every topic from its beginning, and the register."""
+        if self._has_readers:
+            await self._queue.final_read(timeout_s)
+        if self._options.works(Workload.PIPE):
+            await self._pipe.final_read(timeout_s)
+        if self._register is not None:
+            await self._register.final_read(timeout_s)

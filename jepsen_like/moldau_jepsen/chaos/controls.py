@@ -1,0 +1,133 @@
+"""Negative controls on real processes: configurations that promise less, and faults that make use of it.
+
+A run that must fail belongs to every run that must pass: a kit that acquits these would acquit anything. Each control
+is judged by the full promise, and must be convicted by what it is known for. The faults are scripts, not draws, because
+each must bring the weakness about in one short run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from moldau_jepsen.chaos.clients import Workload
+from moldau_jepsen.checkers import AnomalyKind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from moldau_jepsen.chaos.links import Links
+
+BEFORE_S = 5.0
+FENCED_AFTER_S = 15.0
+"""A paused broker has lost its session and its place in every in-sync set by then."""
+LAG_S = 3.0
+"""Shorter than a session and than ``replica.lag.time.max.ms``: a paused broker is still in sync, and lacks the tail."""
+DOWN_S = 10.0
+RESET_EVERY_S = 0.15
+RESETS = 150
+
+
+class Stage(Protocol):
+    """What a script moves; brokers are numbered from 1."""
+
+    links: Links | None
+
+    async def pause(self, *nodes: int) -> None: ...
+
+    async def resume(self, *nodes: int) -> None: ...
+
+    async def kill(self, *nodes: int) -> None: ...
+
+    async def start(self, *nodes: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """One negative control."""
+
+    name: str
+    text: str
+    script: Callable[[Stage], Awaitable[None]]
+    convicted_by: tuple[AnomalyKind, ...]
+    workload: Workload = Workload.QUEUE
+    settings: Mapping[str, str] = field(default_factory=dict)
+    producer: Mapping[str, str] = field(default_factory=dict)
+    consumer: Mapping[str, str] = field(default_factory=dict)
+
+
+async def _lose_in_sync_set(stage: Stage) -> None:
+    """Two brokers leave every in-sync set, the third acknowledges alone and dies, the two lead without its records."""
+    await trio.sleep(BEFORE_S)
+    await stage.pause(2, 3)
+    await trio.sleep(FENCED_AFTER_S)
+    await stage.kill(1)
+    await stage.resume(2, 3)
+    await trio.sleep(DOWN_S + FENCED_AFTER_S)
+    await stage.start(1)
+    await trio.sleep(BEFORE_S)
+
+
+async def _kill_leader_with_tail(stage: Stage) -> None:
+    """The followers stand still for a moment, the leader acknowledges alone and dies, an in-sync follower leads."""
+    for leader, followers in ((1, (2, 3)), (2, (1, 3))):
+        await trio.sleep(BEFORE_S)
+        await stage.pause(*followers)
+        await trio.sleep(LAG_S)
+        await stage.kill(leader)
+        await stage.resume(*followers)
+        await trio.sleep(DOWN_S)
+        await stage.start(leader)
+        await trio.sleep(BEFORE_S)
+
+
+async def _nothing(stage: Stage) -> None:
+    """Aborts are enough."""
+    await trio.sleep(2 * BEFORE_S)
+
+
+async def _reset_connections(stage: Stage) -> None:
+    """Connections end between a write and its answer, again and again."""
+    assert stage.links is not None, "controls run on clusters behind proxies"
+    await trio.sleep(BEFORE_S)
+    for _ in range(RESETS):
+        stage.links.reset((1, 2, 3))
+        await trio.sleep(RESET_EVERY_S)
+
+
+CONTROLS: dict[str, Control] = {
+    control.name: control
+    for control in (
+        Control(
+            name="unclean-election",
+            text="a replica that is not in sync leads, and what it lacks is lost",
+            script=_lose_in_sync_set,
+            settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+            convicted_by=(AnomalyKind.LOST_WRITE, AnomalyKind.UNSEEN, AnomalyKind.INCONSISTENT_OFFSETS),
+        ),
+        Control(
+            name="acks-1",
+            text="records acknowledged by the leader alone are lost with it",
+            script=_kill_leader_with_tail,
+            producer={"acks": "1", "enable.idempotence": "false"},
+            convicted_by=(AnomalyKind.LOST_WRITE, AnomalyKind.UNSEEN, AnomalyKind.INCONSISTENT_OFFSETS),
+        ),
+        Control(
+            name="read-uncommitted",
+            text="records of aborted transactions are read",
+            script=_nothing,
+            workload=Workload.TRANSACTIONS,
+            consumer={"isolation.level": "read_uncommitted"},
+            convicted_by=(AnomalyKind.G1A,),
+        ),
+        Control(
+            name="no-idempotence",
+            text="retries write records twice",
+            script=_reset_connections,
+            producer={"enable.idempotence": "false"},
+            convicted_by=(AnomalyKind.DUPLICATE, AnomalyKind.NONMONOTONIC_SEND, AnomalyKind.INT_NONMONOTONIC_SEND),
+        ),
+    )
+}

@@ -1,0 +1,139 @@
+"""The processes of a run as scripts and the nemesis find them: a stage that controls move, and a cluster of nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from moldau.runtime.config import parse_address
+from moldau_jepsen.chaos.nemesis import FaultEvent
+from moldau_jepsen.launcher import LauncherUsageError
+from moldau_jepsen.launcher.process import ProcessState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau_jepsen.chaos.links import Links
+    from moldau_jepsen.launcher import LocalCluster, Node
+    from moldau_jepsen.launcher.control import Control
+    from moldau_jepsen.launcher.undo import PowerLoss
+
+
+class ProcessNodes:
+    """Addresses of a cluster of processes, as clients reach its nodes."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        """Nodes keep their addresses as long as the cluster lives."""
+        self.broker_ids = [node.node_id for node in cluster.brokers]
+        self.controller_ids = [node.node_id for node in cluster.controllers]
+        self._addresses = {node.node_id: parse_address(node.address) for node in cluster.nodes}
+
+    def address(self, node_id: int) -> tuple[str, int]:
+        """Host and port of a node's listener, or of the proxy before it."""
+        return self._addresses[node_id]
+
+
+class ProcessStage:
+    """Moves processes as a control's script says, and tells what was done."""
+
+    def __init__(self, cluster: LocalCluster, links: Links | None, report: Callable[[FaultEvent], None]) -> None:
+        """``report`` gets an event for each stretch in which a node was paused or down, when it ends."""
+        self.links = links
+        self._cluster = cluster
+        self._report = report
+        self._started = trio.current_time()
+        self._since: dict[int, tuple[str, float]] = {}
+
+    async def pause(self, *nodes: int) -> None:
+        """SIGSTOP."""
+        await self._begin("pause", self._cluster.pause, nodes)
+
+    async def resume(self, *nodes: int) -> None:
+        """SIGCONT."""
+        await self._end(self._cluster.resume, nodes)
+
+    async def kill(self, *nodes: int) -> None:
+        """SIGKILL."""
+        await self._begin("kill", self._cluster.kill, nodes)
+
+    async def start(self, *nodes: int) -> None:
+        """Starts again what was killed."""
+        await self._end(self._cluster.launch, nodes)
+
+    async def restore(self) -> None:
+        """Resumes and starts every node."""
+        for node in self._cluster.nodes:
+            state = await trio.to_thread.run_sync(self._cluster.state, node.node_id)
+            if state is ProcessState.PAUSED:
+                await self._end(self._cluster.resume, (node.node_id,))
+            elif state is ProcessState.STOPPED:
+                await self._end(self._cluster.launch, (node.node_id,))
+
+    def _now_ms(self) -> float:
+        return (trio.current_time() - self._started) * 1000
+
+    async def _begin(self, kind: str, call: Callable[[int], None], nodes: Sequence[int]) -> None:
+        for node_id in nodes:
+            await trio.to_thread.run_sync(call, node_id)
+            self._since[node_id] = (kind, self._now_ms())
+
+    async def _end(self, call: Callable[[int], None], nodes: Sequence[int]) -> None:
+        for node_id in nodes:
+            await trio.to_thread.run_sync(call, node_id)
+            kind, begin_ms = self._since.pop(node_id, ("", 0.0))
+            if kind:
+                self._report(
+                    FaultEvent(
+                        kind=kind,
+                        target="script",
+                        nodes=(node_id,),
+                        begin_ms=begin_ms,
+                        end_ms=self._now_ms(),
+                        detail="",
+                    )
+                )
+
+
+class Nobody:
+    """The processes of a foreign cluster: none that could be harmed."""
+
+    brokers: Sequence[Node] = ()
+    controllers: Sequence[Node] = ()
+
+    def state(self, node_id: int) -> ProcessState:
+        self._refuse(node_id)
+
+    def kill(self, node_id: int) -> None:
+        self._refuse(node_id)
+
+    def pause(self, node_id: int) -> None:
+        self._refuse(node_id)
+
+    def resume(self, node_id: int) -> None:
+        self._refuse(node_id)
+
+    def stop_node(self, node_id: int) -> bool:
+        self._refuse(node_id)
+
+    def launch(self, node_id: int) -> None:
+        self._refuse(node_id)
+
+    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
+        self._refuse(node_id)
+
+    def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
+        self._refuse(node_id)
+
+    def wipe(self, node_id: int) -> None:
+        self._refuse(node_id)
+
+    def is_whole(self) -> bool:
+        self._refuse(0)
+
+    def can_do_without(self, node_id: int) -> bool:
+        self._refuse(node_id)
+
+    @staticmethod
+    def _refuse(node_id: int) -> NoReturn:
+        raise LauncherUsageError(f"node {node_id} is no process of ours")
