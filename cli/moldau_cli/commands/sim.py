@@ -2,100 +2,104 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from moldau_cli import output
+from moldau_cli.commands import sim_corpus
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.progress import progress
 
 if TYPE_CHECKING:
+    from moldau_jepsen.reports.simulation import CampaignReport, ControlRow
     from moldau_jepsen.simulation import Result
-    from moldau_jepsen.simulation.mutants import MutantVerdict
+    from moldau_jepsen.simulation.mutants import Mutant, MutantVerdict
+    from moldau_jepsen.simulation.tally import Tally
 
 commands = typer.Typer(help="Run clusters in the deterministic simulation.", rich_markup_mode=None)
+commands.add_typer(sim_corpus.commands, name="corpus")
 
-DEFAULT_OUT = Path("moldau-sim")
+DEFAULT_DIR = Path("moldau-sim")
+DEFAULT_SEEDS = 10
 SEED_MAX = 2**63 - 1
+PAGE, DOCUMENT = "campaign.html", "campaign.json"
 
-Processes = Annotated[int | None, typer.Option(min=1, help="Default: one per core.")]
-Out = Annotated[Path, typer.Option("--out", help="Where the folders of failed seeds go.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", "--processes", min=1, help="Processes; default: one per core.")]
+Dir = Annotated[Path, typer.Option("--dir", "--out", help="Where the report and the folders of failed seeds go.")]
+MutantName = Annotated[str | None, typer.Option("--mutant", metavar="NAME", help="With this bug planted.")]
 
 
 @commands.command()
 def run(
     seed: Annotated[int | None, typer.Option(min=0, max=SEED_MAX, help="Run this one seed.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Run so many seeds.")] = 10,
-    first: Annotated[int, typer.Option("--from", min=0, max=SEED_MAX, help="First of the seeds.")] = 1,
-    processes: Processes = None,
-    out: Out = DEFAULT_OUT,
+    seeds: Annotated[int | None, typer.Option(min=1, help=f"Run so many seeds (default {DEFAULT_SEEDS}).")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.0, help="Run seeds for so long, in real time.")] = None,
+    first: Annotated[int, typer.Option("--first", "--from", min=0, max=SEED_MAX, help="First of the seeds.")] = 1,
+    mutant: MutantName = None,
+    jobs: Jobs = None,
+    controls: Annotated[bool, typer.Option(help="Also run the negative controls, which must be convicted.")] = True,
+    directory: Dir = DEFAULT_DIR,
 ) -> None:
-    """Run seeds: clusters with clients and faults, judged after every step. Exit code 1 if a seed fails."""
+    """Run seeds: clusters with clients and faults, judged after every step. Exit code 1 if a seed fails.
+
+    A campaign (all but --seed) leaves a report, and fails as well when a negative control is not convicted.
+    """
+    find_mutant(mutant)
     if seed is not None:
-        _one(seed, out, show_timeline=False)
+        if seeds is not None or hours is not None:
+            raise UsageError("--seed is for one seed; --seeds and --hours are for many")
+        _one(seed, directory, mutant or "", show_timeline=False)
         return
-    _many(range(first, first + seeds), processes, out)
+    if seeds is not None and hours is not None:
+        raise UsageError("give either --seeds or --hours")
+    _campaign(first, seeds if hours is None else None, hours, mutant or "", jobs, directory, controls=controls)
 
 
 @commands.command()
 def replay(
-    seed: Annotated[int, typer.Argument(min=0, max=SEED_MAX, help="Seed of the run.")], out: Out = DEFAULT_OUT
+    seed: Annotated[int, typer.Argument(min=0, max=SEED_MAX, help="Seed of the run.")],
+    mutant: MutantName = None,
+    directory: Dir = DEFAULT_DIR,
 ) -> None:
-    """Run one seed again and print what happened in it, line by line."""
-    _one(seed, out, show_timeline=True)
+    """Run one seed again and print what happened in it, and what each node knew, line by line."""
+    find_mutant(mutant)
+    _one(seed, directory, mutant or "", show_timeline=True)
 
 
-def _one(seed: int, out: Path, *, show_timeline: bool) -> None:
-    from moldau_jepsen.simulation import run_seed
+def find_mutant(name: str | None) -> Mutant | None:
+    """The planted bug of that name, None for none. Raises ``UsageError`` for an unknown one."""
+    if name is None:
+        return None
+    from moldau_jepsen.simulation.mutants import MUTANTS
 
-    result = run_seed(seed)
+    found = MUTANTS.get(name)
+    if found is None:
+        raise UsageError(f"there is no mutant {name!r}; moldau sim mutants --list names them")
+    return found
+
+
+def _one(seed: int, directory: Path, mutant: str, *, show_timeline: bool) -> None:
+    from moldau_jepsen.simulation import examine
+
+    result = examine(seed, mutant=mutant)
     if output.wants_json():
         output.answer(cast("dict[str, output.Json]", result.to_json()), "")
     else:
         for line in result.timeline if show_timeline else ():
             output.write_line(line)
         output.write_line(_summary(result))
-    _judge([result], out)
-
-
-def _many(seeds: range, processes: int | None, out: Path) -> None:
-    from moldau_jepsen.simulation import run_seeds
-
-    began = time.monotonic()
-    failed: list[Result] = []
-    done = 0
-    virtual_s = 0.0
-    faults = acknowledged = 0
-    with progress(f"simulate {len(seeds)} seeds", len(seeds)) as shown:
-        for result in run_seeds(seeds, processes=processes):
-            done += 1
-            virtual_s += result.virtual_seconds
-            faults += result.faults
-            acknowledged += result.acknowledged
-            if not result.passed:
-                failed.append(result)
-                output.note(_summary(result))
-            shown.update(done)
-    wall_s = time.monotonic() - began
-    document: dict[str, output.Json] = {
-        "seeds": done,
-        "failed": [result.seed for result in failed],
-        "virtual_seconds": round(virtual_s, 1),
-        "wall_seconds": round(wall_s, 1),
-        "seeds_per_hour": round(done / wall_s * 3600),
-        "faults": faults,
-        "acknowledged": acknowledged,
-    }
-    output.answer(
-        document,
-        f"{done} seeds, {len(failed)} failed; {faults} faults, {acknowledged:,} records acknowledged, "
-        f"{virtual_s:,.0f} virtual seconds in {wall_s:.0f} s",
-    )
-    _judge(failed, out)
+    if not result.passed:
+        folder = _keep(result, directory)
+        raise CommandError(f"seed {seed} failed; see {folder}; again: {result.replay_command}")
 
 
 def _summary(result: Result) -> str:
@@ -106,37 +110,224 @@ def _summary(result: Result) -> str:
     )
 
 
-def _judge(results: list[Result], out: Path) -> None:
-    """Writes the folders of failed runs and raises for them."""
+def _keep(result: Result, directory: Path) -> Path:
+    """Writes the folder of a failed run. Raises ``UsageError``."""
     from moldau_jepsen.simulation import write_failure
 
-    failed = [result for result in results if not result.passed]
-    if not failed:
-        return
     try:
-        folders = [write_failure(result, out) for result in failed]
+        return write_failure(result, directory)
     except OSError as error:
-        raise UsageError(f"cannot write below {out}: {error.strerror}") from error
-    raise CommandError(
-        f"{len(failed)} seeds failed; see {', '.join(str(folder) for folder in folders[:3])}; "
-        f"again: moldau sim replay {failed[0].seed}"
-    )
+        raise UsageError(f"cannot write below {directory}: {error.strerror}") from error
+
+
+# --- campaigns
+
+
+def _campaign(
+    first: int,
+    seeds: int | None,
+    hours: float | None,
+    mutant: str,
+    jobs: int | None,
+    directory: Path,
+    *,
+    controls: bool,
+) -> None:
+    from moldau_jepsen.simulation import run_seeds
+    from moldau_jepsen.simulation.tally import Tally
+
+    count = seeds if seeds is not None else (DEFAULT_SEEDS if hours is None else None)
+    numbers: Iterable[int] = range(first, first + count) if count is not None else itertools.count(first)
+    label = f"simulate {count} seeds"
+    total = count
+    if hours is not None:
+        label, total = f"simulate for {hours:g} h", round(hours * 3600)
+    began = time.monotonic()
+    tally = Tally(jobs or os.cpu_count() or 1)
+    notes: list[str] = []
+    with progress(label, total) as shown, _interruptible(notes):
+        for result in run_seeds(_until(numbers, began, hours), processes=jobs, mutant=mutant):
+            folder = "" if result.passed else str(_keep(result, directory))
+            tally.add(result, folder)
+            if not result.passed:
+                output.note(_summary(result))
+            shown.update(tally.seeds if hours is None else round(time.monotonic() - began))
+    wall_s = time.monotonic() - began
+    rows: list[ControlRow] = []
+    if controls and not notes:
+        with _interruptible(notes):
+            rows = _run_controls(jobs)
+    report = tally.report(wall_s, rows, notes)
+    page = _write_report(report, directory)
+    _answer_campaign(report, tally, page)
+    if not report.passed:
+        raise CommandError(_reproach(report, page))
+    if notes:
+        raise typer.Exit(1)
+
+
+def _until(numbers: Iterable[int], began: float, hours: float | None) -> Iterator[int]:
+    """The seeds that are begun before the time is up."""
+    for number in numbers:
+        if hours is not None and time.monotonic() - began >= hours * 3600:
+            return
+        yield number
+
+
+@contextlib.contextmanager
+def _interruptible(notes: list[str]) -> Iterator[None]:
+    """An interrupted campaign still reports what it has."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        notes.append("The campaign was interrupted; the figures are those of the seeds that had ended.")
+        output.note("interrupted; writing the report")
+
+
+def _run_controls(jobs: int | None) -> list[ControlRow]:
+    from moldau_jepsen.reports.simulation import ControlRow
+    from moldau_jepsen.simulation.controls import CONTROLS, run_controls
+
+    rows: list[ControlRow] = []
+    with progress(f"judge {len(CONTROLS)} negative controls", len(CONTROLS)) as shown:
+        for verdict in run_controls(processes=jobs):
+            rows.append(
+                ControlRow(
+                    name=verdict.name,
+                    text=verdict.text,
+                    convicted=verdict.convicted,
+                    seeds=verdict.seeds,
+                    found_by=verdict.convicted_by,
+                    detail=verdict.detail,
+                )
+            )
+            shown.update(len(rows))
+    return sorted(rows, key=lambda row: list(CONTROLS).index(row.name))
+
+
+def _write_report(report: CampaignReport, directory: Path) -> Path:
+    from moldau_jepsen.reports.simulation import campaign_page
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / DOCUMENT).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        (directory / PAGE).write_text(campaign_page(report), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write below {directory}: {error.strerror}") from error
+    return directory / PAGE
+
+
+def _answer_campaign(report: CampaignReport, tally: Tally, page: Path) -> None:
+    controls: list[output.Json] = [
+        {"name": row.name, "convicted": row.convicted, "seeds": row.seeds, "found_by": row.found_by}
+        for row in report.controls
+    ]
+    document: dict[str, output.Json] = {
+        "seeds": report.seeds,
+        "failed": [failure.seed for failure in report.failures],
+        "passed": report.passed,
+        "virtual_seconds": round(report.virtual_seconds, 1),
+        "wall_seconds": round(report.wall_seconds, 1),
+        "time_ratio": round(report.time_ratio, 2),
+        "seeds_per_hour": round(report.seeds_per_hour),
+        "faults": report.faults,
+        "acknowledged": report.acknowledged,
+        "controls": controls,
+        "report": str(page),
+        "document": str(page.with_name(DOCUMENT)),
+    }
+    lines = [
+        f"{report.seeds} seeds, {len(report.failures)} failed; {report.faults} faults, "
+        f"{report.acknowledged:,} records acknowledged, {report.virtual_seconds:,.0f} virtual seconds in "
+        f"{report.wall_seconds:.0f} s",
+        *(
+            f"control {row.name}: " + (f"convicted by {row.found_by} in {row.seeds}" if row.convicted else "ACQUITTED")
+            for row in report.controls
+        ),
+        f"report: {page}",
+    ]
+    output.answer(document, "\n".join(lines))
+
+
+def _reproach(report: CampaignReport, page: Path) -> str:
+    """Why the campaign failed, in one line."""
+    if report.failures:
+        worst = report.failures[0]
+        return f"{len(report.failures)} seeds failed; see {page}; again: {worst.replay}; smaller: " + (
+            worst.replay.replace("sim run --seed", "sim shrink")
+        )
+    acquitted = [row.name for row in report.controls if not row.convicted]
+    return f"negative controls were not convicted, so the checkers prove nothing: {', '.join(acquitted)}"
+
+
+# --- shrinking
+
+
+@commands.command()
+def shrink(
+    seed: Annotated[int, typer.Argument(min=0, max=SEED_MAX, help="Seed of a run that fails.")],
+    mutant: MutantName = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Runs to spend.")] = 100,
+    directory: Dir = DEFAULT_DIR,
+) -> None:
+    """Find the fewest faults with which a seed still fails the same way, and write the run with these faults."""
+    from moldau_jepsen.simulation import RunOptions, run_seed
+    from moldau_jepsen.simulation.case import faults_to_json
+    from moldau_jepsen.simulation.mutants import planted
+    from moldau_jepsen.simulation.shrink import shrink_seed
+
+    bug = find_mutant(mutant)
+    options = bug.options if bug is not None else None
+    with planted(bug) if bug is not None else contextlib.nullcontext():
+        with progress(f"shrink seed {seed}", attempts) as shown:
+
+            def tell(attempt: int, faults: int) -> None:
+                shown.update(attempt)
+                output.note(f"  run {attempt}: {faults} faults suffice")
+
+            shrunk = shrink_seed(seed, options, attempts_max=attempts, on_attempt=tell)
+        if shrunk is None:
+            raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
+        again = run_seed(seed, replace(options or RunOptions(), faults=shrunk.faults), detailed=True)
+    folder = _keep(replace(again, mutant=mutant or ""), directory)
+    rows = faults_to_json(shrunk.faults)
+    document: dict[str, output.Json] = {
+        "seed": seed,
+        "found_by": shrunk.found_by,
+        "faults_before": shrunk.faults_before,
+        "faults": cast("list[output.Json]", rows),
+        "runs": shrunk.attempts,
+        "violation": shrunk.result.violations[0],
+        "trace_hash": shrunk.result.trace_hash,
+        "folder": str(folder),
+    }
+    shown_faults = [f"  {fault.begin:8.3f} s to {fault.end:8.3f} s  {fault.kind.value}" for fault in shrunk.faults]
+    lines = [
+        f"{shrunk.faults_before} faults shrank to {len(shrunk.faults)} in {shrunk.attempts} runs, "
+        f"found by {shrunk.found_by}",
+        *(shown_faults or ["  no fault is needed"]),
+        shrunk.result.violations[0],
+        f"timeline, history and schedule: {folder}",
+    ]
+    output.answer(document, "\n".join(lines))
+
+
+# --- planted bugs
 
 
 @commands.command()
 def mutants(
     name: Annotated[list[str] | None, typer.Option("--name", help="Only these; default: all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to try for each mutant.")] = 200,
-    processes: Processes = None,
+    jobs: Jobs = None,
     only_list: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
 ) -> None:
     """Plant known bugs one by one and see whether the simulation finds them. Exit code 1 if one survives."""
     from moldau_jepsen.simulation.mutants import MUTANTS, run_mutants
 
     chosen = list(dict.fromkeys(name or MUTANTS))
-    unknown = [one for one in chosen if one not in MUTANTS]
-    if unknown:
-        raise UsageError(f"there is no mutant {unknown[0]!r}; moldau sim mutants --list names them")
+    for one in chosen:
+        find_mutant(one)
     if only_list:
         rows: list[dict[str, output.Json]] = [
             {"name": one, "area": MUTANTS[one].area, "bug": MUTANTS[one].text} for one in chosen
@@ -145,7 +336,7 @@ def mutants(
         return
     verdicts: list[MutantVerdict] = []
     with progress(f"hunt {len(chosen)} mutants", len(chosen)) as shown:
-        for verdict in run_mutants(chosen, seeds_max=seeds, processes=processes):
+        for verdict in run_mutants(chosen, seeds_max=seeds, processes=jobs):
             verdicts.append(verdict)
             shown.update(len(verdicts))
     if output.wants_json():

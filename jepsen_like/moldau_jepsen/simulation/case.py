@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -89,6 +90,8 @@ class CaseVerdict:
     """How many were run."""
     text: str
     """What was found, or that nothing was."""
+    seconds: float
+    """Processor time of all runs."""
     result: Result
     """Of the last run."""
 
@@ -169,6 +172,7 @@ def write_case(case: Case, directory: Path) -> Path:
 def run_case(case: Case, *, detailed: bool = False) -> CaseVerdict:
     """Runs a case."""
     options = case.options()
+    began = time.process_time()
     result: Result | None = None
     text = ""
     count = 0
@@ -182,4 +186,5 @@ def run_case(case: Case, *, detailed: bool = False) -> CaseVerdict:
             break
     assert result is not None, "a case has a seed"
     kept = convicted if case.convicted_by else not result.violations
-    return CaseVerdict(case=case, kept=kept, seeds=count, text=text, result=result)
+    seconds = time.process_time() - began
+    return CaseVerdict(case=case, kept=kept, seeds=count, text=text, seconds=seconds, result=result)
