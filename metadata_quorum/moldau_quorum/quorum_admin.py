@@ -27,7 +27,13 @@ from moldau.protocol.messages.describe_quorum import (
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau_quorum.active import NotActiveError
 from moldau_quorum.leadership_transfer import TransferResponse
-from moldau_quorum.log_engine import MembershipChangeError, NotLeaderError, VoterEndpoint, VoterStatus
+from moldau_quorum.log_engine import (
+    MembershipChangeError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    VoterEndpoint,
+    VoterStatus,
+)
 
 if TYPE_CHECKING:
     from moldau_quorum.log_engine import MetadataLog
@@ -128,7 +134,7 @@ class QuorumAdmin:
         try:
             with trio.fail_after(timeout_ms / 1000):
                 await self._log.add_voter(voter)
-        except NotLeaderError as error:
+        except (NotLeaderError, OutcomeUnknownError) as error:
             raise NotActiveError from error
         except MembershipChangeError as error:
             return AddRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))
@@ -141,7 +147,8 @@ class QuorumAdmin:
 
     async def _forget_learner(self, voter: VoterEndpoint) -> None:
         """Takes a node out again that was still catching up."""
-        with trio.move_on_after(FORGET_TIMEOUT_MS / 1000), contextlib.suppress(NotLeaderError, MembershipChangeError):
+        lost = (NotLeaderError, OutcomeUnknownError, MembershipChangeError)
+        with trio.move_on_after(FORGET_TIMEOUT_MS / 1000), contextlib.suppress(*lost):
             if voter.voter_id not in self._log.voters:
                 await self._log.remove_voter(voter.voter_id, voter.directory_id)
 
@@ -157,7 +164,7 @@ class QuorumAdmin:
         try:
             with trio.fail_after(VOTER_CHANGE_TIMEOUT_MS / 1000):
                 await self._log.remove_voter(request.voter_id, request.voter_directory_id)
-        except NotLeaderError as error:
+        except (NotLeaderError, OutcomeUnknownError) as error:
             raise NotActiveError from error
         except MembershipChangeError as error:
             return RemoveRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))

@@ -18,6 +18,7 @@ not read) and gives unused buffers back; thus a wait costs no cancel scope.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -229,6 +230,10 @@ class Server:
                 loop.enforce_deadlines(now_ms)
 
 
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+"""How the kernel says that a peer does not answer any more; these are no ``ConnectionError``."""
+
+
 class _ConnectionLoop:
     """One connection. Invariant: the bytes ``start..end`` of ``buffer`` are received and not yet handled."""
 
@@ -313,6 +318,9 @@ class _ConnectionLoop:
         except AssertionError:
             raise  # a broken invariant is not this connection's trouble alone
         except Exception as error:  # noqa: BLE001 - one peer's request must not harm the others
+            if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+                self._finish(None)
+                return
             self._server.logger.error(
                 "request-failed", exception=error, peer=self._connection.peer_address, error=type(error).__name__
             )
