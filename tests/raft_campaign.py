@@ -47,6 +47,9 @@ class Campaign:
         self.random = random.Random(f"campaign-{seed}")
         draw = self.random
         self.faults = [fault for fault in faults if draw.random() < 0.4]
+        # From a source of its own, so that the other faults of a seed are what they are without it.
+        usurper = random.Random(f"usurper-{seed}")
+        self.usurper = usurper if "refused" in faults and usurper.random() < 0.25 else None
         self.duration_ms = duration_ms
         limits = LogLimits(
             proposals_in_flight_max=40,
@@ -88,6 +91,8 @@ class Campaign:
             world.start(number)
         world.at(self.random.expovariate(1 / self.client_ms), self.client)
         world.at(self.random.expovariate(1 / (10 * self.pace_ms)), self.nemesis)
+        if self.usurper is not None:
+            world.at(self.usurper.expovariate(1 / (20 * self.pace_ms)), self.usurp)
         world.run_until(self.duration_ms)
         self.client_ms = 0.0
         world.converge()
@@ -138,6 +143,32 @@ class Campaign:
         for link in self.world.links.values():
             link.cut = False
         self.world.log("mend")
+
+    def usurp(self):
+        """A leader is replaced before it can know, and asked meanwhile: only its own quorum may let it answer reads.
+
+        Chance alone hardly gets there, since leaders step down at about the time when others dare to stand.
+        """
+        world, draw = self.world, self.usurper
+        if world.now >= self.duration_ms or not self.client_ms:
+            return
+        for member in world.active()[:1]:
+            world.log("usurp", member.node_id)
+            for (a, b), link in world.links.items():
+                link.cut = member.node_id in (a, b)
+            for other in world.running():
+                if other is not member and other.node.core.leader_id == member.node_id:
+                    core = other.node.core
+                    world.guard(other, core.peer_refused, member.node_id, world.local_ms(other))
+            for delay_ms in range(20, 300, 20):
+                world.at(delay_ms, lambda member=member, node=member.node: self.ask(member, node))
+            world.at(draw.uniform(100, 500), self.mend)
+        world.at(draw.expovariate(1 / (20 * self.pace_ms)), self.usurp)
+
+    def ask(self, member, node):
+        """Reads on a node that still believes to lead, unless it was started anew."""
+        if self.client_ms and member.node is node and node is not None and node.core.leader is not None:
+            self.world.read(member)
 
     # --- faults
 
