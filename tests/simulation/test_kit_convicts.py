@@ -1,8 +1,7 @@
-"""The kit itself is on trial: planted bugs and configurations that promise less must be convicted."""
+"""The kit itself is on trial: planted bugs must be convicted."""
 
 import pytest
 
-from moldau_jepsen.simulation.controls import CONTROLS, run_control
 from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, owner_of, planted, run_mutant
 from moldau_jepsen.simulation.shrink import shrink_seed
 
@@ -30,11 +29,6 @@ def test_planting_leaves_nothing_behind():
         with planted(mutant):
             assert all(vars(owner)[attribute] is not original for owner, attribute, original in before), mutant.name
         assert all(vars(owner)[attribute] is original for owner, attribute, original in before), mutant.name
-
-
-def test_acks_1_loses_acknowledged_records():
-    result, count = run_control(CONTROLS["acks-1"], range(8, 16))
-    assert result is not None, f"acquitted in {count} seeds"
 
 
 def test_a_failing_seed_shrinks_to_fewer_faults():

@@ -1,23 +1,32 @@
 """Negative controls: configurations that promise less, under faults that make use of it. The checkers convict them.
 
-A kit that acquits these would acquit anything. The settings are those of well known losses: acknowledgement by the
-leader alone, election of replicas that are not in sync, retries without idempotence.
+A kit that acquits these would acquit anything, so every campaign runs them beside its seeds, and fails unless each is
+convicted. The settings are those of well-known losses: acknowledgement by the leader alone, election of replicas that
+are not in sync (2013), retries without idempotence, readers that do not ask for committed data, a pipe that commits its
+offsets outside of the transaction.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape
-from moldau_jepsen.simulation.faults import FaultKind, Struck
+from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.mutants import finder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
-_BROKERS_DIE = (FaultKind.KILL_LEADER, FaultKind.CUT, FaultKind.RESET, FaultKind.KILL_MANY, FaultKind.HALVES)
+    from moldau_jepsen.workloads.pipe import PipeOptions
+
+SEEDS_MAX = 12
+FAULT_SECONDS = 9.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +40,74 @@ class Control:
     """Invariants and checkers that may convict it; anything else is a defect."""
 
 
-def _options(producer: dict[str, object], settings: dict[str, str]) -> RunOptions:
-    plain = RunOptions()
-    return replace(
-        plain,
-        shape=ClusterShape(settings=settings),
-        workload=replace(plain.workload, producer=producer),
-        kinds=_BROKERS_DIE,
-        struck=Struck.BROKERS,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlVerdict:
+    """Whether the kit convicts a control."""
+
+    name: str
+    text: str
+    convicted: bool
+    seeds: int
+    """How many were run, the convicting one included."""
+    convicted_by: str
+    """The invariant or checker; empty if the control was acquitted."""
+    detail: str
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the verdict as JSON values."""
+        return dataclasses.asdict(self)
+
+
+def _plan(*faults: tuple[FaultKind, float, float]) -> tuple[PlannedFault, ...]:
+    return tuple(
+        PlannedFault(kind=kind, begin=begin, end=end, number=number)
+        for number, (kind, begin, end) in enumerate(sorted(faults, key=lambda fault: fault[1]))
     )
 
+
+def _options(
+    faults: tuple[PlannedFault, ...],
+    *,
+    producer: Mapping[str, object] | None = None,
+    consumer: Mapping[str, object] | None = None,
+    settings: Mapping[str, str] | None = None,
+    transactions: bool = False,
+    pipe: PipeOptions | None = None,
+) -> RunOptions:
+    plain = RunOptions()
+    workload = replace(
+        plain.workload,
+        producer=producer or {},
+        consumer={**plain.workload.consumer, **(consumer or {})},
+        crash_every_s=0.0,
+    )
+    return replace(
+        plain,
+        shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", **(settings or {})}),
+        workload=workload,
+        faults=faults,
+        fault_seconds=FAULT_SECONDS,
+        struck=Struck.BROKERS,
+        transactions=transactions,
+        pipe=pipe is not None,
+        pipe_options=pipe if pipe is not None else plain.pipe_options,
+    )
+
+
+_LEADERS_DIE = _plan(
+    *((FaultKind.SLOW, begin, 8.5) for begin in (0.3, 0.4, 0.5, 0.6)),
+    *((FaultKind.KILL_LEADER, begin, begin + 0.9) for begin in (1.0, 2.5, 4.0, 5.5, 7.0)),
+)
+
+_LAST_IN_SYNC_DIES = _plan(
+    *((FaultKind.KILL, begin, 3.4) for begin in (0.5, 0.6, 0.7)),
+    (FaultKind.KILL_LEADER, 3.3, 5.0),
+    *((FaultKind.KILL, begin, 8.0) for begin in (5.2, 5.3, 5.4)),
+    (FaultKind.KILL_LEADER, 7.9, 8.9),
+)
+"""Brokers fall out of the in-sync set, the last leader dies, and they are back before it is."""
+
+_CONNECTIONS_DIE = _plan(*((FaultKind.RESET, begin, 8.5) for begin in (0.5, 0.7, 0.9)), (FaultKind.SLOW, 1.0, 8.0))
 
 CONTROLS: dict[str, Control] = {
     control.name: control
@@ -48,20 +115,40 @@ CONTROLS: dict[str, Control] = {
         Control(
             name="acks-1",
             text="records acknowledged by the leader alone are lost with it",
-            options=_options({"acks": "1", "enable.idempotence": False}, {}),
+            options=_options(_LEADERS_DIE, producer={"acks": "1", "enable.idempotence": False}),
             convicted_by=("lost-write", "unseen", "inconsistent-offsets", "stuck"),
         ),
         Control(
             name="unclean-election",
             text="a replica that is not in sync leads, and what it lacks is lost",
-            options=_options({}, {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}),
+            options=_options(
+                _LAST_IN_SYNC_DIES,
+                settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+            ),
             convicted_by=("leader-completeness", "log-agreement", "lost-write", "unseen", "inconsistent-offsets"),
         ),
         Control(
             name="no-idempotence",
             text="retries write records twice",
-            options=_options({"enable.idempotence": False, "max.in.flight.requests.per.connection": 5}, {}),
+            options=_options(
+                _CONNECTIONS_DIE, producer={"enable.idempotence": False, "max.in.flight.requests.per.connection": 5}
+            ),
             convicted_by=("duplicate", "nonmonotonic-send", "int-nonmonotonic-send"),
+        ),
+        Control(
+            name="read-uncommitted",
+            text="readers see records of transactions that were aborted",
+            options=_options((), consumer={"isolation.level": "read_uncommitted"}, transactions=True),
+            convicted_by=("G1a", "torn-transaction"),
+        ),
+        Control(
+            name="pipe-offsets-outside",
+            text="a pipe commits its offsets outside of its transactions, and repeats records",
+            options=_options(
+                (),
+                pipe=replace(RunOptions().pipe_options, offsets_in_transaction=False, crash_every_s=3.0),
+            ),
+            convicted_by=("pipe-duplicate", "pipe-disorder"),
         ),
     )
 }
@@ -73,6 +160,46 @@ def run_control(control: Control, seeds: Iterable[int]) -> tuple[Result | None, 
     for seed in seeds:
         count += 1
         result = run_seed(seed, control.options)
-        if any(finder_of(violation) in control.convicted_by for violation in result.violations):
+        if _convicting(control, result) is not None:
             return result, count
     return None, count
+
+
+def _convicting(control: Control, result: Result) -> str | None:
+    found = (violation for violation in result.violations if finder_of(violation) in control.convicted_by)
+    return next(found, None)
+
+
+def judge_control(name: str, *, seed_first: int = 1, seeds_max: int = SEEDS_MAX) -> ControlVerdict:
+    """Runs seeds of one control until one convicts. Raises ``KeyError`` for an unknown name."""
+    control = CONTROLS[name]
+    result, count = run_control(control, range(seed_first, seed_first + seeds_max))
+    violation = _convicting(control, result) if result is not None else None
+    return ControlVerdict(
+        name=control.name,
+        text=control.text,
+        convicted=violation is not None,
+        seeds=count,
+        convicted_by=finder_of(violation) if violation is not None else "",
+        detail=f"seed {result.seed}: {violation}" if result is not None else "",
+    )
+
+
+def run_controls(
+    names: Iterable[str] | None = None,
+    *,
+    seed_first: int = 1,
+    seeds_max: int = SEEDS_MAX,
+    processes: int | None = None,
+) -> Iterator[ControlVerdict]:
+    """Judges controls over the cores, one per task; yields verdicts as they come. A campaign fails unless all convict.
+
+    Raises ``KeyError`` for an unknown name.
+    """
+    chosen = [CONTROLS[name].name for name in names] if names is not None else list(CONTROLS)
+    count = processes if processes is not None else (os.cpu_count() or 1)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(count, len(chosen) or 1), mp_context=context) as pool:
+        running = [pool.submit(judge_control, name, seed_first=seed_first, seeds_max=seeds_max) for name in chosen]
+        for future in concurrent.futures.as_completed(running):
+            yield future.result()

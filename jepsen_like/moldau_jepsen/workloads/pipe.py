@@ -12,6 +12,7 @@ committed record of the source has exactly one in the target, in order.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,9 @@ TRANSACTION_TIMEOUT_MS = 5_000
 _FLUSH_SHARE = 0.5
 """Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""
 
+_COMMIT_SHARE = 0.3
+"""Of the transactions whose offsets are committed on their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeOptions:
@@ -63,6 +67,9 @@ class PipeOptions:
     """Mean time until a worker is abandoned; 0 for never. After ``stop`` nobody crashes any more."""
     drain_seconds: float = 60.0
     """What is left in the source after ``stop`` must be through by then."""
+    offsets_in_transaction: bool = True
+    """False commits the group's offsets on their own now and then: a negative control, which repeats records whenever
+    a partition changes hands in between."""
     id_prefix: str = "pipe"
     producer: Mapping[str, object] = field(default_factory=dict)
     consumer: Mapping[str, object] = field(default_factory=dict)
@@ -300,7 +307,8 @@ class PipeWorkload:
                     transaction.deliveries.append(delivery)
             offsets = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
             member = consumer.group_metadata()
-            await _persist(lambda: producer.send_offsets_to_transaction(offsets, member))
+            if options.offsets_in_transaction:
+                await _persist(lambda: producer.send_offsets_to_transaction(offsets, member))
             if draw.random() < options.abort_share:
                 if draw.random() < _FLUSH_SHARE:
                     await producer.flush()
@@ -308,6 +316,9 @@ class PipeWorkload:
                 return False
             transaction.committing = True
             await _persist(producer.commit_transaction)
+            if not options.offsets_in_transaction and (self._fed.is_set() or draw.random() < _COMMIT_SHARE):
+                with contextlib.suppress(KafkaError, trio.TooSlowError):  # it is read again, then
+                    await consumer.commit(offsets)
         except FatalTransactionError:
             raise
         except (TransactionError, KafkaError) as error:
