@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history
-from moldau_jepsen.checkers.cycles import components
+from moldau_jepsen.checkers.graph import Edges, components
 from moldau_jepsen.history import (
     HistoryError,
     HistoryFile,
@@ -25,6 +25,13 @@ from moldau_jepsen.history import (
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 K = AnomalyKind
+
+
+def graph(*pairs: tuple[int, int]) -> Edges:
+    edges = Edges()
+    for source, target in pairs:
+        edges.add(source, target)
+    return edges
 
 
 class Story:
@@ -235,11 +242,28 @@ def test_cycles_of_transactions() -> None:
 
 def test_components_of_a_long_path_need_no_recursion() -> None:
     length = 50_000
-    path = {number: {number + 1: None} for number in range(length)}
-    assert components(path) == []
-    path[length] = {0: None}
-    assert components(path) == [list(range(length + 1))]
-    assert components({1: {2: None}, 2: {1: None}, 3: {4: None}, 4: {3: None, 1: None}}) == [[1, 2], [3, 4]]
+    path = graph(*((number, number + 1) for number in range(length)))
+    assert components(length + 1, path) == []
+    path.add(length, 0)
+    assert components(length + 1, path) == [list(range(length + 1))]
+    assert components(5, graph((1, 2), (2, 1), (3, 4), (4, 3), (4, 1), (4, 1), (0, 0))) == [[1, 2], [3, 4]]
+    assert components(0, graph()) == []
+
+
+def test_components_are_those_of_mutual_reach() -> None:
+    for seed in range(200):
+        draw = random.Random(seed)
+        count = draw.randint(1, 9)
+        pairs = [(draw.randrange(count), draw.randrange(count)) for _ in range(draw.randint(0, 14))]
+        reach = {number: {number} for number in range(count)}
+        for _ in range(count):
+            for source, target in pairs:
+                reach[source] |= reach[target]
+        expected = {
+            tuple(sorted(other for other in reach[number] if number in reach[other])) for number in range(count)
+        }
+        found_ = {tuple(component) for component in components(count, graph(*pairs))}
+        assert found_ == {component for component in expected if len(component) > 1}, pairs
 
 
 def test_two_owners_in_one_generation() -> None:

@@ -9,100 +9,93 @@ edges alone would mean that two transactions each saw the other committed.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.graph import NONE, Edges, components
 from moldau_jepsen.checkers.orders import NOTHING, Orders
 from moldau_jepsen.history import Kind, Operation, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-Graph = dict[int, dict[int, None]]
 SHOWN_MAX = 8
 
 
-def check_cycles(history: Iterable[Operation], orders: Orders, findings: Findings) -> None:
-    """Finds G0 and G1c."""
-    committed: dict[int, None] = {}
-    reads: Graph = {}
-    for operation in history:
+class CycleChecker:
+    """Second pass over a history: needs the orders of the first. Finds G0 and G1c when it is finished.
+
+    Memory is some 60 bytes per committed transaction and 12 per dependency.
+    """
+
+    def __init__(self, orders: Orders, findings: Findings) -> None:
+        """Nothing was read yet."""
+        self._orders = orders
+        self._findings = findings
+        self._committed = array("q")  # operation indexes, ascending; the position of one is its vertex
+        self._read_from = array("q")  # operation indexes of writers, and of who read from them
+        self._read_by = array("q")
+
+    def add(self, operation: Operation) -> None:
+        """Reads the next operation."""
         if operation.kind is not Kind.TRANSACTION or operation.status is not Status.OK or operation.aborted:
-            continue
-        committed[operation.index] = None
+            return
+        self._committed.append(operation.index)
+        last = NOTHING
         for poll in operation.polls:
             for partition, pairs in poll.records:
-                order = orders.of(partition)
+                writer_of = self._orders.of(partition).writer_of
                 for _, value in pairs:
-                    writer = order.writer_of[value]
-                    if writer not in (NOTHING, operation.index):
-                        reads.setdefault(writer, {})[operation.index] = None
-    writes: Graph = {}
-    for order in orders.partitions.values():
-        before = NOTHING
-        for offset in order.offsets():
-            writer = order.writer_of[order.value_at[offset]]
-            if before not in (NOTHING, writer) and before in committed and writer in committed:
-                writes.setdefault(before, {})[writer] = None
-            before = writer
-    reads = {source: {t: None for t in targets if t in committed} for source, targets in reads.items()}
-    reads = {source: targets for source, targets in reads.items() if source in committed}
-    both = {source: {**writes.get(source, {}), **reads.get(source, {})} for source in (*writes, *reads)}
-    for kind, graph, allowed in (
-        (AnomalyKind.G0, writes, True),
-        (AnomalyKind.G1C, reads, False),
-    ):
-        for component in components(graph):
-            findings.add(kind, _text(component), operations=tuple(component), allowed=allowed)
-    pure = {member for graph in (writes, reads) for component in components(graph) for member in component}
-    for component in components(both):
-        if not pure.intersection(component):
-            findings.add(AnomalyKind.G1C, _text(component), operations=tuple(component), allowed=True)
+                    writer = writer_of[value]
+                    if writer not in (NOTHING, operation.index, last):
+                        self._read_from.append(writer)
+                        self._read_by.append(operation.index)
+                        last = writer
+
+    def finish(self) -> None:
+        """Looks for cycles."""
+        writes, reads = Edges(), Edges()
+        for source, target in zip(self._read_from, self._read_by, strict=True):
+            vertex = self._vertex(source)
+            if vertex != NONE:
+                reads.add(vertex, self._vertex(target))
+        del self._read_from, self._read_by
+        for order in self._orders.partitions.values():
+            before = NONE
+            last = NOTHING
+            for offset in order.offsets():
+                writer = order.writer_of[order.value_at[offset]]
+                if writer != last:
+                    vertex = self._vertex(writer)
+                    if before != NONE and vertex != NONE:
+                        writes.add(before, vertex)
+                    before, last = vertex, writer
+        count = len(self._committed)
+        pure: set[int] = set()
+        for kind, graph, allowed in ((AnomalyKind.G0, writes, True), (AnomalyKind.G1C, reads, False)):
+            for component in components(count, graph):
+                pure.update(component)
+                self._add(kind, component, allowed=allowed)
+        writes.extend(reads)
+        del reads
+        for component in components(count, writes):
+            if pure.isdisjoint(component):
+                self._add(AnomalyKind.G1C, component, allowed=True)
+
+    def _vertex(self, operation: int) -> int:
+        """The vertex of a committed transaction, ``NONE`` for every other operation."""
+        position = bisect_left(self._committed, operation)
+        found = position < len(self._committed) and self._committed[position] == operation
+        return position if found else NONE
+
+    def _add(self, kind: AnomalyKind, component: Sequence[int], *, allowed: bool) -> None:
+        operations = tuple(self._committed[vertex] for vertex in component)
+        self._findings.add(kind, _text(operations), operations=operations, allowed=allowed)
 
 
-def _text(component: list[int]) -> str:
+def _text(component: Sequence[int]) -> str:
     shown = ", ".join(str(index) for index in component[:SHOWN_MAX])
     more = f" and {len(component) - SHOWN_MAX} more" if len(component) > SHOWN_MAX else ""
     return f"operations {shown}{more} depend on each other in a circle"
-
-
-def components(graph: Graph) -> list[list[int]]:
-    """Strongly connected components of more than one vertex, each sorted (Tarjan 1972, without recursion)."""
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    waiting: list[int] = []
-    on_stack: dict[int, None] = {}
-    found: list[list[int]] = []
-    for root in graph:
-        if root in number:
-            continue
-        work = [(root, iter(graph.get(root, {})))]
-        number[root] = low[root] = len(number)
-        waiting.append(root)
-        on_stack[root] = None
-        while work:
-            vertex, targets = work[-1]
-            for target in targets:
-                if target not in number:
-                    number[target] = low[target] = len(number)
-                    waiting.append(target)
-                    on_stack[target] = None
-                    work.append((target, iter(graph.get(target, {}))))
-                    break
-                if target in on_stack:
-                    low[vertex] = min(low[vertex], number[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[vertex])
-                if low[vertex] == number[vertex]:
-                    component = []
-                    while True:
-                        member = waiting.pop()
-                        del on_stack[member]
-                        component.append(member)
-                        if member == vertex:
-                            break
-                    if len(component) > 1:
-                        found.append(sorted(component))
-    return found

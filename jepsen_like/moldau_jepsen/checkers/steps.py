@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.orders import NOTHING, Orders
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Positions = dict[TopicPartition, tuple[int, int]]
 """Per partition the last offset and the operation it was seen in."""
@@ -25,17 +20,16 @@ class StepChecker:
         self._polled: dict[int, Positions] = {}
         self._sent: dict[int, Positions] = {}
 
-    def run(self, history: Iterable[Operation]) -> None:
-        """Reads the whole history."""
-        for operation in history:
-            if operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE):
-                self._polled.pop(operation.process, None)
-            elif operation.kind is Kind.CRASH:
-                self._polled.pop(operation.process, None)
-                self._sent.pop(operation.process, None)
-            else:
-                self._check_polls(operation)
-                self._check_sends(operation)
+    def add(self, operation: Operation) -> None:
+        """Reads the next operation."""
+        if operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE):
+            self._polled.pop(operation.process, None)
+        elif operation.kind is Kind.CRASH:
+            self._polled.pop(operation.process, None)
+            self._sent.pop(operation.process, None)
+        else:
+            self._check_polls(operation)
+            self._check_sends(operation)
 
     # -- polls --------------------------------------------------------------------------------------------------------
 
@@ -104,20 +98,19 @@ class StepChecker:
             within.add(part.partition)
 
 
-def check_own_reads(history: Iterable[Operation], findings: Findings) -> None:
-    """Finds transactions that polled what they had sent themselves."""
-    for operation in history:
-        if operation.kind is not Kind.TRANSACTION:
-            continue
-        own = {(send.partition, send.value) for send in operation.sends}
-        for poll in operation.polls:
-            for partition, pairs in poll.records:
-                for offset, value in pairs:
-                    if (partition, value) in own:
-                        findings.add(
-                            AnomalyKind.PRECOMMITTED_READ,
-                            f"the transaction of process {operation.process} polled its own value {value} "
-                            f"at offset {offset}",
-                            partition=partition,
-                            operations=(operation.index,),
-                        )
+def check_own_reads(operation: Operation, findings: Findings) -> None:
+    """Finds a transaction that polled what it had sent itself."""
+    if operation.kind is not Kind.TRANSACTION:
+        return
+    own = {(send.partition, send.value) for send in operation.sends}
+    for poll in operation.polls:
+        for partition, pairs in poll.records:
+            for offset, value in pairs:
+                if (partition, value) in own:
+                    findings.add(
+                        AnomalyKind.PRECOMMITTED_READ,
+                        f"the transaction of process {operation.process} polled its own value {value} "
+                        f"at offset {offset}",
+                        partition=partition,
+                        operations=(operation.index,),
+                    )
