@@ -167,6 +167,7 @@ class Replica:
         "_followers",
         "_lag_time_max_ms",
         "_min_insync_replicas",
+        "_offline",
         "_proposal",
         "broker_id",
         "epoch_start_offset",
@@ -200,6 +201,7 @@ class Replica:
         self._proposal: IsrProposal | None = None
         self._lag_time_max_ms = lag_time_max_ms
         self._min_insync_replicas = min_insync_replicas
+        self._offline: tuple[int, ...] = ()  # replicas whose log directory does not work, although their broker does
 
     # --- what others read ------------------------------------------------------------------------------------------
 
@@ -232,7 +234,14 @@ class Replica:
     def low_watermark(self, log_start_offset: int, eligible: Mapping[int, int]) -> int:
         """The smallest log start offset over this leader and its live followers (DeleteRecords waits for it)."""
         return min(
-            [log_start_offset, *(f.log_start_offset for broker, f in self._followers.items() if broker in eligible)]
+            [
+                log_start_offset,
+                *(
+                    f.log_start_offset
+                    for broker, f in self._followers.items()
+                    if broker in eligible and broker not in self._offline
+                ),
+            ]
         )
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
@@ -281,8 +290,17 @@ class Replica:
 
     # --- events ----------------------------------------------------------------------------------------------------
 
-    def configure(self, *, min_insync_replicas: int | None = None, lag_time_max_ms: float | None = None) -> None:
-        """Takes changed configuration; follow it with ``reconsider`` on a leader."""
+    def configure(
+        self,
+        *,
+        min_insync_replicas: int | None = None,
+        lag_time_max_ms: float | None = None,
+        offline: tuple[int, ...] | None = None,
+    ) -> None:
+        """Takes changed configuration, and which replicas are in log directories that do not work: nobody waits for
+        those. Follow it with ``reconsider`` on a leader."""
+        if offline is not None:
+            self._offline = offline
         if min_insync_replicas is not None:
             self._min_insync_replicas = min_insync_replicas
         if lag_time_max_ms is not None:
@@ -460,7 +478,7 @@ class Replica:
         registered, not fenced, and the same life of the broker (KIP-903).
         """
         registered = eligible.get(broker_id)
-        if registered is None:
+        if registered is None or broker_id in self._offline:
             return False
         return follower.broker_epoch in (UNKNOWN_BROKER_EPOCH, registered)
 

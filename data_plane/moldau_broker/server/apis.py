@@ -63,6 +63,7 @@ from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.completion import Completion
 from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers, transactions
+from moldau_quorum.records import METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST, METADATA_VERSION
 
 if TYPE_CHECKING:
     from moldau_broker.server.context import BrokerContext, Call
@@ -185,7 +186,11 @@ def api_versions(
             ApiVersion(api_key=key, min_version=entry.advertised_first, max_version=entry.last_version)
             for key, entry in table.items()
         ],
-        supported_features=[SupportedFeatureKey(name="metadata.version", min_version=1, max_version=1)],
+        supported_features=[
+            SupportedFeatureKey(
+                name=METADATA_VERSION, min_version=METADATA_LEVEL_FIRST, max_version=METADATA_LEVEL_LATEST
+            )
+        ],
         finalized_features_epoch=features_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -26,6 +26,7 @@ from moldau.runtime.config import (
     inter_broker_listener_name,
     inter_broker_protocol,
     log_dirs,
+    metadata_log_dir,
     quorum_voters,
     topic_config,
 )
@@ -53,6 +54,7 @@ from moldau_broker.server.log_tasks import LogSyncs, LogTasks
 from moldau_broker.server.metadata_applier import MetadataApplier
 from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
+from moldau_broker.server.replica_directories import ReplicaDirectories
 from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
 from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings, TopicSettings
 from moldau_broker.server.replica_moves import move_replicas
@@ -67,7 +69,7 @@ from moldau_quorum.broker_session import (
     RegistrationRefusedError,
 )
 from moldau_quorum.image import RESOURCE_BROKER
-from moldau_quorum.records import Endpoint
+from moldau_quorum.records import METADATA_VERSION, Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -119,8 +121,8 @@ class Broker:
         self._logs: LogManager | None = None
         self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
         self._servers: list[Server] = []
-        self._disk_failed = trio.Event()
-        self._failed_directory: list[str] = []
+        self._disks_changed = trio.Event()
+        """Set when there is something for ``_watch_disks``."""
         self._applier = MetadataApplier(self.metadata, self._apply)
         self._log_tasks = LogTasks(environment, self._logger)
         self._context: BrokerContext | None = None
@@ -204,6 +206,8 @@ class Broker:
             await follower.wait_until(lambda image: image.cluster_id != "")
             logs = self._open_logs(follower.image.cluster_id)
         await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
+        if not logs.online_directories:
+            raise BrokerStartError(f"all log directories have failed: {_causes(logs)}")
         await self._bind()
         self._build(logs, controller, follower)
         await self._start_tasks(nursery)
@@ -277,11 +281,15 @@ class Broker:
         config, environment = self._config, self._environment
         clock = environment.clock
         isr = IsrAlterations(clock, self.broker_id, controller, lambda: self.broker_epoch)
+        directories = ReplicaDirectories(
+            clock, self.broker_id, controller, lambda: self.broker_epoch, logs, self.metadata
+        )
         replicas = ReplicaManager(
             clock,
             ReplicaSettings(broker_id=self.broker_id, lag_time_max_ms=float(config.get_int("replica.lag.time.max.ms"))),
             logs,
             self._topic_settings,
+            directories=directories,
             on_isr_proposal=isr.notify,
             on_directory_failure=self._directory_failed,
         )
@@ -345,6 +353,7 @@ class Broker:
             controller=controller,
             logs=logs,
             replicas=replicas,
+            directories=directories,
             sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
             producer_ids=producer_ids,
             topic_creation=TopicCreation(controller, follower, self.broker_id),
@@ -393,6 +402,7 @@ class Broker:
         nursery.start_soon(replicas.run_waits)
         nursery.start_soon(self._isr.run, replicas)
         nursery.start_soon(self._watch_disks)
+        nursery.start_soon(self.context.directories.run)
         nursery.start_soon(self._applier.run)
         nursery.start_soon(self._tick_isr)
         nursery.start_soon(self._log_tasks.tick, self.context.logs)
@@ -417,6 +427,7 @@ class Broker:
             registration,
             metadata_offset=lambda: follower.image.offset,
             ready=lambda: self._applier.following,
+            offline_log_dirs=self.context.directories.offline_ids,
             heartbeat_interval_ms=float(config.get_int("broker.heartbeat.interval.ms")),
             session_timeout_ms=float(config.get_int("broker.session.timeout.ms")),
             registration_timeout_ms=float(config.get_int("initial.broker.registration.timeout.ms")),
@@ -424,6 +435,9 @@ class Broker:
         self._session = session
         await nursery.start(session.run)
         await follower.wait_until(self._knows_me)
+        reason = self._reason_to_end()
+        if reason is not None:
+            raise BrokerStartError(reason)
         await self._applier.begin()
         session.wake()
         await session.wait_unfenced()
@@ -479,6 +493,10 @@ class Broker:
         if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
             self._apply_dynamic_config(delta.image)
         yield from context.replicas.apply(delta)
+        if delta.features_changed:
+            context.directories.reconcile_all()
+        if delta.features_changed or self.broker_id in delta.changed_brokers:
+            self._disks_changed.set()
         assert self._fetchers is not None
         for broker_id in delta.changed_brokers:
             before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
@@ -515,18 +533,60 @@ class Broker:
             self.context.replicas.tick_isr()
 
     def _directory_failed(self, directory: str) -> None:
-        """Notes a failed log directory; ``_watch_disks`` ends the broker."""
-        self._failed_directory.append(directory)
-        self._disk_failed.set()
+        """Notes a failed log directory. Whoever noticed the failure may be the task of one connection."""
+        self._disks_changed.set()
+        if self._session is not None:
+            self._session.wake()
 
     async def _watch_disks(self) -> None:
-        """Ends the broker when a log directory fails. Whoever notices the failure may be the task of one connection.
+        """Ends the broker when no log directory is left, or when the controllers cannot be told which one has failed.
 
-        The replicas in it are gone, and the controllers know of no smaller unit than the broker: only if it goes as a
-        whole do others take over what it led.
+        The replicas in it are gone: others must take over what it led, and they do so when the controller knows.
         """
-        await self._disk_failed.wait()
-        raise OSError(f"log directory {self._failed_directory[0]} has failed; the broker ends so that others lead")
+        timeout_ms = float(self._config.get_int("log.dir.failure.timeout.ms"))
+        clock = self._environment.clock
+        known_by_ms = float("inf")
+        while True:
+            with trio.move_on_after(max(0.0, known_by_ms - clock.monotonic_ms()) / 1000):
+                await self._disks_changed.wait()
+            self._disks_changed = trio.Event()
+            reason = self._reason_to_end()
+            if reason is not None:
+                raise OSError(reason)
+            if self._failures_are_known(self.metadata.image):
+                known_by_ms = float("inf")
+            elif known_by_ms == float("inf"):
+                known_by_ms = clock.monotonic_ms() + timeout_ms
+            elif clock.monotonic_ms() >= known_by_ms:
+                raise OSError(
+                    f"the controller did not hear within {timeout_ms:.0f} ms that log directories have failed: "
+                    f"{_causes(self.context.logs)}"
+                )
+
+    def _failures_are_known(self, image: MetadataImage) -> bool:
+        """Whether the metadata names none of the failed directories as working."""
+        broker = image.brokers.get(self.broker_id)
+        failed = self.context.directories.offline_ids()
+        return broker is None or not any(directory in broker.log_dirs for directory in failed)
+
+    def _reason_to_end(self) -> str | None:
+        """Why the broker cannot go on with the log directories that work; None if it can."""
+        logs = self.context.logs
+        failed = logs.offline_directories
+        if not failed:
+            return None
+        causes = _causes(logs)
+        if not logs.online_directories:
+            return f"all log directories have failed: {causes}"
+        if "controller" in self._config.get_list("process.roles") and metadata_log_dir(self._config) in failed:
+            return f"the directory of this node's metadata log has failed: {causes}"
+        image = self.metadata.image
+        if self._knows_me(image) and not image.records_directories:
+            return (
+                f"a log directory has failed: {causes}; at {METADATA_VERSION} {image.metadata_level} the "
+                "controllers know of no smaller unit of failure than the broker, so it ends"
+            )
+        return None
 
     # --- end -------------------------------------------------------------------------------------------------------
 
@@ -539,6 +599,10 @@ class Broker:
             await self._session.controlled_shutdown()
         if scope.cancelled_caught:
             self._logger.warning("controlled-shutdown-unanswered", after_ms=CONTROLLED_SHUTDOWN_TIMEOUT_MS)
+
+
+def _causes(logs: LogManager) -> str:
+    return "; ".join(f"{directory.path}: {directory.error}" for directory in logs.directories if not directory.online)
 
 
 def _clean_epoch(logs: LogManager) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.metadata_cache import MetadataCache
     from moldau_broker.server.partition import Partition
     from moldau_broker.server.producer_ids import ProducerIds
+    from moldau_broker.server.replica_directories import ReplicaDirectories
     from moldau_broker.server.replica_manager import ReplicaManager
     from moldau_broker.server.topic_creation import TopicCreation
     from moldau_broker.server.transactions import TransactionMarkers, TransactionVerifier
@@ -50,6 +51,7 @@ class BrokerContext:
     controller: ControllerClient
     logs: LogManager
     replicas: ReplicaManager
+    directories: ReplicaDirectories
     sessions: FetchSessionCache
     producer_ids: ProducerIds
     topic_creation: TopicCreation
@@ -65,6 +67,8 @@ class BrokerContext:
         """
         found = self.replicas.partitions.get((topic, partition))
         if found is None:
+            if self.directories.is_offline(topic, partition):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
             known = self.metadata.partition(topic, partition) is not None
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         error = found.check_access(current_leader_epoch, leader_only=True)

@@ -357,6 +357,8 @@ class FetchService:
 
     def _absent(self, query: FetchQuery, wanted: FetchPartition) -> Result:
         by_id = query.version >= _TOPIC_IDS
+        if self._replicas.is_offline(wanted.topic, wanted.partition, by_id=by_id):
+            return FetchPartitionResult(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         if self._hints.topic_exists(wanted.topic, by_id=by_id):
             if self._hints.leader_hint(wanted.topic, wanted.partition, by_id=by_id) is None:
                 return FetchPartitionResult(wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

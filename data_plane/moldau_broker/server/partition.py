@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from moldau_broker.log.partition_log import PartitionLog
     from moldau_broker.log.values import TopicPartition
-    from moldau_quorum.image import PartitionImage
+    from moldau_quorum.image import MetadataImage, PartitionImage
 
 
 class WatchKey:
@@ -98,3 +98,8 @@ def partition_state(image: PartitionImage) -> PartitionState:
         removing_replicas=image.removing_replicas,
         recovering=image.leader_recovery_state != 0,
     )
+
+
+def offline_replicas(image: MetadataImage, partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas whose log directory does not work."""
+    return tuple(replica for replica in partition.replicas if not image.replica_online(partition, replica))

@@ -30,7 +30,8 @@ from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
 from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
 from moldau_broker.server.delayed import ProduceOperation, ProduceWait, Waiters
-from moldau_broker.server.partition import Partition, WatchKey, partition_state
+from moldau_broker.server.partition import Partition, WatchKey, offline_replicas, partition_state
+from moldau_broker.server.replica_directories import ReplicaOfflineError
 
 if TYPE_CHECKING:
     import uuid
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import AppendInfo
     from moldau_broker.server.delayed import Operation
     from moldau_broker.server.fetch import FetchOperation
+    from moldau_broker.server.replica_directories import ReplicaDirectories
     from moldau_quorum.image import MetadataDelta, PartitionDelta, PartitionImage
 
 
@@ -109,6 +111,7 @@ class ReplicaManager:
         logs: LogManager,
         topic_settings: Callable[[str], TopicSettings],
         *,
+        directories: ReplicaDirectories,
         on_isr_proposal: Callable[[], None],
         on_directory_failure: Callable[[str], None],
     ) -> None:
@@ -116,6 +119,7 @@ class ReplicaManager:
         self._settings = settings
         self._logs = logs
         self._topic_settings = topic_settings
+        self._directories = directories
         self._on_isr_proposal = on_isr_proposal
         self._on_directory_failure = on_directory_failure
         self._logger = EventLogger("moldau.broker.replicas", node=settings.broker_id)
@@ -406,10 +410,25 @@ class ReplicaManager:
                 for topic in sorted({key[0] for key in self.partitions}):
                     self.topic_config_changed(topic)
         for change in delta.changed_partitions:
-            self._apply_partition(change)
+            try:
+                self._apply_partition(change, delta)
+            except LogStorageError as error:
+                self.directory_failed(error)
             yield
         if delta.changed_brokers:
+            self._directories_changed(delta)
             self._reconsider_all()
+
+    def _directories_changed(self, delta: MetadataDelta) -> None:
+        """Log directories of brokers have failed, or are back."""
+        before, after = delta.previous.brokers, delta.image.brokers
+        if all(b in before and b in after and before[b].log_dirs == after[b].log_dirs for b in delta.changed_brokers):
+            return
+        for partition in self.partitions.values():
+            topic = delta.image.topics_by_id.get(partition.topic_id)
+            image = None if topic is None else topic.partitions.get(partition.key.partition)
+            if image is not None:
+                partition.replica.configure(offline=offline_replicas(delta.image, image))
 
     def topic_config_changed(self, topic: str) -> None:
         """Takes over changed configuration of a topic."""
@@ -453,7 +472,8 @@ class ReplicaManager:
         for partition in list(self.partitions.values()):
             self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
 
-    def _apply_partition(self, change: PartitionDelta) -> None:
+    def _apply_partition(self, change: PartitionDelta, delta: MetadataDelta) -> None:
+        """Takes one partition over. Raises ``LogStorageError``."""
         key = TopicPartition(change.topic_name, change.partition_id)
         present = self.partitions.get(key)
         if present is not None and present.topic_id != change.topic_id:
@@ -465,25 +485,39 @@ class ReplicaManager:
             if present is not None:
                 gone = change.after is None
                 self._drop(present, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._directories.gone(key, change.topic_id)
             return
-        partition = present or self._create(key, change.topic_id)
+        was_here = change.before is not None and self._settings.broker_id in change.before.replicas
+        at_start = delta.previous.offset < 0  # what was before this process ran is not known
+        is_new = not (at_start or was_here)
+        partition = present or self._create(key, change.topic_id, change.after, is_new=is_new)
         if partition is not None:
+            partition.replica.configure(offline=offline_replicas(delta.image, change.after))
             self._apply_state(partition, change.after)
+        self._directories.reconcile(key)
 
-    def _create(self, key: TopicPartition, topic_id: uuid.UUID) -> Partition | None:
+    def _create(
+        self, key: TopicPartition, topic_id: uuid.UUID, image: PartitionImage, *, is_new: bool
+    ) -> Partition | None:
+        """A replica with its log; None where the log directory that holds it does not work."""
         settings = self._topic_settings(key.topic)
         known = self._logs.get(key)
         if known is not None and known.topic_id is not None and known.topic_id != topic_id:
             self._logger.warning("log-of-former-topic", partition=key, topic_id=known.topic_id)
             self._logs.delete(key, self._clock.wall_ms())
+        present = self._logs.get(key)
         try:
-            log = self._logs.get_or_create(key, topic_id=topic_id, now_ms=self._clock.wall_ms())
+            where = self._directories.place(key, image, is_new=is_new) if present is None else None
+            log = self._logs.get_or_create(key, topic_id=topic_id, now_ms=self._clock.wall_ms(), directory=where)
             self._logs.update_topic_config(key.topic, settings.log)
-        except (LogStorageError, OSError) as error:
+        except LogStorageError as error:
             self._logger.error("replica-not-created", partition=key, error=error)
-            if isinstance(error, LogStorageError):
+            offline = isinstance(error, ReplicaOfflineError)
+            if not offline:
                 self.directory_failed(error)
+            self._directories.went_offline(key, topic_id, None if offline else error.directory)
             return None
+        self._directories.offline.pop(key, None)
         return self._adopt(key, topic_id, log, settings)
 
     def _adopt(self, key: TopicPartition, topic_id: uuid.UUID, log: PartitionLog, settings: TopicSettings) -> Partition:
@@ -510,6 +544,8 @@ class ReplicaManager:
         now_ms = self._clock.monotonic_ms()
         if partition in self._dirty:
             self.flush()  # what is staged belongs to the epoch in which it was accepted
+            if partition.error is not ErrorCode.NONE:
+                return
         log = partition.log
         applied = replica.apply(partition_state(image), log.log_end_offset, now_ms, log.settled_end_offset)
         if applied is Applied.UNCHANGED:
@@ -563,8 +599,14 @@ class ReplicaManager:
         """A log directory has gone offline, whether an append, a sync in a thread or the housekeeping noticed it."""
         self._logger.error("log-directory-failed", directory=path, error=error)
         for partition in [found for found in self.partitions.values() if found.log.parent_directory == path]:
+            present = self._logs.get(partition.key)
+            if present is not None:  # the new place of a replica that was just moved, and could not leave the old one
+                partition.log = present
+                continue
             partition.staged_failures += 1
             self._forget(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._directories.went_offline(partition.key, partition.topic_id, path)
+        self._directories.moves_changed()
         self._on_directory_failure(path)
 
     # --- what others read ------------------------------------------------------------------------------------------
@@ -574,6 +616,10 @@ class ReplicaManager:
         return [
             self.partitions[key] for key in sorted(self.partitions) if self.partitions[key].replica.role is Role.LEADER
         ]
+
+    def is_offline(self, topic: bytes, index: int, *, by_id: bool) -> bool:
+        """Whether the replica is in a log directory that does not work; ``topic`` as on the wire."""
+        return self._directories.is_offline(topic, index, by_id=by_id)
 
     def append_now(self, partition: Partition, records: Buffer, *, acks: int, origin: AppendOrigin) -> AppendInfo:
         """Stages and flushes in one step; for the coordinators."""

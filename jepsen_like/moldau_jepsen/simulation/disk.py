@@ -51,6 +51,20 @@ class DiskProfile:
     write_error_probability: float = 0.0  # EIO
     read_error_probability: float = 0.0  # EIO
     sync_error_probability: float = 0.0  # EIO; the pages count as not written
+    failing_paths: tuple[str, ...] = ()  # directories on a device that is gone: EIO for all they hold
+    full_paths: tuple[str, ...] = ()  # directories on a device without space: ENOSPC where a file grows
+
+    def is_failing(self, path: str) -> bool:
+        """Whether ``path`` is on a device that is gone."""
+        return _is_below(path, self.failing_paths)
+
+    def is_full(self, path: str) -> bool:
+        """Whether ``path`` is on a device without space."""
+        return _is_below(path, self.full_paths)
+
+
+def _is_below(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
 @dataclass(slots=True)
@@ -298,7 +312,7 @@ class VirtualFile:
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
         growth = position + len(data) - self.size
         if growth > 0:
-            free = self._disk.free_bytes("/")
+            free = 0 if disk.profile.full_paths and disk.profile.is_full(self._path) else self._disk.free_bytes("/")
             if growth > free:
                 self._put(position, data[: max(0, self.size - position) + free])
                 disk.trace.note("disk-full", disk.name, self._path)
@@ -428,6 +442,10 @@ class NodeDisk:
         """Raises when the process is dead."""
         if self.frozen:
             raise OSError(errno.EIO, f"{self._disk.name} {CRASHED_TEXT}", path)
+        profile = self._disk.profile
+        if profile.failing_paths and profile.is_failing(path):
+            self._disk.trace.note("disk-error", self._disk.name, "device", path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         return self._disk
 
     def now_ms(self) -> int:
@@ -468,7 +486,9 @@ class NodeDisk:
         return VirtualFile(self, path, found, writable=mode is not OpenMode.READ)
 
     def exists(self, path: str) -> bool:
-        """See ``Disk.exists``."""
+        """See ``Disk.exists``; as the real one, it finds nothing on a device that is gone."""
+        if not self.frozen and self._disk.profile.is_failing(path):
+            return False
         disk = self.check(path)
         try:
             disk.lookup(path)
@@ -478,8 +498,7 @@ class NodeDisk:
 
     def is_directory(self, path: str) -> bool:
         """See ``Disk.is_directory``."""
-        disk = self.check(path)
-        return self.exists(path) and isinstance(disk.lookup(path), _Directory)
+        return self.exists(path) and isinstance(self.check(path).lookup(path), _Directory)
 
     def file_size(self, path: str) -> int:
         """See ``Disk.file_size``."""

@@ -146,8 +146,13 @@ def handle_alter_replica_log_dirs(
                 if directory.path in context.logs.offline_directories:
                     result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
                     continue
+                if context.directories.is_offline(topic.name, index):
+                    result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                    continue
+                key = TopicPartition(topic.name, index)
                 try:
-                    context.logs.alter_replica_log_dir(TopicPartition(topic.name, index), directory.path, now_ms)
+                    context.logs.alter_replica_log_dir(key, directory.path, now_ms)
+                    context.directories.move_changed(key)
                 except LogStorageError as error:
                     context.replicas.directory_failed(error)
                     result.error_code = error.code
