@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.simulation.cluster import ClusterShape
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.options import RunOptions
@@ -206,11 +207,11 @@ OUTAGES = Profile(
         transactions=False,
         synced=True,
         config_changes_per_second=10.0,
-        fault_seconds=12.0,
+        fault_seconds=16.0,
     ),
     kinds=(FaultKind.POWER,),
-    strikes=(1, 3),
-    lengths=(7.0, 11.0),
+    strikes=(1, 2),
+    lengths=(10.0, 14.0),
 )
 
 REJOINS = Profile(
@@ -278,6 +279,7 @@ RETENTION = Profile(
             padding_bytes=100,
         ),
         topic_settings={"retention.bytes": "12000"},
+        check=CheckOptions(final_phase=False),
         struck=Struck.BROKERS,
         transactions=False,
         fault_seconds=45.0,
@@ -307,6 +309,38 @@ TRANSACTIONS = Profile(
     strikes=(4, 10),
 )
 
+IMPATIENT = replace(
+    REPLICATION,
+    name="impatient",
+    text="as replication, with producers that soon give an answer up",
+    options=replace(
+        REPLICATION.options,
+        workload=_workload(
+            group_readers=0, sends_per_second=60.0, producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 8_000}
+        ),
+    ),
+)
+
+GROUPS = Profile(
+    name="groups",
+    text="members of a group crash, fall silent and come back, and commit often",
+    options=replace(
+        _PLAIN,
+        workload=_workload(
+            senders=1,
+            assigned_readers=0,
+            group_readers=4,
+            sends_per_second=60.0,
+            crash_every_s=3.0,
+            consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
+        ),
+        transactions=False,
+    ),
+    kinds=(FaultKind.RESET, FaultKind.SLOW, FaultKind.LINK, FaultKind.CUT, FaultKind.KILL_LEADER),
+    strikes=(8, 16),
+    lengths=(0.3, 2.5),
+)
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -319,14 +353,22 @@ PROFILES: dict[str, Profile] = {
         REJOINS,
         CLEANING,
         TRANSACTIONS,
+        IMPATIENT,
+        GROUPS,
     )
 }
 """What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""
 
 
-def drawn_options(seed: int) -> RunOptions:
-    """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
+def drawn_profile(seed: int) -> Profile | None:
+    """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
     draw = derive_random(seed, "which profile")
     if draw.random() >= PROFILE_PROBABILITY:
-        return RunOptions()
-    return PROFILES[draw.choice(list(PROFILES))].of_seed(seed)
+        return None
+    return PROFILES[draw.choice(list(PROFILES))]
+
+
+def drawn_options(seed: int) -> RunOptions:
+    """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
+    profile = drawn_profile(seed)
+    return RunOptions() if profile is None else profile.of_seed(seed)

@@ -223,6 +223,14 @@ def test_leaders_come_from_isr_or_elr(found):
     assert story(found, image(1, alone), image(2, unclean)) == ["clean-election"]
 
 
+def test_a_replica_may_join_and_lead_in_one_change(found):
+    alone = dataclasses.replace(FIRST, isr=(1, 2), adding_replicas=(3,))
+    led = after(alone, leader=3, isr=(2, 3), replicas=(2, 3), adding_replicas=(), leader_epoch=2)
+    join = JoinSeen(isr=(1, 2, 3), joining=3, broker_epoch=1)
+    assert story(found, image(1, alone), image(2, led), joins=[(1, join)]) == []
+    assert story(found, image(1, alone), image(2, led)) == ["clean-election"]
+
+
 def test_the_last_known_leader_may_come_back_when_nobody_else_can(found):
     nobody = dataclasses.replace(FIRST, isr=(), elr=(), leader=-1, last_known_elr=(1,))
     back = after(nobody, leader=1, isr=(1,), leader_epoch=2, last_known_elr=(), leader_recovery_state=1)
@@ -277,12 +285,22 @@ def commits(rules, until, *, silent, unfenced, step=0.5, epoch=1):
 def test_a_silent_broker_is_fenced_in_time(found):
     rules = SessionRules(found, 2.0)
     commits(rules, 20.0, silent={1: 0.0}, unfenced=[2, 3])
-    commits(rules, 5.9, silent={1: 0.0}, unfenced=[1, 2, 3], epoch=2)  # within the bound
+    commits(rules, 9.4, silent={1: 0.0}, unfenced=[1, 2, 3], epoch=2)  # within the bound
     assert found == []
-    commits(rules, 7.0, silent={1: 0.0}, unfenced=[1, 2, 3], epoch=3)
+    commits(rules, 10.5, silent={1: 0.0}, unfenced=[1, 2, 3], epoch=3)
     assert set(found) == {"session-honoured"}
 
 
+def test_a_controller_that_stands_still_is_forgiven(found):
+    rules = SessionRules(found, 2.0)
+    now = 0.0
+    while now < 60.0:
+        rules.controller_committed(now, 101, 1, {1: 0.0}, [1, 2, 3])
+        now += 2.0
+        rules.controller_paused(now, 101)
+    assert found == []
+
+
 def test_a_controller_that_cannot_commit_is_forgiven(found):
-    commits(SessionRules(found, 2.0), 60.0, silent={1: 0.0}, unfenced=[1, 2, 3], step=1.5)
+    commits(SessionRules(found, 2.0), 60.0, silent={1: 0.0}, unfenced=[1, 2, 3], step=4.0)
     assert found == []

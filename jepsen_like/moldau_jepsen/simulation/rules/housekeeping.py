@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
 FORGIVEN_SECONDS = 2.0
-COMMIT_GAP_SECONDS = 1.0
+COMMIT_GAP_SECONDS = 3.5
 CLOCK_RATE_MIN = 0.5
 """The slowest clock of a node that faults make."""
 
@@ -78,10 +78,15 @@ class SessionRules:
     def __init__(self, violated: Callable[[str, str], None], session_seconds: float) -> None:
         """``session_seconds`` as configured."""
         self._violated = violated
-        self._bound = session_seconds / CLOCK_RATE_MIN + FORGIVEN_SECONDS
+        self._bound = session_seconds / CLOCK_RATE_MIN + FORGIVEN_SECONDS + COMMIT_GAP_SECONDS
         self._reign: tuple[int, int] = (-1, -1)
         self._since = 0.0
         self._last_commit = 0.0
+
+    def controller_paused(self, now: float, node: int) -> None:
+        """The process of a controller stands still: that is no fault of the brokers, and their sessions wait for it."""
+        if self._reign[0] == node:
+            self._since = now
 
     def controller_committed(
         self, now: float, node: int, epoch: int, silent_since: Mapping[int, float], unfenced: Iterable[int]

@@ -123,6 +123,8 @@ class RegistrationRules:
         last_known = nobody and before.last_known_elr == (leader,)
         if (last_known and after.leader_recovery_state == RECOVERING) or self._unclean_allowed(name, image):
             return
+        if any(join.joining == leader for join in self._joins.get((name, before.partition_epoch), ())):
+            return  # it was admitted, and the reassignment that was waiting for it gave it the lead
         self._violated(
             "clean-election",
             f"{_text(name)}: broker {leader} leads in epoch {after.leader_epoch}, in sync were {before.isr}, "

@@ -86,6 +86,8 @@ class RuleWatcher:
         for node_id in cluster.broker_ids:
             self._look_at_broker(node_id)
         for node_id, controller in cluster.controllers.items():
+            if cluster.world.gate.is_paused(cluster.host(node_id)):
+                self._sessions.controller_paused(self._now(), node_id)
             self._look_at_controller(node_id, controller)
 
     # --- controllers

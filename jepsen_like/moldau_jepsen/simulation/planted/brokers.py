@@ -1,0 +1,64 @@
+"""Bugs in how brokers replicate and acknowledge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.records import iterate_batches
+from moldau_broker.replication.follower import StepKind
+from moldau_broker.replication.purgatory import Purgatory
+from moldau_broker.replication.replica import Replica, Role
+from moldau_broker.server.replica_fetcher import _Source
+
+if TYPE_CHECKING:
+    from moldau_broker.replication.follower import Followed, Step
+    from moldau_broker.replication.purgatory import Delayed
+    from moldau_jepsen.simulation.planted import Patch
+
+
+def follower_acks_before_append() -> list[Patch]:
+    """A follower asks for what comes after records that it has received and not yet appended."""
+    original = _Source._perform
+    held: dict[Followed, Step] = {}
+
+    def perform(self: _Source, step: Step, now_ms: float) -> bool:
+        late = held.pop(step.followed, None)
+        if late is not None:
+            original(self, late, now_ms)
+        headers = [header for _, header in iterate_batches(step.answer.records)]
+        if step.kind is not StepKind.ADVANCE or not headers or not self.core.is_current(step.followed):
+            return original(self, step, now_ms)
+        held[step.followed] = step
+        last = headers[-1]
+        self.core.appended(step.followed, last.next_offset, last.partition_leader_epoch, step.followed.log_start_offset)
+        return True
+
+    return [(_Source, "_perform", perform)]
+
+
+def produce_completed_twice() -> list[Patch]:
+    """What leaves the purgatory by its condition leaves its deadline behind."""
+
+    def complete(self: Purgatory[object, object], delayed: Delayed[object, object]) -> bool:
+        self._forget(delayed)
+        return True
+
+    return [(Purgatory, "complete", complete)]
+
+
+def deposed_leader_acknowledges() -> list[Patch]:
+    """What waits when leadership ends is answered as if it were committed."""
+    original = Replica.acknowledgement
+
+    def acknowledgement(self: Replica, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+        if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+            return ErrorCode.NONE
+        return original(self, leader_epoch, required_offset)
+
+    return [(Replica, "acknowledgement", acknowledgement)]
+
+
+def min_isr_ignored() -> list[Patch]:
+    """The high watermark moves, and appends are acknowledged, however small the ISR is."""
+    return [(Replica, "effective_min_isr", property(lambda self: 1))]

@@ -1,0 +1,42 @@
+"""Bugs in logs: producers, syncs, look-ups."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from moldau_broker.log.partition_log import PartitionLog
+from moldau_broker.log.producer_state import ProducerStateManager
+from moldau_broker.log.segment import LogSegment
+from moldau_broker.log.segmented_log import SegmentedLog
+
+if TYPE_CHECKING:
+    from moldau_broker.log.values import Work
+    from moldau_jepsen.simulation.planted import Patch
+
+
+def dedup_off() -> list[Patch]:
+    return [(ProducerStateManager, "check", lambda self, header, origin: None)]
+
+
+def dedup_lost_on_failover() -> list[Patch]:
+    return [(PartitionLog, "_replicate_producer", lambda self, header, data: None)]
+
+
+def sequence_gaps_accepted() -> list[Patch]:
+    return [(ProducerStateManager, "_check_sequence", lambda self, entry, header: None)]
+
+
+def log_not_synced() -> list[Patch]:
+    original = SegmentedLog.flush_work
+
+    def flush_work(self: SegmentedLog, up_to_closed_only: bool = False) -> Work | None:
+        work = original(self, up_to_closed_only)
+        return None if work is None else dataclasses.replace(work, run=lambda: None)
+
+    return [(SegmentedLog, "flush_work", flush_work)]
+
+
+def index_off_by_one() -> list[Patch]:
+    original = LogSegment.position_of
+    return [(LogSegment, "position_of", lambda self, offset: original(self, offset + 1))]

@@ -1,0 +1,94 @@
+"""Bugs in the quorum of controllers and in how its log is applied."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from moldau_quorum.raft.core import RaftCore
+from moldau_quorum.raft.leader import LeaderRole
+from moldau_quorum.raft.types import NO_NODE, Configuration
+from moldau_quorum.raft.wal import SyncWork, WriteAheadLog
+from moldau_quorum.state_machine import MetadataStateMachine
+
+if TYPE_CHECKING:
+    from moldau_jepsen.simulation.planted import Patch
+
+
+def quorum_of_one() -> list[Patch]:
+    return [(Configuration, "quorum", property(lambda self: max(1, len(self.voters) // 2)))]
+
+
+def vote_forgotten() -> list[Patch]:
+    original = WriteAheadLog.write
+
+    def write(self: WriteAheadLog, hard_state: object, entries: object, prev_epoch: int = 0) -> None:
+        if hard_state is not None:
+            hard_state = dataclasses.replace(hard_state, voted_for=NO_NODE)  # type: ignore[type-var]
+        original(self, hard_state, entries, prev_epoch)  # type: ignore[arg-type]
+
+    return [(WriteAheadLog, "write", write)]
+
+
+def votes_twice() -> list[Patch]:
+    original = RaftCore._on_vote_request
+
+    def on_vote_request(self: RaftCore, sender: int, request: object) -> None:
+        kept = self.hard_state
+        if self.leader is None and not request.pre_vote and kept.voted_for != self.node_id:  # type: ignore[attr-defined]
+            self.hard_state = dataclasses.replace(kept, voted_for=NO_NODE)
+            self.leader_id = None
+        original(self, sender, request)  # type: ignore[arg-type]
+
+    return [(RaftCore, "_on_vote_request", on_vote_request)]
+
+
+def votes_for_stale_log() -> list[Patch]:
+    return [(RaftCore, "_log_is_up_to_date", lambda self, request: True)]
+
+
+def answers_before_durable() -> list[Patch]:
+    def durable_on_quorum(self: LeaderRole) -> int:
+        core = self._core
+        held = sorted(
+            (core.log.last_index if voter == core.node_id else self.progress[voter].match)
+            for voter in core.configuration.voters
+        )
+        return held[len(held) - core.configuration.quorum]
+
+    return [
+        (RaftCore, "send", RaftCore.send_early),
+        (LeaderRole, "_durable_on_quorum", durable_on_quorum),
+        (RaftCore, "applicable_index", property(lambda self: self.commit_index)),
+    ]
+
+
+def counts_one_follower_twice() -> list[Patch]:
+    def durable_on_quorum(self: LeaderRole) -> int:
+        core = self._core
+        return max(
+            (core.durable_index if voter == core.node_id else self.progress[voter].match)
+            for voter in core.configuration.voters
+        )
+
+    return [(LeaderRole, "_durable_on_quorum", durable_on_quorum)]
+
+
+def wal_not_synced() -> list[Patch]:
+    return [(SyncWork, "run", lambda self: None)]
+
+
+def metadata_applied_out_of_order() -> list[Patch]:
+    original = MetadataStateMachine.apply
+    held: dict[int, object] = {}
+
+    def apply(self: MetadataStateMachine, entry: object) -> None:
+        waiting = held.pop(id(self), None)
+        if waiting is None and entry.index % 7 == 0:  # type: ignore[attr-defined]
+            held[id(self)] = entry
+            return
+        original(self, entry)  # type: ignore[arg-type]
+        if waiting is not None:
+            original(self, waiting)  # type: ignore[arg-type]
+
+    return [(MetadataStateMachine, "apply", apply)]

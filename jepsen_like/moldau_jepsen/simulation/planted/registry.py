@@ -1,0 +1,372 @@
+"""All planted bugs by name: what is wrong, where, and the runs in which each is hunted.
+
+Two that were tried are not here, because other rules make up for them wherever they could do harm. Requests with
+another leader epoch are served: a fetch carries the epoch of the last batch too, so a follower whose history differs is
+told to truncate before its offset counts (KIP-595). An append of an old epoch is acknowledged when the high watermark
+passes it: what waits is answered when leadership ends, so nothing of an old epoch is left to be acknowledged; that
+answer being wrong is ``deposed-leader-acknowledges``.
+"""
+
+from __future__ import annotations
+
+from moldau_jepsen.simulation.options import RunOptions
+from moldau_jepsen.simulation.planted import (
+    brokers,
+    coordinators,
+    elections,
+    housekeeping,
+    logs,
+    quorum,
+    readers,
+    registrations,
+    truncation,
+    watermarks,
+)
+from moldau_jepsen.simulation.planted.mutant import Mutant
+from moldau_jepsen.simulation.profiles import (
+    CLEANING,
+    CRASHES,
+    DIVERGENCE,
+    ELECTIONS,
+    GROUPS,
+    IMPATIENT,
+    LONE_LEADERS,
+    OUTAGES,
+    REJOINS,
+    REPLICATION,
+    RETENTION,
+    TRANSACTIONS,
+)
+
+QUORUM = (
+    Mutant(
+        name="raft-quorum-too-small", area="quorum", text="one of three is a majority", patches=quorum.quorum_of_one
+    ),
+    Mutant(
+        name="raft-vote-not-persisted",
+        area="quorum",
+        text="a vote is gone after a crash",
+        patches=quorum.vote_forgotten,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-votes-twice",
+        area="quorum",
+        text="a second vote in one epoch",
+        patches=quorum.votes_twice,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-votes-for-stale-log",
+        area="quorum",
+        text="a candidate with an older log gets votes",
+        patches=quorum.votes_for_stale_log,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-answers-before-durable",
+        area="quorum",
+        text="entries are counted before they are durable",
+        patches=quorum.answers_before_durable,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-commits-on-one",
+        area="quorum",
+        text="an entry that one voter holds is committed",
+        patches=quorum.counts_one_follower_twice,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-wal-not-synced",
+        area="quorum",
+        text="fsync of the log does nothing",
+        patches=quorum.wal_not_synced,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="metadata-out-of-order",
+        area="quorum",
+        text="committed metadata is applied out of order",
+        patches=quorum.metadata_applied_out_of_order,
+    ),
+)
+
+CONTROLLER = (
+    Mutant(
+        name="controller-unclean-election",
+        area="controller",
+        text="a replica out of sync leads rather than none",
+        patches=elections.unclean_election,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="controller-elects-any-replica",
+        area="controller",
+        text="the ISR is not asked in elections",
+        patches=elections.elects_any_replica,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="controller-accepts-stale-isr",
+        area="controller",
+        text="the epoch fence of ISR changes is skipped",
+        patches=elections.stale_isr_change,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="elr-ignored",
+        area="controller",
+        text="who leaves a small ISR is not kept as eligible",
+        patches=registrations.elr_ignored,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="elr-member-without-its-data",
+        area="controller",
+        text="a crashed broker stays eligible though it may have lost records",
+        patches=registrations.eligible_without_data,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="last-known-leader-too-early",
+        area="controller",
+        text="whoever is alive leads while the eligible replicas are away",
+        patches=registrations.last_known_leader_too_early,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="fenced-broker-honoured",
+        area="controller",
+        text="a broker whose session is over may lead and join",
+        patches=registrations.fenced_broker_honoured,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="session-timeout-ignored",
+        area="controller",
+        text="sessions never end",
+        patches=registrations.session_timeout_ignored,
+        profile=OUTAGES,
+    ),
+    Mutant(
+        name="stale-broker-epoch-joins",
+        area="controller",
+        text="a replica joins the ISR for what it had in a former life",
+        patches=registrations.stale_broker_epoch_joins,
+        profile=REJOINS,
+    ),
+)
+
+REPLICATED = (
+    Mutant(
+        name="watermark-without-isr",
+        area="replication",
+        text="the high watermark is the leader's log end",
+        patches=watermarks.watermark_without_isr,
+    ),
+    Mutant(
+        name="watermark-by-majority",
+        area="replication",
+        text="a majority of replicas moves the high watermark",
+        patches=watermarks.watermark_by_majority,
+    ),
+    Mutant(
+        name="watermark-before-shrink-committed",
+        area="replication",
+        text="the high watermark moves before the ISR shrink is committed",
+        patches=watermarks.watermark_before_shrink,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="stale-leader-shrinks-alone",
+        area="replication",
+        text="a proposed ISR counts at once, so a leader without controllers goes on acknowledging",
+        patches=watermarks.isr_join_unasked,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="isr-refusal-taken-for-success",
+        area="replication",
+        text="a refused ISR change counts",
+        patches=watermarks.isr_shrink_lost,
+        profile=LONE_LEADERS,
+    ),
+    Mutant(
+        name="isr-join-too-early",
+        area="replication",
+        text="a lagging replica joins",
+        patches=watermarks.joins_too_early,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="min-isr-ignored",
+        area="replication",
+        text="the high watermark moves with fewer in sync than min.insync.replicas",
+        patches=brokers.min_isr_ignored,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="follower-taken-for-caught-up",
+        area="replication",
+        text="any fetch counts as a fetch of the end",
+        patches=watermarks.laggards_stay_counted_out,
+    ),
+    Mutant(
+        name="follower-acks-before-append",
+        area="replication",
+        text="a follower reports records that are not in its log yet",
+        patches=brokers.follower_acks_before_append,
+    ),
+    Mutant(
+        name="acknowledged-at-once",
+        area="replication",
+        text="acks=all is answered by the leader alone",
+        patches=watermarks.acknowledged_at_once,
+    ),
+    Mutant(
+        name="deposed-leader-acknowledges",
+        area="replication",
+        text="what waits when leadership ends is acknowledged",
+        patches=brokers.deposed_leader_acknowledges,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="produce-completed-twice",
+        area="replication",
+        text="a delayed produce is completed by its condition and again by its deadline",
+        patches=brokers.produce_completed_twice,
+        profile=IMPATIENT,
+    ),
+    Mutant(
+        name="divergence-unseen",
+        area="replication",
+        text="the leader does not look for divergence",
+        patches=truncation.divergence_unseen,
+        profile=DIVERGENCE,
+    ),
+    Mutant(
+        name="divergence-ignored",
+        area="replication",
+        text="the follower does not truncate",
+        patches=truncation.divergence_ignored,
+        profile=DIVERGENCE,
+    ),
+    Mutant(
+        name="truncates-to-watermark",
+        area="replication",
+        text="truncation to the high watermark instead of the epoch's end",
+        patches=truncation.truncates_to_watermark,
+        profile=DIVERGENCE,
+    ),
+)
+
+LOG = (
+    Mutant(
+        name="truncates-one-too-little",
+        area="log",
+        text="an epoch ends one offset late",
+        patches=truncation.truncates_too_little,
+        profile=DIVERGENCE,
+    ),
+    Mutant(
+        name="dedup-off",
+        area="log",
+        text="sequence numbers are not looked at",
+        patches=logs.dedup_off,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="dedup-lost-on-failover",
+        area="log",
+        text="followers do not keep producer state",
+        patches=logs.dedup_lost_on_failover,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="sequence-gaps-accepted",
+        area="log",
+        text="a gap in sequence numbers passes",
+        patches=logs.sequence_gaps_accepted,
+        profile=DIVERGENCE,
+    ),
+    Mutant(
+        name="log-not-synced",
+        area="log",
+        text="fsync before the acknowledgement does nothing",
+        patches=logs.log_not_synced,
+        swarm=RunOptions(synced=True),
+    ),
+    Mutant(name="index-off-by-one", area="log", text="a lookup finds the next batch", patches=logs.index_off_by_one),
+    Mutant(
+        name="cleaner-drops-last-value",
+        area="log",
+        text="the cleaner drops a key's last value",
+        patches=housekeeping.cleaner_drops_last_value,
+        profile=CLEANING,
+    ),
+    Mutant(
+        name="retention-deletes-active-segment",
+        area="log",
+        text="deletion by size takes the active segment along",
+        patches=housekeeping.retention_deletes_active_segment,
+        profile=RETENTION,
+    ),
+)
+
+COORDINATORS = (
+    Mutant(
+        name="last-stable-offset-ignored",
+        area="transactions",
+        text="read_committed reads up to the high watermark",
+        patches=coordinators.last_stable_offset_ignored,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="aborted-transactions-untold",
+        area="transactions",
+        text="readers are not told what was aborted",
+        patches=coordinators.aborted_transactions_untold,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="marker-written-twice",
+        area="transactions",
+        text="a marker comes again when the next transaction has begun",
+        patches=coordinators.marker_written_twice,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="markers-not-repeated",
+        area="transactions",
+        text="a marker that could not be written is taken for written",
+        patches=coordinators.markers_not_repeated,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="offset-commit-unfenced",
+        area="groups",
+        text="offsets are committed before the sender is fenced",
+        patches=coordinators.offset_commit_unfenced,
+        profile=GROUPS,
+    ),
+)
+
+OTHERS = (
+    Mutant(
+        name="reads-beyond-watermark",
+        area="broker",
+        text="consumers see what is not committed",
+        patches=readers.reads_beyond_watermark,
+    ),
+    Mutant(
+        name="consumer-skips",
+        area="client",
+        text="the consumer skips an offset now and then",
+        patches=readers.consumer_skips,
+    ),
+)
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant for mutant in (*QUORUM, *CONTROLLER, *REPLICATED, *LOG, *COORDINATORS, *OTHERS)
+}
