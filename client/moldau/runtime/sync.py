@@ -15,28 +15,53 @@ class Signal:
     """Wakes all tasks that wait for the next change of some state.
 
     There is no lock and no memory: a waiter reads the state, and waits when it does not like it, without a checkpoint
-    in between. A ``notify`` that happens before ``wait`` begins is not seen.
+    in between. A ``notify`` that happens before ``wait`` begins is not seen. Those who wait for a condition are woken
+    only when it holds: looking costs far less than a task that runs, does not like what it sees and waits again.
     """
 
-    __slots__ = ("_lot",)
+    __slots__ = ("_conditions", "_lot")
 
     def __init__(self) -> None:
         """Nobody waits."""
         self._lot = trio.lowlevel.ParkingLot()
+        self._conditions: dict[trio.lowlevel.Task, Callable[[], bool]] = {}
 
     def notify(self) -> None:
-        """Wakes all that wait now."""
+        """Wakes all that wait now, but for those whose condition does not hold."""
         if self._lot:
             self._lot.unpark_all()
+        if self._conditions:
+            for task, condition in list(self._conditions.items()):
+                if _is_due(condition):
+                    del self._conditions[task]
+                    trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
         """Waits for the next ``notify``. Callers that must end by a time use ``trio.move_on_after``."""
         await self._lot.park()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits until ``condition()`` holds, looking again after each ``notify``. Returns at once if it holds."""
+        """Waits until ``condition()`` holds, looking again at each ``notify``. Returns at once if it holds.
+
+        What ``condition`` raises is raised here. It is called by whoever notifies too, so it must not change anything.
+        """
         while not condition():
-            await self._lot.park()
+            task = trio.lowlevel.current_task()
+            self._conditions[task] = condition
+
+            def abort(_: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
+                del self._conditions[task]
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def _is_due(condition: Callable[[], bool]) -> bool:
+    """Whether the task that waits for ``condition`` must run: it holds, or the task must hear of what it raises."""
+    try:
+        return condition()
+    except Exception:  # noqa: BLE001 - the waiting task calls it again and raises it
+        return True
 
 
 class ByteBudget:
