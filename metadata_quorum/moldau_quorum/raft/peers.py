@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.protocol.framing import encode_request_header
+from moldau.runtime.buffers import drop_sent
 from moldau_quorum.log_engine import QUORUM_MESSAGE_KEY, QUORUM_MESSAGE_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from moldau.runtime.environment import Connection, Environment
     from moldau_quorum.log_engine import LogLimits
@@ -83,6 +84,16 @@ class PeerLink:
         self._queue_bytes += len(body)
         self._wakeup.set()
 
+    async def _send(self, connection: Connection, frames: Sequence[bytes]) -> None:
+        """Sends all; the deadline is armed only when the transport is full, which it hardly ever is."""
+        try:
+            pending = drop_sent(frames, connection.send_nowait(frames))
+        except BlockingIOError:
+            pending = frames
+        if pending:
+            with trio.fail_after(SEND_TIMEOUT_MS / 1000):
+                await connection.send_all(pending)
+
     async def run(self) -> None:
         """Connects, sends, connects again, until ``scope`` is cancelled."""
         retry_ms = RETRY_MS_MIN
@@ -142,9 +153,7 @@ class PeerLink:
                 frames = [frame_message(self._node_id, body) for body in self._queue]
                 self._queue.clear()
                 self._queue_bytes = 0
-                with trio.fail_after(SEND_TIMEOUT_MS / 1000):
-                    await connection.send_all(frames)
-                await trio.lowlevel.checkpoint()
+                await self._send(connection, frames)
                 now_ms = clock.monotonic_ms()
                 if now_ms - max(self._connected_ms, self.heard_ms) > SILENCE_MS:
                     break
