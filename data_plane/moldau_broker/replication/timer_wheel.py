@@ -21,6 +21,7 @@ _SLOT_BITS = 6
 _SLOTS = 1 << _SLOT_BITS
 _SLOT_MASK = _SLOTS - 1
 _ALL_SLOTS = (1 << _SLOTS) - 1
+_EXACT_TIMERS_MAX = 8
 DELAY_MS_MAX = (1 << (_LEVELS * _SLOT_BITS)) - 1
 """Longest delay that a wheel takes (about two years); longer ones are cut to it."""
 
@@ -87,10 +88,18 @@ class TimerWheel(Generic[T]):
     def next_deadline_ms(self) -> int | None:
         """When ``advance`` next has something to do (an expiry or a cascade); None for an empty wheel.
 
-        At most the earliest deadline, and never before the present tick.
+        At most the earliest deadline, and exactly that while few timers share its slot; never before the present tick.
         """
         found = self._next_slot()
-        return None if found is None else found[2]
+        if found is None:
+            return None
+        level, slot, start = found
+        bucket = self._slots[level][slot]
+        # All timers of the first occupied slot end before those of any other. Looking at some saves a wake-up that only
+        # moves them down; looking at many would make the cost grow with their number.
+        if level == 0 or len(bucket) > _EXACT_TIMERS_MAX:
+            return start
+        return min(timer.deadline_tick for timer in bucket)
 
     def advance(self, now_ms: float) -> list[T]:
         """Moves the wheel to ``now_ms`` and returns the payloads that expired, by deadline.
