@@ -25,7 +25,10 @@ from moldau_cli.commands import (
 
 application = typer.Typer(
     name="moldau",
-    help="A Kafka-compatible replicated log. Add --json anywhere for machine-readable output.",
+    help=(
+        "A Kafka-compatible replicated log. Add --json anywhere for machine-readable output, and --command-config FILE "
+        "for client configuration keys such as security.protocol."
+    ),
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

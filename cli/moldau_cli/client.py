@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from moldau import Admin
+    from moldau.runtime.environment import Environment
 
 R = TypeVar("R")
 
@@ -38,8 +39,55 @@ PROBE_TIMEOUT_S = 3.0
 API_TIMEOUT_MS = 20_000
 
 
+_command_config: dict[str, str] = {}
+
+
+def use_command_config(path: str | None) -> None:
+    """Has the commands of this process use the client configuration keys of a properties or TOML file.
+
+    Raises ``UsageError`` for a file that cannot be read, or a key that no client knows.
+    """
+    from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError, parse_config_text
+
+    _command_config.clear()
+    if path is None:
+        return
+    try:
+        given = parse_config_text(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--command-config: cannot read {path}: {error}") from error
+    except ConfigError as error:
+        raise UsageError(f"--command-config: {path}: {'; '.join(error.problems)}") from error
+    for key in given:
+        if not any(key in schema.keys for schema in (ADMIN_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG)):
+            raise UsageError(f"--command-config: {path}: {ADMIN_CONFIG.unknown(key)}")
+    for key, value in given.items():
+        _command_config[key] = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def command_config(kind: str) -> dict[str, str]:
+    """The keys of ``--command-config`` that a client of this kind (admin, producer, consumer) knows."""
+    from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
+
+    schema = {"admin": ADMIN_CONFIG, "producer": PRODUCER_CONFIG, "consumer": CONSUMER_CONFIG}[kind]
+    return {key: value for key, value in _command_config.items() if key in schema.keys}
+
+
+def command_environment() -> Environment:
+    """The environment for connections of a command that speaks to nodes without a client. Raises ``ConfigError``."""
+    from moldau.runtime.config import ADMIN_CONFIG
+    from moldau.runtime.real import real_environment
+    from moldau.runtime.tls_context import client_environment
+
+    config = ADMIN_CONFIG.parse({"bootstrap.servers": DEFAULT_BOOTSTRAP, **command_config("admin")})
+    return client_environment(real_environment(), config)
+
+
 def bootstrap_of(given: str | None) -> str:
-    """The bootstrap addresses: those given, those of the cluster in ./moldau-cluster, or Kafka's usual one."""
+    """The bootstrap addresses: those given (also by ``--command-config``), those of the cluster in ./moldau-cluster, or
+    Kafka's usual one.
+    """
+    given = given or _command_config.get("bootstrap.servers")
     if given is not None:
         return given
     try:
@@ -149,7 +197,7 @@ async def check_topic(topic: str, address: str) -> None:
     from moldau import Admin
     from moldau.protocol.errors import ErrorCode, KafkaError
 
-    async with Admin({"bootstrap.servers": address}) as admin:
+    async with Admin({**command_config("admin"), "bootstrap.servers": address}) as admin:
         try:
             await admin.describe_topics([topic])
         except KafkaError as error:
@@ -166,9 +214,10 @@ def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> 
         from moldau import Admin
 
         settings = {
-            "bootstrap.servers": address,
             "default.api.timeout.ms": str(API_TIMEOUT_MS),
             "request.timeout.ms": str(API_TIMEOUT_MS),
+            **command_config("admin"),
+            "bootstrap.servers": address,
         }
         async with Admin(settings) as admin:
             return await work(admin)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError
+from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,15 +46,41 @@ def split_json_flag(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return len(head) != end, head + list(arguments[end:])
 
 
+def split_command_config(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Takes ``--command-config FILE`` out of the arguments, wherever it stands before ``--``.
+
+    Raises ``UsageError`` where the file is missing.
+    """
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    head, found = list(arguments[:end]), None
+    for number, argument in enumerate(head):
+        name, equals, value = argument.partition("=")
+        if name != "--command-config":
+            continue
+        if not equals and number + 1 == len(head):
+            raise UsageError("--command-config: a file with client configuration keys is missing")
+        found = value if equals else head[number + 1]
+        del head[number : number + (1 if equals else 2)]
+        break
+    return found, head + list(arguments[end:])
+
+
 def _run_application(arguments: Sequence[str]) -> int:
     import typer
     from typer.main import get_command
 
     from moldau_cli import output
     from moldau_cli.application import application
+    from moldau_cli.client import use_command_config
 
     as_json, rest = split_json_flag(arguments)
     output.use_json(as_json)
+    try:
+        config_file, rest = split_command_config(rest)
+        use_command_config(config_file)
+    except CommandError as error:
+        complain(str(error))
+        return error.exit_code
     library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not name itself
     try:
         result = get_command(application).main(args=rest, prog_name="moldau", standalone_mode=False)

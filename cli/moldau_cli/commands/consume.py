@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, run
+from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
 from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 
@@ -51,7 +51,13 @@ def consume(
         raise UsageError("--group excludes --partition and --exit")
     address = bootstrap_of(bootstrap_server)
     start = "earliest" if from_beginning or exit_at_end else "latest"
-    config = {"bootstrap.servers": address, **SETTINGS, "auto.offset.reset": start, **parse_settings(settings or [])}
+    config = {
+        **SETTINGS,
+        **command_config("consumer"),
+        "bootstrap.servers": address,
+        "auto.offset.reset": start,
+        **parse_settings(settings or []),
+    }
     if group is not None:
         config["group.id"] = group
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, run
+from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
 from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 
@@ -43,7 +43,12 @@ def produce(
         raise UsageError("--key-separator is empty")
     headers = [(name, value.encode()) for name, value in parse_settings(header or []).items()]
     address = bootstrap_of(bootstrap_server)
-    config = {"bootstrap.servers": address, **SETTINGS, **parse_settings(settings or [])}
+    config = {
+        **SETTINGS,
+        **command_config("producer"),
+        "bootstrap.servers": address,
+        **parse_settings(settings or []),
+    }
     separator = None if key_separator is None else key_separator.encode()
     fixed_key = None if key is None else key.encode()
     counts: dict[int, int] = {}

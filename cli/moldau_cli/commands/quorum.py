@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, command_environment, with_admin
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -98,14 +98,13 @@ def transfer(
     async def work(admin: Admin) -> int:
         import trio
 
-        from moldau.runtime.real import real_environment
         from moldau_quorum.leadership_transfer import transfer_leadership
 
         voters = {node: (host, port) for node, host, port in (await admin.describe_quorum()).endpoints}
         if to >= 0 and to not in voters:
             raise UsageError(f"node {to} does not vote; voters are {', '.join(map(str, sorted(voters)))}")
         try:
-            return await transfer_leadership(real_environment(), voters, target_id=to)
+            return await transfer_leadership(command_environment(), voters, target_id=to)
         except trio.TooSlowError as error:
             raise CommandError("no controller leads the quorum at the moment; try again") from error
 

@@ -31,7 +31,7 @@ from moldau.runtime.buffers import BufferPool, byte_count, drop_sent
 from moldau.runtime.environment import Buffer, Connection, File
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import ByteBudget, Signal
-from moldau.runtime.tls import looks_like_tls
+from moldau.runtime.tls import TlsHandshakeError, looks_like_tls
 
 if TYPE_CHECKING:
     from moldau.runtime.environment import Clock, Environment, Listener
@@ -333,7 +333,7 @@ class _ConnectionLoop:
         with trio.move_on_after(self._limits.handshake_ms / 1000) as scope:
             try:
                 await handshake()
-            except ConnectionError as error:
+            except TlsHandshakeError as error:
                 raise CloseConnection(str(error.strerror or error)) from error
         if scope.cancelled_caught:
             raise CloseConnection("TLS handshake took too long")

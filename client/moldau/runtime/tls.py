@@ -107,10 +107,11 @@ class TlsConnection:
             except ssl.SSLWantReadError:
                 await self._flush()
                 await self._receive_ciphertext()
+                if self._ended and not heard and self._tls.server_side:
+                    # Somebody who looked whether the port is open.
+                    raise ConnectionResetError(errno.ECONNRESET, "the peer left without a word") from None
                 if self._ended:
-                    raise TlsHandshakeError(
-                        errno.EPROTO, "the peer left during the TLS handshake" + ("" if heard else " without a word")
-                    ) from None
+                    raise TlsHandshakeError(errno.EPROTO, "the peer left during the TLS handshake") from None
                 if not heard and self._received[0] not in (TLS_HANDSHAKE, TLS_ALERT):
                     # Whatever OpenSSL answers, the peer cannot read it.
                     raise TlsHandshakeError(errno.EPROTO, "the peer does not speak TLS") from None

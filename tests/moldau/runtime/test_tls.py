@@ -347,9 +347,12 @@ def test_handshakes_have_a_deadline_and_a_bound(run, caplog):
             assert server.statistics().refused == 1
             await until(lambda: server.statistics().handshakes == 0)
             assert server.statistics().closed_for_cause == 3
+            (await given_client.network.connect(*address)).close()  # a look at the port is nothing to tell
             assert await ask(outgoing(given_client), address) > 10
             for connection in silent:
                 connection.close()
+            await until(lambda: server.statistics().connections == 0)
+            assert server.statistics().closed_for_cause == 3
 
     with caplog.at_level(logging.WARNING, "moldau.server"):
         run(test)
