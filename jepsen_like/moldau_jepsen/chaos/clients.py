@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 TOPIC_TIMEOUT_S = 30.0
 REGISTER_CHANGES_PER_SECOND = 2.0
+QUICK = {"request.timeout.ms": 5_000}
+"""Of all clients: one that waits for a paused broker sends nothing meanwhile."""
+QUICK_SESSION = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_500}
+"""Of group members: the partitions of one that crashed are another's after this time."""
 
 
 class Workload(enum.Enum):
@@ -47,7 +51,9 @@ class ClientOptions:
     transactions: TransactionOptions = field(
         default_factory=lambda: TransactionOptions(clients=3, transactions_per_second=10.0)
     )
-    pipe: PipeOptions = field(default_factory=PipeOptions)
+    pipe: PipeOptions = field(
+        default_factory=lambda: PipeOptions(consumer=dict(QUICK_SESSION), crash_every_s=20.0, drain_seconds=120.0)
+    )
 
     def works(self, workload: Workload) -> bool:
         """Whether this one of the workloads is at work."""
@@ -94,7 +100,15 @@ class RunClients:
         self._environment = environment
         self._bootstrap = bootstrap
         self._options = options
-        queue, working = options.queue, options.works
+        working = options.works
+        queue = replace(
+            options.queue,
+            producer={**QUICK, **options.queue.producer},
+            consumer={**QUICK, **options.queue.consumer},
+        )
+        pipe = replace(
+            options.pipe, producer={**QUICK, **options.pipe.producer}, consumer={**QUICK, **options.pipe.consumer}
+        )
         readers_only = not working(Workload.QUEUE)
         readers = working(Workload.QUEUE) or working(Workload.TRANSACTIONS)
         self._queue = QueueWorkload(
@@ -109,7 +123,7 @@ class RunClients:
             ),
             recorder,
         )
-        self._pipe = PipeWorkload(environment, bootstrap, options.pipe, recorder)
+        self._pipe = PipeWorkload(environment, bootstrap, pipe, recorder)
         self._register: ConfigRegister | None = None
         if nodes is not None and working(Workload.REGISTER):
             self._register = ConfigRegister(nodes, environment, queue.topic)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BEFORE_S = 5.0
 FENCED_AFTER_S = 15.0
-"""A paused broker has lost its session and its place in every in-sync set by then."""
+"""A broker that is down has lost its session and its place in every in-sync set by then."""
 LAG_S = 3.0
 """Shorter than a session and than ``replica.lag.time.max.ms``: a paused broker is still in sync, and lacks the tail."""
 DOWN_S = 10.0
@@ -61,10 +61,10 @@ class Control:
 async def _lose_in_sync_set(stage: Stage) -> None:
     """Two brokers leave every in-sync set, the third acknowledges alone and dies, the two lead without its records."""
     await trio.sleep(BEFORE_S)
-    await stage.pause(2, 3)
+    await stage.kill(2, 3)
     await trio.sleep(FENCED_AFTER_S)
     await stage.kill(1)
-    await stage.resume(2, 3)
+    await stage.start(2, 3)
     await trio.sleep(DOWN_S + FENCED_AFTER_S)
     await stage.start(1)
     await trio.sleep(BEFORE_S)

@@ -24,6 +24,7 @@ from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.moves import Operator
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
+from moldau_jepsen.chaos.sampler import ClusterSampler
 from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
 from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
 from moldau_jepsen.history import HistoryWriter
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.controls import Control
     from moldau_jepsen.chaos.schedule import PlannedFault
     from moldau_jepsen.checkers import RegisterOperation
+    from moldau_jepsen.workloads.operations import PartitionsSample
 
 SAMPLE_S = 1.0
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
@@ -178,7 +180,7 @@ class _Run:
                 await workload.create_topics(min(3, options.brokers), self._topic_configs())
                 async with trio.open_nursery() as clients:
                     clients.start_soon(workload.run)
-                    clients.start_soon(self._sample, operations, recorder, clients.cancel_scope)
+                    clients.start_soon(self._sample, cluster, operations, recorder)
                     await self._harm(cluster, links, operations, recorder)
                     self._progress("drain", options.duration_s, recorder)
                     workload.stop()
@@ -250,21 +252,29 @@ class _Run:
             nursery.cancel_scope.cancel()
         self.deaths += nemesis.deaths
 
-    async def _sample(self, operations: ClusterOperations, recorder: Recorder, scope: trio.CancelScope) -> None:
+    async def _sample(self, cluster: LocalCluster | None, operations: ClusterOperations, recorder: Recorder) -> None:
+        sampler = None if cluster is None else ClusterSampler(cluster, list(self.options.clients.topics))
         while self.sampling:
-            sample = await operations.sample()
+            at_ms = recorder.now_ms()
+            if sampler is not None:
+                sample = await trio.to_thread.run_sync(sampler.sample, at_ms)
+            else:
+                sample = self._foreign_sample(await operations.sample(), at_ms)
             if sample is not None:
-                before = self.samples[-1].high_watermark_sum if self.samples else 0
-                self.samples.append(
-                    ClusterSample(
-                        at_ms=recorder.now_ms(),
-                        in_sync_min=sample.in_sync_min,
-                        leaderless=sample.leaderless,
-                        high_watermark_sum=before if sample.high_watermark_sum is None else sample.high_watermark_sum,
-                    )
-                )
+                self.samples.append(sample)
             self._progress("faults", recorder.now_ms() / 1000, recorder)
             await trio.sleep(SAMPLE_S)
+
+    def _foreign_sample(self, sample: PartitionsSample | None, at_ms: float) -> ClusterSample | None:
+        if sample is None:
+            return None
+        before = self.samples[-1].high_watermark_sum if self.samples else 0
+        return ClusterSample(
+            at_ms=at_ms,
+            in_sync_min=sample.in_sync_min,
+            leaderless=sample.leaderless,
+            high_watermark_sum=before if sample.high_watermark_sum is None else sample.high_watermark_sum,
+        )
 
     def _progress(self, phase: str, elapsed_s: float, recorder: Recorder | None, fault: str = "") -> None:
         self.tell(

@@ -1,0 +1,93 @@
+"""In-sync sets, leaders and high watermarks over time, asked past the proxies at each node's own listener.
+
+A client would wait for nodes that are paused or cut off, just when the answer is worth most. So every running broker is
+asked with a short deadline, and for each partition the answer of the highest leader epoch counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from moldau_jepsen.launcher import probe
+from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.reports.chaos import ClusterSample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.protocol.messages.metadata import MetadataResponsePartition
+    from moldau_jepsen.launcher import LocalCluster
+
+ANSWER_TIMEOUT_MS = 300.0
+LIST_OFFSETS_VERSION = 5
+LATEST = -1
+CLIENT = -1
+
+Key = tuple[str, int]
+
+
+class ClusterSampler:
+    """Looks at the topics of a run. Blocks; not for use by several threads at once."""
+
+    def __init__(self, cluster: LocalCluster, topics: Sequence[str]) -> None:
+        """Nothing was asked yet."""
+        self._cluster = cluster
+        self._topics = list(topics)
+        self._high_watermark: dict[Key, int] = {}
+
+    def sample(self, at_ms: float) -> ClusterSample | None:
+        """What is known now; None when no broker answers. A high watermark that nobody tells is the last one told."""
+        partitions = self._partitions()
+        if not partitions:
+            return None
+        led: dict[int, list[Key]] = {}
+        for key, partition in partitions.items():
+            if partition.leader_id >= 0:
+                led.setdefault(partition.leader_id, []).append(key)
+        for leader, keys in led.items():
+            self._ask_high_watermarks(leader, keys)
+        return ClusterSample(
+            at_ms=at_ms,
+            in_sync_min=min(len(partition.isr_nodes) for partition in partitions.values()),
+            leaderless=sum(partition.leader_id < 0 for partition in partitions.values()),
+            high_watermark_sum=sum(self._high_watermark.values()),
+        )
+
+    def _partitions(self) -> dict[Key, MetadataResponsePartition]:
+        found: dict[Key, MetadataResponsePartition] = {}
+        for node in self._cluster.brokers:
+            if self._cluster.state(node.node_id) is not ProcessState.RUNNING:
+                continue
+            answer = probe.fetch_metadata(node.port, self._topics, ANSWER_TIMEOUT_MS)
+            for topic in () if answer is None else answer.topics:
+                for partition in topic.partitions:
+                    key = (topic.name or "", partition.partition_index)
+                    other = found.get(key)
+                    if other is None or partition.leader_epoch > other.leader_epoch:
+                        found[key] = partition
+        return found
+
+    def _ask_high_watermarks(self, leader: int, keys: Sequence[Key]) -> None:
+        nodes = [node for node in self._cluster.brokers if node.node_id == leader]
+        if not nodes or self._cluster.state(leader) is not ProcessState.RUNNING:
+            return
+        by_topic: dict[str, list[ListOffsetsPartition]] = {}
+        for topic, partition in keys:
+            wanted = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+            by_topic.setdefault(topic, []).append(wanted)
+        request = ListOffsetsRequest(
+            replica_id=CLIENT,
+            topics=[ListOffsetsTopic(name=topic, partitions=wanted) for topic, wanted in by_topic.items()],
+        )
+        answer = probe.ask(nodes[0].port, request, LIST_OFFSETS_VERSION, ListOffsetsResponse, ANSWER_TIMEOUT_MS)
+        for topic_answer in () if answer is None else answer.topics:
+            for partition_answer in topic_answer.partitions:
+                if partition_answer.error_code == 0:
+                    key = (topic_answer.name, partition_answer.partition_index)
+                    self._high_watermark[key] = max(partition_answer.offset, self._high_watermark.get(key, 0))
