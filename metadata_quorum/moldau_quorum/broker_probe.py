@@ -48,7 +48,10 @@ class BrokerProbes:
         """Probes until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # connections that end with this process are no reason to probe
 
     async def _probe(self, host: str, port: int, is_silent: Callable[[], bool], refused: Callable[[], None]) -> None:
         try:

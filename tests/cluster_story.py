@@ -1,0 +1,139 @@
+"""Scripted stories of whole simulated clusters: clients work all the while, the story strikes, everything is judged.
+
+A story is a coroutine function that gets a ``Scene``. Around it the kit forms the cluster, makes the topic, runs one
+sender and one reader on it, heals everything at the end, reads every partition, and returns an ``Outcome``: what the
+invariants and the history say. A story that must fail (a negative control) is told the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import trio
+
+from moldau_jepsen.checkers import CheckOptions, check_history
+from moldau_jepsen.history import Kind, Status
+from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
+from moldau_jepsen.simulation.faults import FaultInjector
+from moldau_jepsen.simulation.invariants import ClusterInvariants
+from moldau_jepsen.simulation.observer import ClusterObserver
+from moldau_jepsen.simulation.watch import place_of
+from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.recorder import Recorder
+
+TOPIC = "story"
+
+
+@dataclass
+class Outcome:
+    """What is known when a story has ended."""
+
+    invariants: list[str]
+    """Names of those that did not hold, and processes that ended with an exception."""
+    anomalies: dict[str, int]
+    """Counts by kind, of those that are not allowed."""
+    history: list = field(repr=False)
+    told: dict
+    """What the story noted for its test."""
+
+    @property
+    def clean(self):
+        return not self.invariants and not self.anomalies
+
+    def acknowledged_between(self, begin_s, end_s):
+        """Times (seconds) at which sends were acknowledged."""
+        times = [one.ended_ms / 1000 for one in self.history if one.kind is Kind.SEND and one.status is Status.OK]
+        return [time for time in times if begin_s <= time < end_s]
+
+    def longest_silence(self, begin_s, end_s):
+        """The longest time without an acknowledged send."""
+        times = [begin_s, *self.acknowledged_between(begin_s, end_s), end_s]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+
+class Scene:
+    """What a story works with."""
+
+    def __init__(self, world, cluster, recorder, injector):
+        self.world, self.cluster, self.recorder, self.injector = world, cluster, recorder, injector
+        self.client = world.node("client").environment
+        self.told = {}
+
+    def now(self):
+        """Seconds on the history's clock."""
+        return self.recorder.now_ms() / 1000
+
+    def partition(self, number=0, topic=TOPIC):
+        """The newest committed state of a partition that a running node knows."""
+        images = [broker.metadata.image for broker in self.cluster.brokers.values()]
+        newest = max(images, key=lambda image: image.offset)
+        return newest.topics_by_name[topic].partitions[number]
+
+    async def until(self, condition, seconds=30.0):
+        """Waits for a condition on what the nodes know."""
+        with trio.fail_after(seconds):
+            while not condition():  # noqa: ASYNC110 - the story looks, nobody tells it
+                await trio.sleep(0.05)
+
+    async def acknowledged_more(self, count=5, seconds=30.0):
+        """Waits until so many more sends were acknowledged."""
+        before = self.recorder.acknowledged
+        await self.until(lambda: self.recorder.acknowledged >= before + count, seconds)
+
+    def cut(self, left, right):
+        """Cuts both directions between hosts."""
+        self.world.network.cut_between(left, right)
+
+
+def tell(story, seed=1, *, brokers=3, controllers=3, partitions=1, settings=None, topic_settings=None, workload=None):
+    """Runs a story and returns its ``Outcome``."""
+    shape = ClusterShape(brokers=brokers, controllers=controllers, settings=settings or {})
+    options = QueueOptions(
+        topic=TOPIC,
+        partitions=partitions,
+        senders=1,
+        assigned_readers=1,
+        group_readers=0,
+        sends_per_second=40.0,
+        crash_every_s=0.0,
+        **(workload or {}),
+    )
+
+    async def main(world):
+        cluster = SimulatedCluster(world, shape)
+        judge = ClusterInvariants(trio.current_time)
+        observer = ClusterObserver(cluster, judge)
+        world.agenda.watchers.append(observer.step_ended)
+        history = []
+        environment = world.node("client").environment
+        recorder = Recorder(environment.clock, history.append)
+        clients = QueueWorkload(environment, cluster.bootstrap, options, recorder)
+        injector = FaultInjector(cluster, ["client"], synced=False)
+        scene = Scene(world, cluster, recorder, injector)
+        cluster.start_all()
+        await cluster.wait_healthy(60)
+        await cluster.create_topic(environment, TOPIC, partitions, topic_settings or {})
+        await cluster.wait_healthy(60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clients.run)
+            await scene.acknowledged_more()
+            await story(scene)
+            injector.end_all()
+            await cluster.wait_healthy(120)
+            await scene.acknowledged_more()
+            clients.stop()
+        await clients.final_read(60)
+        world.agenda.watchers.remove(observer.step_ended)
+        verdict = check_history(history, CheckOptions())
+        anomalies = {}
+        for anomaly in verdict.anomalies:
+            if not anomaly.allowed:
+                anomalies[anomaly.kind.value] = anomalies.get(anomaly.kind.value, 0) + 1
+        ended = [f"{name}: {place_of(failure)}" for name, failure in world.failures]
+        names = sorted({violation.invariant for violation in judge.violations})
+        names += ended
+        return Outcome(invariants=names, anomalies=anomalies, history=history, told=scene.told)
+
+    return run_world(main, seed)

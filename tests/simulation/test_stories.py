@@ -1,0 +1,219 @@
+"""Goal: the schedules that lost data in the history of Kafka, and those that operators fear, lose nothing here.
+
+Method: scripted stories on whole simulated clusters under load (``cluster_story``). Where a setting gives the promise
+up, the same schedule is told with it, and must be convicted.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from cluster_story import TOPIC, tell
+from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
+from moldau.protocol.errors import KafkaError
+
+QUICK = {
+    "replica.lag.time.max.ms": "1000",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.fetch.wait.max.ms": "200",
+}
+
+
+async def loss_of_2013(scene):
+    """The in-sync set shrinks to the leader, which is then cut off from everybody, and a replica from before is there.
+
+    See "Hands-free Kafka Replication" and the Jepsen analysis of 2013: the leader acknowledges alone, dies, and a
+    replica that was not in sync may take over.
+    """
+    leader = scene.partition().leader
+    followers = [node_id for node_id in scene.cluster.broker_ids if node_id != leader]
+    scene.cut([scene.cluster.host(leader)], [scene.cluster.host(node_id) for node_id in followers])
+    await scene.until(lambda: scene.partition().isr == (leader,))
+    began = scene.recorder.acknowledged
+    await trio.sleep(4)
+    scene.told["acknowledged alone"] = scene.recorder.acknowledged - began
+    others = [name for name in scene.world.network.host_names if name != scene.cluster.host(leader)]
+    scene.cut([scene.cluster.host(leader)], others)
+    await trio.sleep(8)
+    scene.told["leader meanwhile"] = scene.partition().leader
+    scene.told["old leader"] = leader
+
+
+def test_2013_with_two_in_sync_and_clean_elections_nothing_is_acknowledged_and_nothing_lost():
+    outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "2"})
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+    assert outcome.told["acknowledged alone"] == 0
+
+
+def test_2013_with_one_in_sync_and_clean_elections_the_partition_waits_for_the_one_that_has_everything():
+    outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "1"})
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+    assert outcome.told["acknowledged alone"] > 20
+    assert outcome.told["leader meanwhile"] == -1
+
+
+def test_2013_with_unclean_elections_is_convicted():
+    settings = {**QUICK, "min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    outcome = tell(loss_of_2013, settings=settings)
+    assert outcome.told["acknowledged alone"] > 20
+    assert outcome.told["leader meanwhile"] not in (-1, outcome.told["old leader"])
+    assert "leader-completeness" in outcome.invariants
+    assert {"lost-write", "unseen", "inconsistent-offsets"} & set(outcome.anomalies), outcome.anomalies
+
+
+async def last_replica_standing(scene):
+    """In-sync replicas leave one by one; the last one loses power, and with it what it had not synced (KIP-966).
+
+    The one before it was cut off, and has all that was acknowledged: it is eligible, though it is not in sync. The one
+    before that was gone while records were acknowledged; it must not lead, though it is the first to be back.
+    """
+    cluster = scene.cluster
+    leader = scene.partition().leader
+    first, second = (node_id for node_id in scene.partition().isr if node_id != leader)
+    cluster.kill(first)
+    await scene.until(lambda: first not in scene.partition().isr)
+    await scene.acknowledged_more(20)
+    host = cluster.host(second)
+    others = [name for name in scene.world.network.host_names if name != host]
+    scene.cut([host], others)
+    await scene.until(lambda: second not in scene.partition().isr)
+    scene.told["elr"] = scene.partition().elr
+    began = scene.recorder.acknowledged
+    await trio.sleep(2)
+    scene.told["acknowledged alone"] = scene.recorder.acknowledged - began
+    cluster.lose_power(leader)
+    cluster.start(first)
+    await trio.sleep(8)
+    scene.told["leader among those that lack records"] = scene.partition().leader
+    for other in others:
+        scene.world.network.heal(host, other)
+        scene.world.network.heal(other, host)
+    await scene.until(lambda: scene.partition().leader == second)
+    await scene.acknowledged_more(5)
+    scene.told["second"] = second
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_last_replica_standing_hands_over_to_an_eligible_one(seed):
+    outcome = tell(last_replica_standing, seed, settings={**QUICK, "min.insync.replicas": "2"})
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+    assert outcome.told["acknowledged alone"] == 0
+    assert outcome.told["second"] in outcome.told["elr"]
+    assert outcome.told["leader among those that lack records"] == -1
+
+
+async def rolling_restart(scene):
+    """Every broker, then every controller, is restarted in order, each when the one before is back in sync."""
+    cluster = scene.cluster
+    scene.told["begin"] = scene.now()
+    for node_id in [*cluster.broker_ids, *cluster.controller_ids]:
+        cluster.stop(node_id)
+        with trio.fail_after(30):
+            await cluster.machines[node_id].wait_ended()
+        cluster.start(node_id)
+        await cluster.wait_healthy(60)
+        await scene.acknowledged_more(3)
+    scene.told["end"] = scene.now()
+
+
+def test_a_rolling_restart_under_load_is_no_more_than_a_few_elections():
+    outcome = tell(rolling_restart, settings={**QUICK, "min.insync.replicas": "2"}, partitions=3)
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+    silence = outcome.longest_silence(outcome.told["begin"], outcome.told["end"])
+    assert silence < 1.5, f"no send was acknowledged for {silence:.2f} s"
+    failed = [one.error for one in outcome.history if one.status.value != "ok" and one.kind.value == "send"]
+    assert failed == []
+
+
+async def reassignment_under_faults(scene):
+    """A partition moves from brokers 1, 2, 3 to 4, 5 and one of the old, while its leader and a new replica die."""
+    cluster = scene.cluster
+    old = scene.partition()
+    new = [node_id for node_id in cluster.broker_ids if node_id not in old.replicas]
+    target = [*new, old.replicas[2]]
+    config = {"bootstrap.servers": cluster.bootstrap}
+    async with Admin(config, environment=scene.world.node("admin").environment) as admin:
+        cluster.machines[new[0]].pause()  # it cannot catch up yet
+        await admin.alter_partition_reassignments({(TOPIC, 0): target})
+        await scene.until(lambda: set(new) <= set(scene.partition().replicas))
+        await scene.acknowledged_more(5)
+        cluster.kill(scene.partition().leader)
+        await scene.acknowledged_more(5)
+        cluster.machines[new[0]].resume()
+        cluster.lose_power(new[1])
+        await trio.sleep(2)
+        cluster.start_all()
+        await scene.until(lambda: scene.partition().replicas == tuple(target) and len(scene.partition().isr) == 3, 60)
+        scene.told["left"] = await admin.list_partition_reassignments()
+    scene.told["moved"] = (set(old.replicas), set(scene.partition().replicas))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_reassignment_under_faults_ends_and_loses_nothing(seed):
+    settings = {**QUICK, "min.insync.replicas": "2", "log.flush.interval.messages": "1"}
+    outcome = tell(reassignment_under_faults, seed, brokers=5, settings=settings)
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+    assert outcome.told["left"] == {}
+    before, after = outcome.told["moved"]
+    assert len(after - before) == 2
+
+
+async def majority_of_voters_lost(scene):
+    """Two of three controllers are gone for a while (acceptance row Q6)."""
+    cluster = scene.cluster
+    gone = cluster.controller_ids[:2]
+    for node_id in gone:
+        cluster.kill(node_id)
+    scene.told["begin"] = scene.now()
+    config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 6_000}
+    async with Admin(config, environment=scene.world.node("admin").environment) as admin:
+        try:
+            await admin.alter_configs(
+                {
+                    ConfigResource(type=ResourceType.TOPIC, name=TOPIC): [
+                        ConfigAlteration(name="retention.ms", value="1000000")
+                    ]
+                }
+            )
+        except (KafkaError, trio.TooSlowError) as error:
+            scene.told["change"] = error
+    await trio.sleep(10)
+    scene.told["end"] = scene.now()
+    for node_id in gone:
+        cluster.start(node_id)
+    await scene.until(lambda: cluster.active_controller() is not None)
+    await cluster.create_topic(scene.client, "afterwards", 1, {})
+
+
+def test_without_a_majority_of_voters_data_flows_and_metadata_waits():
+    outcome = tell(majority_of_voters_lost, settings={**QUICK, "min.insync.replicas": "2"})
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+    assert isinstance(outcome.told["change"], KafkaError | trio.TooSlowError)
+    assert outcome.longest_silence(outcome.told["begin"], outcome.told["end"]) < 1.0
+
+
+async def power_cut(scene):
+    """The whole cluster loses power at one instant, three times."""
+    for _ in range(3):
+        await scene.acknowledged_more(20)
+        for node_id in scene.cluster.machines:
+            scene.cluster.lose_power(node_id)
+        await trio.sleep(1)
+        scene.cluster.start_all()
+        await scene.cluster.wait_healthy(90)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_loss_of_power_everywhere_loses_nothing_that_was_synced(seed):
+    settings = {**QUICK, "log.flush.interval.messages": "1", "log.segment.bytes": "4096"}
+    outcome = tell(power_cut, seed, settings=settings)
+    assert outcome.clean, (outcome.invariants, outcome.anomalies)
+
+
+def test_a_loss_of_power_everywhere_costs_unsynced_records_and_is_told():
+    """The default leaves syncing to the operating system, as Kafka does: what is lost then is a figure, no promise."""
+    outcome = tell(power_cut, 1, settings={**QUICK, "log.segment.bytes": "4096"})
+    assert outcome.anomalies["unseen"] > 0, outcome.anomalies
+    assert outcome.anomalies["unseen"] < len(outcome.acknowledged_between(0, float("inf")))
