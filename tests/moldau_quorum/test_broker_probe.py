@@ -1,8 +1,9 @@
-"""Goal: probes are begun while they run, and a controller that ends begins none.
+"""Goal: only a refusal proves a broker dead, and a node that ends starts no probes any more.
 
-Method: probes on a virtual network. Found by a story of rolling restarts: connections of brokers end together with the
-controller, whose nursery was closed by then.
+Method: probes on the simulated network, against hosts that refuse, accept or stay silent.
 """
+
+from __future__ import annotations
 
 import trio
 
@@ -10,25 +11,30 @@ from moldau_jepsen.simulation.world import run_world
 from moldau_quorum.broker_probe import BrokerProbes
 
 
-def test_no_probe_begins_once_the_probes_have_ended():
-    async def main(world):
-        refusals = []
-        probes = BrokerProbes(world.node("controller").environment)
-        world.node("broker")
-
-        def start():
-            probes.start("broker", 9092, is_silent=lambda: True, refused=lambda: refusals.append(trio.current_time()))
-
-        start()  # not running yet
+def test_a_host_that_refuses_is_told_once_and_one_that_accepts_never() -> None:
+    async def main(world) -> None:
+        prober, dead, alive = (world.node(name).environment for name in ("prober", "dead", "alive"))
+        listener = await alive.network.listen("alive", 9092)
+        assert dead is not None
+        told: list[str] = []
+        silent = {"dead": True, "alive": True}
+        probes = BrokerProbes(prober)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(probes.run)
-            await trio.sleep(1.0)
-            assert refusals == []
-            start()
-            await trio.sleep(1.0)
-            assert len(refusals) == 1
+            await trio.sleep(0)
+            for host in silent:
+                probes.start(
+                    host, 9092, is_silent=lambda host=host: silent[host], refused=lambda host=host: told.append(host)
+                )
+            await trio.sleep(0.2)
+            assert told == ["dead"]
+            silent["alive"] = False
+            listener.close()
+            await trio.sleep(0.2)
+            assert told == ["dead"], "a broker that was heard of is not probed any more"
             nursery.cancel_scope.cancel()
-        start()
-        return len(refusals)
+        probes.start("dead", 9092, is_silent=lambda: True, refused=lambda: told.append("late"))
+        await trio.sleep(0.1)
+        assert told == ["dead"]
 
-    assert run_world(main, 1) == 1
+    run_world(main, 1)
