@@ -21,7 +21,7 @@ def test_a_host_that_refuses_is_told_once_and_one_that_accepts_never() -> None:
         probes = BrokerProbes(prober)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(probes.run)
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
             for host in silent:
                 probes.start(
                     host, 9092, is_silent=lambda host=host: silent[host], refused=lambda host=host: told.append(host)
