@@ -16,9 +16,12 @@ import trio
 
 from broker_cluster import run_cluster
 from certificates import authority
+from moldau.admin import Admin
+from moldau.admin.values import ConfigAlteration, ConfigResource, ResourceType
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import KafkaError
+from moldau.runtime.environment import OpenMode
 
 NAMES = ("b1", "b2", "b3", "c101", "c102", "c103")
 RECORDS = 60
@@ -134,6 +137,51 @@ def test_strangers_stay_outside():
         assert 1 in cluster.image().brokers
 
     run_cluster(scenario, seed=7, **node_settings(keys))
+
+
+def test_a_broker_takes_new_certificates_while_it_runs():
+    """A file is replaced and named in a dynamic key; a file that is no certificate changes nothing."""
+    keys = authority().keys(*NAMES)
+
+    async def scenario(cluster):
+        disk = cluster.world.node("b1").environment.disk
+        broker = ConfigResource(type=ResourceType.BROKER, name="1")
+
+        def write(path, text):
+            file = disk.open(path, OpenMode.CREATE)
+            file.append([text.encode()])
+            file.close()
+
+        async def alter(**changes):
+            async with Admin(client_settings(authority().trust), environment=cluster.client_environment) as admin:
+                alterations = [
+                    ConfigAlteration(name=key.replace("_", "."), value=value) for key, value in changes.items()
+                ]
+                await admin.alter_configs({broker: alterations})
+
+        async def connects(trust):
+            settings = client_settings(trust, default_api_timeout_ms=3_000, request_timeout_ms=3_000)
+            try:
+                async with Admin(settings, environment=cluster.client_environment) as admin:
+                    await admin.describe_cluster()
+            except (KafkaError, OSError, trio.TooSlowError):
+                return False
+            return True
+
+        chain, key = authority(1).issue(*NAMES)
+        write("/data/broken.pem", "nothing")
+        write("/data/new.pem", key + chain)
+        assert await connects(authority().trust)
+        assert not await connects(authority(1).trust)
+        await alter(listener_name_outside_ssl_keystore_location="/data/broken.pem")
+        await trio.sleep(1)
+        assert await connects(authority().trust)
+        await alter(listener_name_outside_ssl_keystore_location="/data/new.pem")
+        await trio.sleep(1)
+        assert not await connects(authority().trust)
+        assert await connects(authority(1).trust)
+
+    run_cluster(scenario, seed=8, **node_settings(keys))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,17 @@ the node's own connections to others, and of a client. Pure: files are read by `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, Value
+
+
+_STORES: Final = (
+    ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
+    ("ssl.truststore.location", "ssl.truststore.certificates"),
+)
+"""Keys of which one says where the whole of a store is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -38,11 +45,20 @@ class TlsSettings:
 
 
 def tls_settings(config: Config, listener_name: str | None = None) -> TlsSettings:
-    """Returns the settings of a listener, or of a client where ``listener_name`` is None."""
+    """Returns the settings of a listener, or of a client where ``listener_name`` is None.
+
+    A store that a listener has of its own takes the place of the node's as a whole: a file here and texts there are no
+    contradiction.
+    """
     prefix = "" if listener_name is None else f"listener.name.{listener_name.lower()}."
+    own_stores = [store for store in _STORES if any(prefix + key in config for key in store)] if prefix else []
 
     def value(key: str) -> Value:
-        return config.get(prefix + key) if prefix + key in config else config.get(key)
+        if prefix + key in config:
+            return config.get(prefix + key)
+        if any(key in store for store in own_stores):
+            return None
+        return config.get(key)
 
     def text(key: str) -> str | None:
         found = value(key)
