@@ -19,7 +19,13 @@ from moldau.records import parse_end_txn_marker as parse_marker
 from moldau_broker.log.batches import CONTROL_BIT, scan_headers
 from moldau_broker.log.checkpoint import read_file, sync_file, write_atomically
 from moldau_broker.log.errors import CorruptLogFileError, LogError, LogStorageError, OffsetOutOfRangeError
-from moldau_broker.log.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, parse_segment_file, segment_file
+from moldau_broker.log.names import (
+    DELETED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
 from moldau_broker.log.producer_state import EndMarker, ProducerStateManager, decode_snapshot
 from moldau_broker.log.segment import LogSegment
 from moldau_broker.log.values import FileSlice, ReadResult, TopicPartition, Work
@@ -472,6 +478,8 @@ class SegmentedLog:
 
     def moved(self, directory: str) -> None:
         """Takes note that the partition's directory was renamed."""
+        self._unsynced_snapshots = [f"{directory}/{path.rpartition('/')[2]}" for path in self._unsynced_snapshots]
+        self.epochs.moved(f"{directory}/{LEADER_EPOCH_CHECKPOINT}")
         self.directory = directory
         for segment in self._segments:
             segment.moved(directory)

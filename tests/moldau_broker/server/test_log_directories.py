@@ -6,26 +6,28 @@ what was acknowledged is there, what lives in other directories was never interr
 
 from __future__ import annotations
 
-import uuid
+import contextlib
+import itertools
+import random
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from broker_cluster import batch, run_cluster, values_of
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from moldau.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.runtime.exceptions import leaves
+from moldau_jepsen.simulation.disk import NodeDisk
 from moldau_quorum.directory_ids import is_reserved
+
+if TYPE_CHECKING:
+    import uuid
 
 TWO = {"log_dirs": "/d1,/d2"}
 
@@ -98,6 +100,7 @@ class Load:
             if answer.error_code == ErrorCode.NONE:
                 self.acknowledged[index].append((trio.current_time(), value))
                 number += 1
+                await trio.sleep(0.02)
             else:
                 self.errors[answer.error_code] = None
                 await trio.sleep(0.02)
@@ -107,7 +110,7 @@ class Load:
     def gap(self, index: int, since: float, until: float) -> float:
         """The longest time between two acknowledgements of a partition."""
         times = [since, *[at for at, _ in self.acknowledged[index] if since <= at <= until], until]
-        return max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     async def check(self) -> None:
         """Everything that was acknowledged can be read."""
@@ -177,14 +180,14 @@ def test_with_one_directory_nothing_has_to_be_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["EIO", "ENOSPC"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_directory_fails_alone_under_load_and_comes_back_after_a_restart(seed: int, kind: str) -> None:
     async def scenario(cluster) -> None:
         load = await prepared(cluster)
         victim = 2
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.run)
-            await trio.sleep(2)
+            await trio.sleep(1)
             lost = [index for index in range(6) if place(cluster, victim, "t", index) == "/d1"]
             led = [index for index in range(6) if cluster.partition_image("t", index).leader == victim]
             epochs = {index: cluster.partition_image("t", index).leader_epoch for index in range(6)}
@@ -207,21 +210,21 @@ def test_a_directory_fails_alone_under_load_and_comes_back_after_a_restart(seed:
             await cluster.until(moved, timeout_ms=10_000)
             assert failed_id not in cluster.image().brokers[victim].log_dirs
             assert not cluster.image().brokers[victim].fenced
-            await trio.sleep(3)
+            await trio.sleep(2)
             for index in led:
                 if index not in lost:
                     partition = cluster.partition_image("t", index)
                     assert (partition.leader, partition.leader_epoch) == (victim, epochs[index])
-                    assert load.gap(index, failed_at, failed_at + 3) < 0.5, "another directory's partition stood still"
+                    assert load.gap(index, failed_at, failed_at + 2) < 0.5, "another directory's partition stood still"
             for index in lost:
-                assert load.gap(index, failed_at, failed_at + 3) < 2.5
+                assert load.gap(index, failed_at, failed_at + 2) < 1.0
             described = await log_dirs_of(cluster, victim)
             assert described["/d1"].error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert not described["/d1"].topics
             assert described["/d2"].error_code == ErrorCode.NONE
-            assert sorted(p.partition_index for t in described["/d2"].topics if t.name == "t" for p in t.partitions) == [
-                index for index in range(6) if index not in lost
-            ]
+            assert sorted(
+                p.partition_index for t in described["/d2"].topics if t.name == "t" for p in t.partitions
+            ) == [index for index in range(6) if index not in lost]
             client = cluster.client(victim)
             answer = await client.fetch("t", partition=lost[0])
             assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -243,10 +246,290 @@ def test_a_directory_fails_alone_under_load_and_comes_back_after_a_restart(seed:
             assert failed_id in cluster.image().brokers[victim].log_dirs
             load.stopped = True
         await load.check()
-        for index in lost:
-            profile(cluster, 1).failing_paths = ()
-            assert all_assigned(cluster, "t", 6)
+        assert all_assigned(cluster, "t", 6)
         described = await log_dirs_of(cluster, victim)
         assert described["/d1"].error_code == ErrorCode.NONE
+
+    run_cluster(scenario, seed=seed, brokers=3, **TWO)
+
+
+async def ended(cluster, broker_id: int) -> str:
+    """Waits until a broker has ended by itself, and returns why; it counts as no failure of the run."""
+    cluster.running.pop(broker_id, None)
+    with trio.fail_after(60):
+        await cluster.world.node(f"b{broker_id}").wait_ended()
+    (failure,) = [found for found in cluster.world.failures if found[0] == f"b{broker_id}"]
+    cluster.world.failures.remove(failure)
+    return ";".join(str(leaf) for leaf in leaves(failure[1]))
+
+
+def test_a_broker_without_a_working_directory_ends_and_says_why() -> None:
+    async def scenario(cluster) -> None:
+        load = await prepared(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run)
+            await trio.sleep(0.5)
+            profile(cluster, 3).failing_paths = ("/d2",)
+            await cluster.until(lambda: len(cluster.image().brokers[3].log_dirs) == 1)
+            profile(cluster, 3).failing_paths = ("/d1", "/d2")
+            reason = await ended(cluster, 3)
+            assert reason.startswith("all log directories have failed: /d1: ")
+            assert "; /d2: " in reason
+            await trio.sleep(1)
+            cluster.start_broker(3)
+            assert "no log directory works" in await ended(cluster, 3)
+            profile(cluster, 3).failing_paths = ()
+            cluster.start_broker(3)
+            await cluster.until(
+                lambda: all(3 in cluster.partition_image("t", index).isr for index in range(6)), timeout_ms=60_000
+            )
+            load.stopped = True
+        await load.check()
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
+def test_a_broker_that_cannot_tell_the_controller_of_a_failure_ends() -> None:
+    async def scenario(cluster) -> None:
+        await prepared(cluster)
+        cluster.world.node("c101").kill()
+        await trio.sleep(0.1)
+        client = cluster.client(2)
+        profile(cluster, 2).failing_paths = ("/d1",)
+        led = [
+            index
+            for index in range(6)
+            if cluster.partition_image("t", index).leader == 2 and place(cluster, 2, "t", index) == "/d1"
+        ]
+        with contextlib.suppress(ConnectionError):  # how the first to notice is answered
+            await client.produce("t", batch(b"x"), partition=led[0])
+        reason = await ended(cluster, 2)
+        assert "did not hear within 2000 ms" in reason
+
+    run_cluster(scenario, brokers=3, log_dir_failure_timeout_ms="2000", **TWO)
+
+
+def test_a_replica_whose_directory_stays_away_is_not_begun_anew_elsewhere() -> None:
+    """With one replica, what is in the failed directory is all there is."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=4, replicas=1)
+        await cluster.until(lambda: all_assigned(cluster, "t", 4))
+        for index in range(4):
+            answer = await client.produce("t", batch(b"precious"), partition=index)
+            assert answer.error_code == ErrorCode.NONE
+        lost = [index for index in range(4) if place(cluster, 1, "t", index) == "/d1"]
+        client.close()
+        for how in ("stopped", "killed"):
+            if how == "stopped":
+                await cluster.stop(1)
+            else:
+                cluster.kill(1)
+            profile(cluster, 1).failing_paths = ("/d1",)
+            cluster.start_broker(1)
+            await cluster.until(lambda: 1 in cluster.running)
+            await trio.sleep(1)
+            for index in range(4):
+                partition = cluster.partition_image("t", index)
+                assert partition.leader == (-1 if index in lost else 1), (how, index)
+                assert (cluster.replica(1, "t", index) is None) == (index in lost)
+            with pytest.raises(AssertionError, match="KAFKA_STORAGE_ERROR"):
+                await read_all(cluster, "t", lost[0], 1)
+            profile(cluster, 1).failing_paths = ()
+            cluster.kill(1)
+            cluster.start_broker(1)
+            await cluster.until(lambda: 1 in cluster.running)
+            for index in range(4):
+                assert b"precious" in await read_all(cluster, "t", index)
+
+    run_cluster(scenario, brokers=1, **TWO)
+
+
+def test_a_disk_replaced_by_an_empty_one_is_filled_from_the_others_unless_it_held_all_there_was() -> None:
+    async def scenario(cluster) -> None:
+        load = await prepared(cluster)
+        client = cluster.client(1)
+        await client.create_topic("alone", partitions=6, replicas=1)
+        await cluster.until(lambda: all_assigned(cluster, "alone", 6))
+        alone = [
+            index
+            for index in range(6)
+            if cluster.partition_image("alone", index).leader == 2 and place(cluster, 2, "alone", index) == "/d1"
+        ]
+        assert alone
+        client.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run)
+            await trio.sleep(0.5)
+            replaced = directory_id(cluster, 2, "/d1")
+            await cluster.stop(2)
+            disk = NodeDisk(cluster.world.node("b2").disk)
+            disk.remove_tree("/d1")
+            disk.sync_directory("/")
+            cluster.start_broker(2)
+            await cluster.until(
+                lambda: all(2 in cluster.partition_image("t", index).isr for index in range(6)), timeout_ms=60_000
+            )
+            await cluster.until(lambda: all_assigned(cluster, "t", 6))
+            assert directory_id(cluster, 2, "/d1") != replaced
+            load.stopped = True
+        await load.check()
+        for index in alone:
+            assert cluster.partition_image("alone", index).leader == -1
+            assert cluster.partition_image("alone", index).directory(2) == replaced
+            assert cluster.replica(2, "alone", index) is None
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
+async def move(cluster, broker_id: int, topic: str, index: int, path: str) -> int:
+    client = cluster.client(broker_id)
+    answer = await client.request(
+        AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=topic, partitions=[index])])]
+        )
+    )
+    client.close()
+    return answer.results[0].partitions[0].error_code
+
+
+def other(path: str) -> str:
+    return {"/d1": "/d2", "/d2": "/d1"}[path]
+
+
+def log_bytes(cluster, broker_id: int, topic: str, index: int) -> bytes:
+    """Content of all segments, in order."""
+    disk = cluster.world.node(f"b{broker_id}").disk
+    directory = cluster.running[broker_id].context.logs.logs[topic, index].directory
+    return b"".join(bytes(disk.lookup(name).content) for name in disk.files(directory) if name.endswith(".log"))
+
+
+@pytest.mark.parametrize("crash", ["none", "copying", "confirmed", "moved"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_replica_moves_between_directories_under_load_and_survives_crashes(seed: int, crash: str) -> None:
+    """The broker is killed while it copies, between the controller's word and the change, or just after it."""
+
+    async def scenario(cluster) -> None:
+        load = await prepared(cluster, partitions=2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run)
+            await trio.sleep(1)
+            mover = cluster.partition_image("t").leader
+            source = place(cluster, mover, "t", 0)
+            target_id = directory_id(cluster, mover, other(source))
+            assert await move(cluster, mover, "t", 0, other(source)) == ErrorCode.NONE
+            logs = cluster.running[mover].context.logs
+            if crash == "confirmed":
+                await cluster.until(lambda: cluster.partition_image("t").directory(mover) == target_id)
+            elif crash != "copying":
+                await cluster.until(lambda: not logs.future_logs)
+            if crash != "none":
+                cluster.kill(mover)
+                await trio.sleep(1)
+                cluster.start_broker(mover)
+                await cluster.until(lambda: mover in cluster.running)
+            await cluster.until(
+                lambda: (
+                    place(cluster, mover, "t", 0) == other(source)
+                    and not cluster.running[mover].context.logs.future_logs
+                    and all(len(cluster.partition_image("t", index).isr) == 3 for index in range(2))
+                ),
+                timeout_ms=60_000,
+            )
+            await cluster.until(lambda: all_assigned(cluster, "t", 2))
+            await trio.sleep(0.5)
+            load.stopped = True
+        await load.check()
+        await trio.sleep(1)
+        contents = [log_bytes(cluster, broker_id, "t", 0) for broker_id in cluster.broker_ids]
+        assert len(contents[0]) > 1000
+        assert contents[0] == contents[1] == contents[2]
+
+    run_cluster(scenario, seed=seed, brokers=3, **TWO)
+
+
+@pytest.mark.parametrize("failing", ["source", "target"])
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_directory_fails_while_a_replica_moves(failing: str, confirmed: bool) -> None:
+    async def scenario(cluster) -> None:
+        load = await prepared(cluster, partitions=2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run)
+            await trio.sleep(0.5)
+            mover = cluster.partition_image("t").leader
+            source = place(cluster, mover, "t", 0)
+            target = other(source)
+            target_id = directory_id(cluster, mover, target)
+            assert await move(cluster, mover, "t", 0, target) == ErrorCode.NONE
+            if confirmed:
+                await cluster.until(lambda: cluster.partition_image("t").directory(mover) == target_id)
+            assert cluster.running[mover].context.logs.future_logs
+            failed = source if failing == "source" else target
+            profile(cluster, mover).failing_paths = (failed,)
+            failed_id = directory_id(cluster, mover, failed)
+            await cluster.until(lambda: failed_id not in cluster.image().brokers[mover].log_dirs, timeout_ms=10_000)
+            if failing == "source":
+                await cluster.until(lambda: cluster.partition_image("t").leader not in (mover, -1))
+            else:
+                await cluster.until(lambda: mover in cluster.partition_image("t").isr)
+                await cluster.until(
+                    lambda: cluster.partition_image("t").directory(mover) == directory_id(cluster, mover, source)
+                )
+            await trio.sleep(1)
+            profile(cluster, mover).failing_paths = ()
+            cluster.kill(mover)
+            cluster.start_broker(mover)
+            await cluster.until(
+                lambda: mover in cluster.running and len(cluster.partition_image("t").isr) == 3, timeout_ms=60_000
+            )
+            load.stopped = True
+        await load.check()
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_nothing_acknowledged_is_lost_whatever_directories_fail(seed: int) -> None:
+    """Random directories fail, brokers crash, and all is healed by restarts; never two brokers in trouble at once."""
+
+    async def scenario(cluster) -> None:
+        draw = random.Random(seed)
+        load = await prepared(cluster, partitions=4)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run)
+            for _ in range(4):
+                await trio.sleep(draw.uniform(0.1, 0.5))
+                victim = draw.choice(cluster.broker_ids)
+                path = draw.choice(("/d1", "/d2"))
+                if draw.random() < 0.5:
+                    profile(cluster, victim).failing_paths = (path,)
+                else:
+                    profile(cluster, victim).full_paths = (path,)
+                for index in range(4):
+                    if draw.random() < 0.3 and cluster.replica(victim, "t", index) is not None:
+                        await move(cluster, victim, "t", index, draw.choice(("/d1", "/d2")))
+                await trio.sleep(draw.uniform(0.05, 1.5))
+                healed = draw.random() < 0.5
+                if healed:
+                    profile(cluster, victim).failing_paths = profile(cluster, victim).full_paths = ()
+                if draw.random() < 0.5:
+                    await cluster.stop(victim)
+                else:
+                    cluster.kill(victim)
+                if not healed and draw.random() < 0.5:
+                    cluster.start_broker(victim)
+                    await cluster.until(lambda victim=victim: victim in cluster.running)
+                    await trio.sleep(draw.uniform(0.05, 1.0))
+                    cluster.kill(victim)
+                profile(cluster, victim).failing_paths = profile(cluster, victim).full_paths = ()
+                cluster.start_broker(victim)
+                await cluster.until(
+                    lambda: all(len(cluster.partition_image("t", index).isr) == 3 for index in range(4)),
+                    timeout_ms=60_000,
+                )
+            load.stopped = True
+        await load.check()
+        assert all_assigned(cluster, "t", 4)
 
     run_cluster(scenario, seed=seed, brokers=3, **TWO)
