@@ -22,7 +22,8 @@ from moldau_cli.progress import progress
 if TYPE_CHECKING:
     from moldau_jepsen.reports.simulation import CampaignReport, ControlRow
     from moldau_jepsen.simulation import Result
-    from moldau_jepsen.simulation.mutants import Mutant, MutantVerdict
+    from moldau_jepsen.simulation.mutants import MutantVerdict
+    from moldau_jepsen.simulation.planted.mutant import Mutant
     from moldau_jepsen.simulation.tally import Tally
 
 commands = typer.Typer(help="Run clusters in the deterministic simulation.", rich_markup_mode=None)
@@ -79,7 +80,7 @@ def find_mutant(name: str | None) -> Mutant | None:
     """The planted bug of that name, None for none. Raises ``UsageError`` for an unknown one."""
     if name is None:
         return None
-    from moldau_jepsen.simulation.mutants import MUTANTS
+    from moldau_jepsen.simulation.planted.registry import MUTANTS
 
     found = MUTANTS.get(name)
     if found is None:
@@ -271,13 +272,14 @@ def shrink(
     directory: Dir = DEFAULT_DIR,
 ) -> None:
     """Find the fewest faults with which a seed still fails the same way, and write the run with these faults."""
-    from moldau_jepsen.simulation import RunOptions, run_seed
+    from moldau_jepsen.simulation import run_seed
     from moldau_jepsen.simulation.case import faults_to_json
     from moldau_jepsen.simulation.mutants import planted
+    from moldau_jepsen.simulation.runner import options_of
     from moldau_jepsen.simulation.shrink import shrink_seed
 
     bug = find_mutant(mutant)
-    options = bug.options if bug is not None else None
+    options = options_of(seed, mutant or "")
     with planted(bug) if bug is not None else contextlib.nullcontext():
         with progress(f"shrink seed {seed}", attempts) as shown:
 
@@ -288,7 +290,7 @@ def shrink(
             shrunk = shrink_seed(seed, options, attempts_max=attempts, on_attempt=tell)
         if shrunk is None:
             raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
-        again = run_seed(seed, replace(options or RunOptions(), faults=shrunk.faults), detailed=True)
+        again = run_seed(seed, replace(options, faults=shrunk.faults), detailed=True)
     folder = _keep(replace(again, mutant=mutant or ""), directory)
     rows = faults_to_json(shrunk.faults)
     document: dict[str, output.Json] = {
@@ -323,7 +325,8 @@ def mutants(
     only_list: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
 ) -> None:
     """Plant known bugs one by one and see whether the simulation finds them. Exit code 1 if one survives."""
-    from moldau_jepsen.simulation.mutants import MUTANTS, run_mutants
+    from moldau_jepsen.simulation.mutants import run_mutants
+    from moldau_jepsen.simulation.planted.registry import MUTANTS
 
     chosen = list(dict.fromkeys(name or MUTANTS))
     for one in chosen:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
 from moldau_jepsen.simulation.controls import CONTROLS
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
-from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, planted
+from moldau_jepsen.simulation.mutants import finder_of, planted
+from moldau_jepsen.simulation.planted.registry import MUTANTS
+from moldau_jepsen.simulation.profiles import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +47,8 @@ class Case:
     """A planted bug by name; empty for none."""
     control: str = ""
     """A configuration that promises less, by name; empty for the usual one."""
+    profile: str = ""
+    """The profile whose options the run has, by name; empty for the swarm's, or those of the mutant or control."""
     convicted_by: tuple[str, ...] = ()
     """Invariants and checkers of which one must convict; empty: the run must be clean."""
     faults: tuple[PlannedFault, ...] | None = None
@@ -52,22 +56,26 @@ class Case:
     draws: Mapping[str, object] | None = None
     """What is not left to the seed, by field of ``RunOptions``; see ``DRAWS``."""
 
-    def options(self) -> RunOptions:
-        """What the runs consist of."""
+    def options(self, seed: int) -> RunOptions:
+        """What the run of a seed consists of."""
         chosen = RunOptions()
-        if self.mutant:
-            chosen = MUTANTS[self.mutant].options or chosen
-        if self.control:
+        if self.profile:
+            chosen = PROFILES[self.profile].of_seed(seed)
+        elif self.mutant:
+            chosen = MUTANTS[self.mutant].run_of(seed)
+        elif self.control:
             chosen = CONTROLS[self.control].options
         draws = dict(self.draws or {})
-        if "struck" in draws and draws["struck"] is not None:
+        if draws.get("struck") is not None:
             draws["struck"] = Struck(draws["struck"])
-        return replace(chosen, faults=self.faults, **draws)  # type: ignore[arg-type]
+        if self.faults is not None:
+            draws["faults"] = self.faults
+        return replace(chosen, **draws)  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, object]:
         """Returns the case as JSON values."""
         document: dict[str, object] = {"name": self.name, "why": self.why, "seeds": list(self.seeds)}
-        for name in ("mutant", "control"):
+        for name in ("mutant", "control", "profile"):
             if getattr(self, name):
                 document[name] = getattr(self, name)
         if self.convicted_by:
@@ -129,6 +137,7 @@ def case_from_json(document: object) -> Case:
             seeds=tuple(int(seed) for seed in cast("list[int]", given.pop("seeds"))),
             mutant=str(given.pop("mutant", "")),
             control=str(given.pop("control", "")),
+            profile=str(given.pop("profile", "")),
             convicted_by=tuple(map(str, cast("list[str]", given.pop("convicted_by", [])))),
             faults=faults,
             draws=cast("dict[str, object] | None", given.pop("draws", None)),
@@ -144,6 +153,8 @@ def case_from_json(document: object) -> Case:
         raise CaseError(f"there is no mutant {case.mutant!r}")
     if case.control and case.control not in CONTROLS:
         raise CaseError(f"there is no control {case.control!r}")
+    if case.profile and case.profile not in PROFILES:
+        raise CaseError(f"there is no profile {case.profile!r}")
     if bool(case.mutant or case.control) != bool(case.convicted_by):
         raise CaseError("convicted_by belongs to a mutant or a control, and each of them needs it")
     if not case.seeds:
@@ -171,7 +182,6 @@ def write_case(case: Case, directory: Path) -> Path:
 
 def run_case(case: Case, *, detailed: bool = False) -> CaseVerdict:
     """Runs a case."""
-    options = case.options()
     began = time.process_time()
     result: Result | None = None
     text = ""
@@ -179,7 +189,7 @@ def run_case(case: Case, *, detailed: bool = False) -> CaseVerdict:
     for seed in case.seeds:
         count += 1
         with planted(MUTANTS[case.mutant]) if case.mutant else contextlib.nullcontext():
-            result = run_seed(seed, options, detailed=detailed)
+            result = run_seed(seed, case.options(seed), detailed=detailed)
         text = f"seed {seed}: {result.violations[0]}" if result.violations else "nothing was found"
         convicted = any(finder_of(violation) in case.convicted_by for violation in result.violations)
         if convicted if case.convicted_by else result.violations:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.history import write_history
 from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
 from moldau_jepsen.simulation.case import Case, write_case
-from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, planted
+from moldau_jepsen.simulation.mutants import finder_of, planted
+from moldau_jepsen.simulation.planted.registry import MUTANTS
+from moldau_jepsen.simulation.profiles import drawn_options, drawn_profile
 from moldau_jepsen.simulation.tally import findings_of
 
 if TYPE_CHECKING:
@@ -34,13 +36,18 @@ SCHEDULE = "schedule"
 HISTORY = "history"
 
 
+def options_of(seed: int, mutant: str = "") -> RunOptions:
+    """What a campaign, or the hunt for a mutant, runs for a seed. Raises ``KeyError`` for an unknown mutant."""
+    return MUTANTS[mutant].run_of(seed) if mutant else drawn_options(seed)
+
+
 def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> Result:
     """Runs a seed, with a bug planted if one is named, and once more in detail if it fails.
 
     Raises ``KeyError`` for an unknown mutant. What a run raises is a finding of the result, not an exception.
     """
     bug = MUTANTS[mutant] if mutant else None
-    chosen = options or (bug.options if bug is not None else None)
+    chosen = options if options is not None else options_of(seed, mutant)
     try:
         with planted(bug) if bug is not None else contextlib.nullcontext():
             first = run_seed(seed, chosen)
@@ -105,13 +112,15 @@ def run_seeds(
 
 
 def case_of(result: Result, name: str, why: str) -> Case:
-    """A result as a case: its seed with all faults and draws written out."""
+    """A result of ``examine`` as a case: its seed with all faults and draws written out."""
+    profile = None if result.mutant else drawn_profile(result.seed)
     found = tuple(dict.fromkeys(finder_of(violation) for violation in result.violations))
     return Case(
         name=name,
         why=why,
         seeds=(result.seed,),
         mutant=result.mutant,
+        profile=profile.name if profile is not None else "",
         convicted_by=found if result.mutant else (),
         faults=result.plan,
         draws=dict(result.draws),

@@ -1,0 +1,139 @@
+"""Goal: the simulation's commands run seeds, leave a report, shrink, keep runs, and end with the right exit code.
+
+Method: the command line in this process, with few and short runs; campaigns use one worker process.
+"""
+
+import json
+
+import pytest
+
+from moldau_cli.commands import sim
+from moldau_cli.main import run
+from moldau_jepsen import simulation
+from moldau_jepsen.simulation import RunOptions, controls, run_seed, shrink
+from moldau_jepsen.simulation.faults import FaultKind
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Runs a command line in an empty directory; returns exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(*words):
+        monkeypatch.setattr("sys.argv", ["moldau", *words])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sim", "run", "--seed", "1", "--seeds", "2"], "--seed is for one seed"),
+        (["sim", "run", "--hours", "1", "--seeds", "2"], "give either --seeds or --hours"),
+        (["sim", "run", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
+        (["sim", "shrink", "1", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
+        (["sim", "mutants", "--name", "gremlin"], "there is no mutant 'gremlin'"),
+        (["sim", "corpus", "run"], "there are no cases in tests/simulation/corpus"),
+        (["sim", "corpus", "add", "absent.json", "--name", "x", "--why", "y"], "absent.json"),
+        (["sim", "corpus", "add", "absent.json", "--name", "a b", "--why", "y"], "cannot be the name of a case"),
+    ],
+)
+def test_wrong_words_end_with_two_and_one_line(call, words, said):
+    code, _, err = call(*words)
+    assert code == 2
+    assert said in err.strip().splitlines()[-1]
+
+
+def test_one_seed_answers_with_its_trace_hash(call):
+    code, out, _ = call("sim", "run", "--seed", "3", "--json")
+    answer = json.loads(out.strip().splitlines()[-1])
+    assert code == (0 if answer["passed"] else 1)
+    assert len(answer["trace_hash"]) == 32
+    assert answer["seed"] == 3
+    assert answer["replay"] == "moldau sim run --seed 3"
+
+
+def test_a_campaign_that_fails_leaves_a_page_a_document_and_a_folder_per_failed_seed(call, tmp_path):
+    words = ("sim", "run", "--seeds", "2", "--first", "2", "--jobs", "1", "--mutant", "acknowledged-at-once")
+    code, out, err = call(*words, "--no-controls", "--dir", "made", "--json")
+    assert code == 1
+    answer = json.loads(out.strip().splitlines()[-1])
+    assert sorted(answer["failed"]) == [2, 3]
+    assert answer["passed"] is False
+    assert "again: moldau sim run --seed 2 --mutant acknowledged-at-once" in err
+    assert "smaller: moldau sim shrink 2 --mutant acknowledged-at-once" in err
+    document = json.loads((tmp_path / "made" / "campaign.json").read_text())
+    assert document["failures"][0]["findings"][0]["kind"] == "acked-is-committed"
+    assert "2 of 2 seeds failed." in (tmp_path / "made" / "campaign.html").read_text()
+    timeline = (tmp_path / "made" / "seed-2-acknowledged-at-once" / "timeline.txt").read_text()
+    assert "what each node knew at the end:" in timeline
+    assert "is the active controller of epoch" in timeline
+
+
+def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
+    def acquit(**_):
+        yield controls.ControlVerdict(
+            name="acks-1", text="", convicted=False, seeds=1, convicted_by="", detail="nothing was found"
+        )
+
+    clean = run_seed(3, RunOptions(fault_seconds=0.5, kinds=(FaultKind.SLOW,)))
+    assert clean.passed
+    monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: iter([clean]))
+    monkeypatch.setattr(controls, "run_controls", lambda **_: iter(()))
+    assert call("sim", "run")[0] == 0
+    monkeypatch.setattr(controls, "run_controls", acquit)
+    assert call("sim", "run", "--no-controls")[0] == 0
+    code, out, err = call("sim", "run")
+    assert code == 1
+    assert "control acks-1: ACQUITTED" in out
+    assert "negative controls were not convicted" in err
+
+
+def test_hours_end_a_campaign(call):
+    code, out, _ = call("sim", "run", "--hours", "0", "--no-controls", "--jobs", "1", "--json")
+    assert code == 0
+    assert json.loads(out)["seeds"] == 0
+    assert list(sim._until(iter(range(5)), 0.0, None)) == [0, 1, 2, 3, 4]
+
+
+def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):
+    words = ("sim", "shrink", "2", "--mutant", "acknowledged-at-once", "--attempts", "5")
+    code, out, err = call(*words, "--dir", "made")
+    assert code == 0
+    assert "faults shrank to 0 in 2 runs, found by acked-is-committed" in out
+    assert "run 2: 0 faults suffice" in err
+    schedule = "made/seed-2-acknowledged-at-once/schedule.json"
+    kept = ("--name", "acks", "--why", "acknowledged by the leader alone", "--dir", "corpus")
+    assert call("sim", "corpus", "add", schedule, *kept)[0] == 0
+    assert call("sim", "corpus", "add", schedule, *kept)[0] == 2
+    code, out, _ = call("sim", "corpus", "list", "--dir", "corpus", "--json")
+    assert code == 0
+    assert json.loads(out)["cases"][0]["kept_for"] == "acknowledged-at-once"
+    case = json.loads((tmp_path / "corpus" / "acks.json").read_text())
+    assert case["faults"] == []
+    del case["mutant"], case["convicted_by"]
+    case["draws"]["fault_seconds"] = 0.5
+    (tmp_path / "corpus" / "innocent.json").write_text(json.dumps({**case, "name": "innocent"}))
+    code, out, _ = call("sim", "corpus", "run", "--dir", "corpus", "--jobs", "1", "--json")
+    assert code == 0
+    assert [(row["name"], row["as_it_must"]) for row in json.loads(out)["cases"]] == [
+        ("acks", True),
+        ("innocent", True),
+    ]
+    (tmp_path / "corpus" / "innocent.json").write_text(
+        json.dumps({**case, "name": "innocent", "mutant": "consumer-skips", "convicted_by": ["one-leader"]})
+    )
+    code, _, err = call("sim", "corpus", "run", "--dir", "corpus", "--jobs", "1", "--name", "innocent")
+    assert code == 1
+    assert "1 cases did not end as they must: innocent" in err
+
+
+def test_a_seed_that_passes_cannot_be_shrunk(call, monkeypatch):
+    monkeypatch.setattr(shrink, "shrink_seed", lambda *_, **__: None)
+    code, _, err = call("sim", "shrink", "3", "--attempts", "1")
+    assert code == 1
+    assert "seed 3 does not fail" in err

@@ -1,0 +1,184 @@
+"""Goal: a campaign's figures are right, and its page and document say what was found.
+
+Method: small histories and results by hand; the page is searched for what a reader must see.
+"""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from moldau_jepsen.checkers import Anomaly, AnomalyKind
+from moldau_jepsen.history import HistoryFile, Kind, Operation, Send, Status, TopicPartition
+from moldau_jepsen.reports.simulation import ControlRow, campaign_page
+from moldau_jepsen.simulation import Result, write_failure
+from moldau_jepsen.simulation.case import read_case
+from moldau_jepsen.simulation.coverage import Coverage, MessageKind, Transition
+from moldau_jepsen.simulation.faults import FaultKind, PlannedFault
+from moldau_jepsen.simulation.figures import Histogram, measure
+from moldau_jepsen.simulation.tally import Tally
+
+PLACE = TopicPartition("queue", 0)
+
+
+def send(index, begun_ms, ended_ms, status=Status.OK, count=1):
+    return Operation(
+        index=index,
+        process=0,
+        kind=Kind.SEND,
+        status=status,
+        begun_ms=begun_ms,
+        ended_ms=ended_ms,
+        operations=tuple(Send(PLACE, index * 10 + each, index) for each in range(count)),
+    )
+
+
+HISTORY = (send(0, 0, 10), send(1, 5, 30, Status.INFO), send(2, 20, 2_520, count=3), send(3, 2_600, 4_000))
+COVERAGE = Coverage(
+    messages=Counter(
+        {MessageKind(0, 11, True, "client", "broker"): 5, MessageKind(0, 11, False, "broker", "client"): 4}
+    ),
+    transitions=Counter({Transition("consumer group", "Empty", "Dead"): 2, Transition("replica", "none", "leader"): 3}),
+)
+
+
+def result(seed=1, **changes):
+    clean = Result(
+        seed=seed,
+        trace_hash="ab",
+        violations=(),
+        timeline=("    0.000000  * start        broker-1 1",),
+        virtual_seconds=36.0,
+        wall_seconds=2.0,
+        steps=100,
+        events=10,
+        faults=3,
+        acknowledged=5,
+        polled=6,
+        faults_by_kind={"kill": 2, "cut": 1},
+        figures=measure(HISTORY),
+        coverage=COVERAGE,
+        plan=(PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=0),),
+        draws={"synced": True, "struck": "all", "fault_seconds": 15.0, "transactions": False, "pipe": False},
+    )
+    return replace(clean, **changes)
+
+
+FAILED = result(
+    seed=7,
+    violations=("1.5 s: one-leader: queue-0: brokers 1 and 2 lead", "at the end: lost-write: value 20 <is> lost"),
+    anomalies=(
+        Anomaly(
+            kind=AnomalyKind.LOST_WRITE, allowed=False, text="value 20 <is> lost", partition=PLACE, operations=(2,)
+        ),
+    ),
+    history=HISTORY,
+)
+
+
+def test_figures_of_a_history():
+    figures = measure(HISTORY)
+    assert figures.acknowledged == 5
+    assert figures.seconds == 4.0
+    assert figures.per_second == 1.25
+    assert figures.dark_s == (2.51, 1.48)
+    assert figures.operations == {"send info": 1, "send ok": 3}
+    assert figures.latency.counts.total() == 5
+    assert figures.latency.quantile_ms(0.2) == pytest.approx(10, rel=0.13)
+    assert figures.latency.quantile_ms(0.5) == pytest.approx(2_500, rel=0.13)
+    assert measure(()).per_second == 0
+    assert measure((send(0, 0, 10, Status.FAIL),)).seconds == 0
+
+
+def test_histograms_of_runs_add_up():
+    one, other = Histogram(), Histogram()
+    for latency_ms in (0.0, 1.0, 3.0):
+        one.add(latency_ms)
+    other.add(1_000.0, 7)
+    one.merge(other)
+    assert one.counts.total() == 10
+    assert one.quantile_ms(0.05) < 0.02
+    assert one.quantile_ms(1.0) == pytest.approx(1_000, rel=0.13)
+    assert Histogram().quantile_ms(0.5) == 0
+
+
+def tally(*results):
+    found = Tally(2)
+    for one in results:
+        found.add(one, "" if one.passed else "runs/seed-7")
+    return found
+
+
+def test_a_clean_campaign_says_so_and_tells_what_it_never_reached():
+    report = tally(result(), result(seed=2)).report(10.0)
+    assert report.passed
+    assert (report.seeds, report.seed_first, report.seed_last, report.faults) == (2, 1, 2, 6)
+    assert report.virtual_hours == 0.02
+    assert report.time_ratio == 18.0
+    assert report.seeds_per_hour == 720
+    assert report.unavailability.count == 4
+    assert report.runs_without_gap == 0
+    produce = next(row for row in report.messages if (row.api_key, row.server) == (0, "broker"))
+    assert (produce.requests, produce.responses, produce.versions_seen, produce.senders) == (10, 8, (11,), ("client",))
+    assert produce.versions_served == tuple(range(3, 14))
+    groups = next(rows for rows in report.machines if rows.name == "consumer group")
+    assert [(row.before, row.after, row.count) for row in groups.transitions if row.count] == [("Empty", "Dead", 4)]
+    assert ("Stable", "PreparingRebalance") in {(row.before, row.after) for row in groups.never}
+    replicas = next(rows for rows in report.machines if rows.name == "replica")
+    assert {row.after for row in replicas.never} == {"follower", "none"}
+    page = campaign_page(report)
+    assert "2 seeds, no violation" in page
+    assert "never sent: " in page
+    assert "Fetch (broker)" in page
+    assert "They were not run." in page
+    document = json.loads(json.dumps(report.to_json()))
+    assert document["passed"] is True
+    assert document["failed"] == []
+    assert document["fault_rows"][0] == {"kind": "kill", "strikes": 4, "runs": 2}
+
+
+def test_a_failed_seed_is_shown_with_the_operations_behind_it():
+    report = tally(result(), FAILED).report(10.0)
+    assert not report.passed
+    page = campaign_page(report)
+    assert "1 of 2 seeds failed." in page
+    assert "moldau sim run --seed 7" in page
+    assert "runs/seed-7" in page
+    assert "value 20 &lt;is&gt; lost" in page
+    assert "send 20 to queue-0 at offset 2; send 21 to queue-0" in page
+    assert [finding.kind for finding in report.failures[0].findings] == ["one-leader", "lost-write"]
+
+
+def test_an_acquitted_control_fails_a_campaign_without_failures():
+    rows = [
+        ControlRow(name="acks-1", text="lost", convicted=True, seeds=3, found_by="lost-write", detail=""),
+        ControlRow(name="unclean-election", text="lost", convicted=False, seeds=12, found_by="", detail=""),
+    ]
+    report = tally(result()).report(1.0, rows)
+    assert not report.passed
+    page = campaign_page(report)
+    assert "the checkers acquitted unclean-election" in page
+    assert "ACQUITTED" in page
+    assert tally(result()).report(1.0, rows[:1]).passed
+
+
+def test_the_folder_of_a_failed_seed_holds_all_that_is_needed_to_understand_it(tmp_path):
+    folder = write_failure(FAILED, tmp_path)
+    assert folder == tmp_path / "seed-7"
+    timeline = (folder / "timeline.txt").read_text()
+    assert timeline.startswith("again: moldau sim run --seed 7\n")
+    assert "one-leader" in timeline
+    assert "start        broker-1" in timeline
+    assert tuple(HistoryFile(folder / "history")) == HISTORY
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert verdict["findings"][1]["operations"] == [
+        "operation 2 of process 0, 0.020 s to 2.520 s, send ok; send 20 to queue-0 at offset 2; "
+        "send 21 to queue-0 at offset 2; send 22 to queue-0 at offset 2"
+    ]
+    case = read_case(folder / "schedule.json")
+    assert case.faults == FAILED.plan
+    assert case.seeds == (7,)
+    assert case.options(7).faults == FAILED.plan
+    assert case.options(7).synced is True
+    assert (write_failure(replace(FAILED, mutant="consumer-skips"), tmp_path)).name == "seed-7-consumer-skips"
