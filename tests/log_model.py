@@ -8,9 +8,7 @@ process can be killed.
 from __future__ import annotations
 
 import itertools
-import logging
 import random
-import sys
 import uuid
 from dataclasses import dataclass
 
@@ -803,18 +801,3 @@ def crash_after_each_write(operation, *, compact: bool, power_lost: bool) -> int
             driver.check(rnd)
             return writes
     raise AssertionError(f"{operation.__name__} needed more than {WRITES_MAX} writes")
-
-
-def main(arguments: list[str]) -> int:
-    """Runs all seeds of a range, plain and compacted; prints the seed of a failure."""
-    logging.disable(logging.CRITICAL)
-    first, last = int(arguments[0]), int(arguments[1])
-    for seed in range(first, last):
-        for compact in (False, True):
-            run_seed(VirtualMachine(seed), seed=seed, steps=80, compact=compact)
-    print(f"{2 * 80 * (last - first)} steps, nothing found")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

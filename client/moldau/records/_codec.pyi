@@ -94,6 +94,23 @@ class RecordWriter:
         more than 2 GiB), ``ValueError`` (offset delta not ascending).
         """
 
+    def copy(
+        self,
+        buffer: Buffer,
+        start: int,
+        end: int,
+        count: int,
+        keep: bytes,
+        base_timestamp: int,
+        append_timestamp: int | None,
+    ) -> int:
+        """Copies those of the ``count`` records in ``buffer[start:end]`` (uncompressed) with a byte not 0 in ``keep``.
+
+        Offset deltas stay, timestamps too (``base_timestamp`` and ``append_timestamp`` as for ``decode_records``).
+        Returns how many were copied. Raises ``CorruptRecordError`` (those before it have been copied then),
+        ``InvalidRecordError``, ``ValueError`` (``keep`` has another length).
+        """
+
     def take(self) -> bytearray:
         """Returns the buffer without copying it; the writer is used up."""
 

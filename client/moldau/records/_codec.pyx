@@ -2,9 +2,7 @@
 """The loops over records of a batch (format v2, KIP-98), in typed Cython.
 
 ``_codec_py`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
-A record is: length varint, attributes int8, timestamp delta varlong, offset delta varint, key (varint length, -1 = null), value (likewise),
-header count varint, headers (key length varint, key, value length varint, value). Varints are zigzag. Nothing here allocates
-before the length that asks for it has been checked against the bytes that are there.
+``_wire.pxd`` says what a record looks like.
 """
 
 cimport cython
@@ -16,24 +14,26 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from moldau.records._wire cimport (
+    REASON_NONE,
+    REASON_OFFSET,
+    REASON_RANGE,
+    REASON_TRAILING,
+    Parsed,
+    check_range,
+    parse_record,
+    read_varint,
+    read_varlong,
+    sum_overflows,
+    varint_size,
+    write_varint,
+    zigzag,
+)
+
 from moldau.records.columns import BinaryColumn, Columns
 from moldau.records.errors import InvalidRecordError, corrupt_record
 
 IMPLEMENTATION = "cython"
-
-cdef enum:
-    REASON_NONE = 0
-    REASON_VARINT = 1
-    REASON_LENGTH = 2
-    REASON_KEY = 3
-    REASON_VALUE = 4
-    REASON_HEADER_COUNT = 5
-    REASON_HEADER_KEY = 6
-    REASON_HEADER_VALUE = 7
-    REASON_END = 8
-    REASON_OFFSET = 9
-    REASON_RANGE = 10
-    REASON_TRAILING = 11
 
 cdef int64_t INT32_LIMIT = 2147483647
 
@@ -82,133 +82,6 @@ cdef class Record:
         return (Record, (self.offset, self.timestamp, self.key, self.value, self.headers))
 
 
-cdef struct Parsed:
-    int64_t timestamp_delta
-    int64_t offset_delta
-    Py_ssize_t key_at
-    Py_ssize_t key_size  # -1 is null
-    Py_ssize_t value_at
-    Py_ssize_t value_size  # -1 is null
-    Py_ssize_t headers_at
-    Py_ssize_t header_count
-    Py_ssize_t end
-
-
-cdef inline int read_varlong(const uint8_t* data, Py_ssize_t* at, Py_ssize_t end, int64_t* out) noexcept nogil:
-    cdef uint64_t raw = 0
-    cdef int shift = 0
-    cdef Py_ssize_t position = at[0]
-    cdef uint8_t byte
-    while True:
-        if position >= end:
-            return -1
-        byte = data[position]
-        position += 1
-        if shift == 63 and byte > 1:
-            return -1
-        raw |= (<uint64_t>(byte & 0x7F)) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    at[0] = position
-    out[0] = <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
-    return 0
-
-
-cdef inline int read_varint(const uint8_t* data, Py_ssize_t* at, Py_ssize_t end, int64_t* out) noexcept nogil:
-    cdef uint64_t raw
-    cdef int shift = 7
-    cdef Py_ssize_t position = at[0]
-    cdef uint8_t byte
-    if position >= end:
-        return -1
-    byte = data[position]
-    position += 1
-    raw = byte & 0x7F
-    while byte >= 0x80:
-        if position >= end:
-            return -1
-        byte = data[position]
-        position += 1
-        if shift == 28 and byte > 0x0F:
-            return -1
-        raw |= (<uint64_t>(byte & 0x7F)) << shift
-        shift += 7
-    at[0] = position
-    out[0] = <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
-    return 0
-
-
-cdef int parse_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count) noexcept nogil:
-    cdef int64_t size = 0
-    while count > 0:
-        count -= 1
-        if read_varint(data, &at, end, &size) < 0:
-            return REASON_VARINT
-        if size < 0 or size > end - at:
-            return REASON_HEADER_KEY
-        at += size
-        if read_varint(data, &at, end, &size) < 0:
-            return REASON_VARINT
-        if size < -1 or size > end - at:
-            return REASON_HEADER_VALUE
-        if size > 0:
-            at += size
-    if at != end:
-        return REASON_END
-    return REASON_NONE
-
-
-cdef inline int parse_record(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Parsed* record) noexcept nogil:
-    cdef int64_t number
-    if read_varint(data, &at, end, &number) < 0:
-        return REASON_VARINT
-    if number < 0 or number > end - at:
-        return REASON_LENGTH
-    end = at + number
-    record.end = end
-    if at >= end:
-        return REASON_END
-    at += 1
-    if read_varlong(data, &at, end, &record.timestamp_delta) < 0:
-        return REASON_VARINT
-    if read_varint(data, &at, end, &record.offset_delta) < 0:
-        return REASON_VARINT
-    if read_varint(data, &at, end, &number) < 0:
-        return REASON_VARINT
-    if number < -1 or number > end - at:
-        return REASON_KEY
-    record.key_at = at
-    record.key_size = number
-    if number > 0:
-        at += number
-    if read_varint(data, &at, end, &number) < 0:
-        return REASON_VARINT
-    if number < -1 or number > end - at:
-        return REASON_VALUE
-    record.value_at = at
-    record.value_size = number
-    if number > 0:
-        at += number
-    if read_varint(data, &at, end, &number) < 0:
-        return REASON_VARINT
-    if number < 0 or number > (end - at) // 2:
-        return REASON_HEADER_COUNT
-    record.headers_at = at
-    record.header_count = number
-    if number == 0:
-        if at != end:
-            return REASON_END
-        return REASON_NONE
-    return parse_headers(data, at, end, number)
-
-
-cdef inline bint sum_overflows(int64_t a, int64_t b) noexcept nogil:
-    if b >= 0:
-        return a > INT64_MAX - b
-    return a < INT64_MIN - b
-
-
 cdef tuple read_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count):
     cdef int64_t size = 0
     cdef list headers = []
@@ -225,11 +98,6 @@ cdef tuple read_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Py_s
             headers.append((key, PyBytes_FromStringAndSize(<const char*>data + at, size)))
             at += size
     return tuple(headers)
-
-
-cdef inline void check_range(Py_buffer* view, Py_ssize_t start, Py_ssize_t end) except *:
-    if start < 0 or start > end or end > view.len:
-        raise ValueError(f"range {start}..{end} does not lie within {view.len} bytes")
 
 
 def decode_records(
@@ -335,27 +203,6 @@ def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
         return (first, previous, min_timestamp, max_timestamp, max_timestamp_offset, null_keys)
     finally:
         PyBuffer_Release(&view)
-
-
-cdef inline int varint_size(uint64_t raw) noexcept nogil:
-    cdef int size = 1
-    while raw >= 0x80:
-        raw >>= 7
-        size += 1
-    return size
-
-
-cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
-    return (<uint64_t>number << 1) ^ (<uint64_t>0 - (<uint64_t>number >> 63))
-
-
-cdef inline Py_ssize_t write_varint(uint8_t* data, Py_ssize_t at, uint64_t raw) noexcept nogil:
-    while raw >= 0x80:
-        data[at] = <uint8_t>(raw & 0x7F) | 0x80
-        at += 1
-        raw >>= 7
-    data[at] = <uint8_t>raw
-    return at + 1
 
 
 cdef inline Py_ssize_t field_size(object field) except -2:
@@ -504,6 +351,96 @@ cdef class RecordWriter:
         self.count += 1
         self.last_offset_delta = offset_delta
         return offset_delta
+
+    def copy(
+        self,
+        buffer,
+        Py_ssize_t start,
+        Py_ssize_t end,
+        Py_ssize_t count,
+        bytes keep not None,
+        int64_t base_timestamp,
+        append_timestamp,
+    ):
+        cdef Py_buffer view
+        cdef const uint8_t* source
+        cdef uint8_t* data
+        cdef Py_ssize_t position = start
+        cdef Py_ssize_t index = 0
+        cdef Py_ssize_t rest_at
+        cdef Py_ssize_t body
+        cdef Py_ssize_t total
+        cdef Py_ssize_t at
+        cdef Py_ssize_t copied = 0
+        cdef int64_t number
+        cdef int64_t base
+        cdef int64_t delta
+        cdef int64_t timestamp = 0
+        cdef bint is_fixed = append_timestamp is not None
+        cdef Parsed parsed
+        cdef int reason
+        if self.buffer is None:
+            raise ValueError("the writer's bytes have been taken")
+        cdef const uint8_t* marks = <const uint8_t*>PyBytes_AS_STRING(keep)
+        if PyBytes_GET_SIZE(keep) != count:
+            raise ValueError(f"{PyBytes_GET_SIZE(keep)} marks for {count} records")
+        if is_fixed:
+            timestamp = append_timestamp
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            check_range(&view, start, end)
+            source = <const uint8_t*>view.buf
+            while index < count:
+                reason = parse_record(source, position, end, &parsed)
+                if reason != REASON_NONE:
+                    raise corrupt_record(reason, index)
+                if not marks[index]:
+                    position = parsed.end
+                    index += 1
+                    continue
+                if parsed.offset_delta <= self.last_offset_delta:
+                    raise corrupt_record(REASON_OFFSET, index)
+                if not is_fixed:
+                    if sum_overflows(base_timestamp, parsed.timestamp_delta):
+                        raise corrupt_record(REASON_RANGE, index)
+                    timestamp = base_timestamp + parsed.timestamp_delta
+                base = timestamp if self.count == 0 and not self.is_base_fixed else self.base_timestamp
+                delta = <int64_t>(<uint64_t>timestamp - <uint64_t>base)
+                if (timestamp >= base) != (delta >= 0):
+                    raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
+                # All from the offset delta on stays as it is.
+                rest_at = position
+                read_varint(source, &rest_at, end, &number)
+                rest_at += 1
+                read_varlong(source, &rest_at, end, &number)
+                body = 1 + varint_size(zigzag(delta)) + (parsed.end - rest_at)
+                total = varint_size(zigzag(body)) + body
+                if self.at + total > INT32_LIMIT:
+                    raise InvalidRecordError(f"a batch of {self.at + total} bytes does not fit 32 bits")
+                if self.at + total > self.capacity:
+                    self.capacity = max(self.at + total, min(2 * self.capacity, INT32_LIMIT))
+                    PyByteArray_Resize(self.buffer, self.capacity)
+                data = <uint8_t*>PyByteArray_AS_STRING(self.buffer)
+                at = write_varint(data, self.at, zigzag(body))
+                data[at] = 0
+                at = write_varint(data, at + 1, zigzag(delta))
+                memcpy(data + at, source + rest_at, parsed.end - rest_at)
+                if self.count == 0:
+                    self.base_timestamp = base
+                    self.max_timestamp = timestamp
+                elif timestamp > self.max_timestamp:
+                    self.max_timestamp = timestamp
+                self.at = at + parsed.end - rest_at
+                self.count += 1
+                self.last_offset_delta = parsed.offset_delta
+                copied += 1
+                position = parsed.end
+                index += 1
+            if position != end:
+                raise corrupt_record(REASON_TRAILING, count)
+            return copied
+        finally:
+            PyBuffer_Release(&view)
 
     def take(self):
         if self.buffer is None:

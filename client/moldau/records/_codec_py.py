@@ -374,6 +374,61 @@ class RecordWriter:
         self.last_offset_delta = offset_delta
         return offset_delta
 
+    def copy(
+        self,
+        buffer: Buffer,
+        start: int,
+        end: int,
+        count: int,
+        keep: bytes,
+        base_timestamp: int,
+        append_timestamp: int | None,
+    ) -> int:
+        target = self._bytes()
+        if len(keep) != count:
+            raise ValueError(f"{len(keep)} marks for {count} records")
+        copied = 0
+        with _view(buffer, start, end) as data:
+            at = start
+            for index in range(count):
+                begin = at
+                try:
+                    record = _parse_record(data, at, end)
+                except _Broken as broken:
+                    raise corrupt_record(broken.reason, index) from None
+                at = record[8]
+                if not keep[index]:
+                    continue
+                if record[1] <= self.last_offset_delta:
+                    raise corrupt_record(_OFFSET, index)
+                timestamp = base_timestamp + record[0] if append_timestamp is None else append_timestamp
+                if not _fits(timestamp):
+                    raise corrupt_record(_RANGE, index)
+                base = timestamp if self.count == 0 and not self._is_base_fixed else self.base_timestamp
+                delta = timestamp - base
+                if not _fits(delta):
+                    raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
+                _, rest_at = _read_varint(data, begin, end)
+                _, rest_at = _read_varlong(data, rest_at + 1, end)
+                body = b"\0" + _encode_varint(delta) + bytes(data[rest_at:at])
+                size = _encode_varint(len(body))
+                total = len(target) + len(size) + len(body)
+                if total > _INT32_MAX:
+                    raise InvalidRecordError(f"a batch of {total} bytes does not fit 32 bits")
+                target += size
+                target += body
+                if self.count == 0:
+                    self.base_timestamp = base
+                    self.max_timestamp = timestamp
+                elif timestamp > self.max_timestamp:
+                    self.max_timestamp = timestamp
+                self.count += 1
+                self.last_offset_delta = record[1]
+                copied += 1
+            if at != end:
+                raise corrupt_record(_TRAILING, count)
+        return copied
+
     def take(self) -> bytearray:
         buffer = self._bytes()
         self._buffer = None

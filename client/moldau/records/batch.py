@@ -455,6 +455,16 @@ class BatchBuilder:
         delta = self._writer.append(timestamp, key, value, headers, self._size_limit, offset_delta)
         return None if delta < 0 else delta
 
+    def copy(self, data: Buffer, start: int, end: int, header: BatchHeader, keep: bytes) -> int:
+        """Copies those records of a batch whose byte in ``keep`` is not 0, with their offset deltas; returns how many.
+
+        ``data[start:end]`` holds the records of ``header``'s batch (``uncompressed_records``). Raises
+        ``CorruptRecordError``, ``InvalidRecordError``.
+        """
+        return self._writer.copy(
+            data, start, end, header.record_count, keep, header.base_timestamp, _append_timestamp(header)
+        )
+
     def build(
         self,
         *,

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau.records import BatchBuilder, BatchHeader, Compression, Record, decode_records
+from moldau.records import BatchBuilder, BatchHeader, Compression, uncompressed_records
 from moldau_broker.log.batches import (
     COMPRESSION_MASK,
     CONTROL_BIT,
@@ -325,12 +325,7 @@ class LogCleaning:
             return True
         if transactions.is_aborted_data(header) or header.record_count == 0:
             return True
-        put, first = self._map.put, self.plan.first_dirty_offset
-        for record in decode_records(batch.data, 0, header):
-            key = record.key
-            if key is not None and record.offset >= first and not put(key, record.offset):
-                return False
-        return True
+        return self._map.add(*uncompressed_records(batch.data, 0, header), header, self.plan.first_dirty_offset)
 
     def _groups(self, segments: Sequence[tuple[LogSegment, int]]) -> Iterator[list[tuple[LogSegment, int]]]:
         """Neighbours that fit one segment in bytes, index and range of offsets."""
@@ -391,36 +386,27 @@ class LogCleaning:
             discard = marker_of_nothing and horizon is not None and horizon <= self._now_ms
         else:
             discard = transactions.is_aborted_data(header)
-        records = decode_records(batch.data, 0, header) if header.record_count else []
-        self.statistics.records_read += len(records)
+        data, start, end = uncompressed_records(batch.data, 0, header)
+        count = header.record_count
+        keep, kept, has_tombstone = b"\1" * count, count, False
         if discard:
-            kept = []
-        elif control:
-            kept = records
-        else:
-            kept = [record for record in records if self._stays(record, horizon)]
-        self.statistics.records_kept += len(kept)
+            kept = 0
+        elif not control:
+            keeps_tombstones = horizon is None or horizon > self._now_ms
+            keep, kept, has_tombstone = self._map.select(data, start, end, header, keeps_tombstones=keeps_tombstones)
+        self.statistics.records_read += count
+        self.statistics.records_kept += kept
         if not kept:
             stays = last_of_group or (header.producer_id >= 0 and self._is_last_of_producer(header))
             return _emptied(header) if stays else None
-        needs_horizon = horizon is None and (
-            marker_of_nothing or (not control and any(record.value is None for record in kept))
-        )
+        needs_horizon = horizon is None and (marker_of_nothing or has_tombstone)
         if needs_horizon:
             horizon = self._now_ms + self._config.delete_retention_ms
-        if len(kept) == len(records) and not needs_horizon:
+        if kept == count and not needs_horizon:
             return bytes(batch.data)
-        return _rebuilt(header, kept, horizon, self._config)
-
-    def _stays(self, record: Record, horizon: int | None) -> bool:
-        if record.offset > self._map.latest_offset:
-            return True
-        key = record.key
-        if key is None:
-            return False  # written before the topic was compacted: no read by key can want it
-        if self._map.get(key) > record.offset:
-            return False
-        return record.value is not None or horizon is None or horizon > self._now_ms
+        builder = _builder(header, horizon, codec=header.attributes & COMPRESSION_MASK, config=self._config)
+        builder.copy(data, start, end, header, keep)
+        return _rebuilt(header, builder)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self._last_of_producer.get(header.producer_id)
@@ -469,17 +455,8 @@ def _emptied(header: BatchHeader) -> bytearray:
     )
 
 
-def _rebuilt(header: BatchHeader, records: Sequence[Record], horizon: int | None, config: LogConfig) -> bytearray:
-    """The batch with some of its records, in its own codec."""
-    builder = _builder(header, horizon, codec=header.attributes & COMPRESSION_MASK, config=config)
-    for record in records:
-        builder.append(
-            record.timestamp,
-            record.key,
-            record.value,
-            record.headers,
-            offset_delta=record.offset - header.base_offset,
-        )
+def _rebuilt(header: BatchHeader, builder: BatchBuilder) -> bytearray:
+    """The batch with those of its records that were copied, in its own codec."""
     append_time = bool(header.attributes & TIMESTAMP_TYPE_BIT)
     return builder.build(
         base_offset=header.base_offset,

@@ -2,7 +2,8 @@
 
 An entry is the key's 16-byte xxh3 hash and 8 bytes of offset plus one (0 means empty), big-endian. Keys are not kept:
 two keys of one hash would be taken for one, which at 128 bits does not happen. Collisions of slots are resolved by
-double hashing, after ``_JUMPS`` jumps by going on slot by slot, so that every slot can be used.
+double hashing, after some jumps by going on slot by slot, so that every slot can be used. The loops over records are
+compiled (``moldau.records.cleaning``, which says where a key's entry lies).
 
 The number of slots never changes. A buffer of B bytes has B // 24 slots and is used up to a load factor: what does
 not fit stays dirty and is the next pass's work.
@@ -10,16 +11,23 @@ not fit stays dirty and is the next pass's work.
 
 from __future__ import annotations
 
-import struct
+from typing import TYPE_CHECKING, NamedTuple
 
-from xxhash import xxh3_128_digest
+from moldau.records.cleaning import map_keys, select_records
+
+if TYPE_CHECKING:
+    from moldau.records import BatchHeader
+    from moldau.runtime.environment import Buffer
 
 ENTRY_BYTES = 24
-_HASH_BYTES = 16
-_JUMPS = 32
-_halves = struct.Struct(">QQ").unpack
-_get_offset = struct.Struct(">Q").unpack_from
-_put_offset = struct.Struct(">Q").pack_into
+
+
+class Selection(NamedTuple):
+    """Which records of a batch stay."""
+
+    keep: bytes  # a byte for each record, 1: it stays
+    kept: int  # how many stay
+    has_tombstone: bool  # whether a record without a value stays
 
 
 class OffsetMap:
@@ -33,7 +41,8 @@ class OffsetMap:
         if self.slots < 2 or not 0 < load_factor <= 1:
             raise ValueError(f"a map of {memory_bytes} bytes with load factor {load_factor} holds no keys")
         self._buffer = bytearray(self.slots * ENTRY_BYTES)
-        self._entries_max = max(1, int(self.slots * load_factor))
+        # One slot stays empty, or looking for a key that is not there would not end.
+        self._entries_max = max(1, min(int(self.slots * load_factor), self.slots - 1))
         self.size = 0
         self.probes = 0
         self.latest_offset = -1
@@ -53,44 +62,46 @@ class OffsetMap:
         """Whether no new key fits (known ones can be updated)."""
         return self.size >= self._entries_max
 
-    def _find(self, digest: bytes) -> tuple[int, bool]:
-        """Byte position of the key's slot, or of the empty one where it belongs, and whether the key is there."""
-        buffer, slots = self._buffer, self.slots
-        first, second = _halves(digest)
-        slot = first % slots
-        step = 1 + second % (slots - 1)
-        jumps = 0
-        while True:
-            position = slot * ENTRY_BYTES
-            if buffer[position : position + _HASH_BYTES] == digest:
-                if _get_offset(buffer, position + _HASH_BYTES)[0]:
-                    return position, True
-                return position, False
-            if not _get_offset(buffer, position + _HASH_BYTES)[0]:
-                return position, False
-            jumps += 1
-            self.probes += 1
-            slot = (slot + (step if jumps <= _JUMPS else 1)) % slots
+    def add(self, data: Buffer, start: int, end: int, header: BatchHeader, first_offset: int) -> bool:
+        """Notes the offsets from ``first_offset`` on as the last of their keys, in the order of the batch.
 
-    def put(self, key: bytes, offset: int) -> bool:
-        """Notes ``offset`` as the key's last; returns False (and notes nothing) if the key is new and the map is full.
-
-        Offsets are put in rising order.
+        ``data[start:end]`` holds its records, uncompressed. Returns False where a new key found no room: the records
+        before it have been noted. Batches are added in rising order. Raises ``CorruptRecordError``.
         """
-        digest = xxh3_128_digest(key)
-        position, found = self._find(digest)
-        if not found:
-            if self.size >= self._entries_max:
-                return False
-            self._buffer[position : position + _HASH_BYTES] = digest
-            self.size += 1
-        _put_offset(self._buffer, position + _HASH_BYTES, offset + 1)
-        return True
+        self.size, probes, complete = map_keys(
+            data,
+            start,
+            end,
+            header.record_count,
+            header.base_offset,
+            header.last_offset_delta,
+            first_offset,
+            self._buffer,
+            self.size,
+            self._entries_max,
+        )
+        self.probes += probes
+        return complete
 
-    def get(self, key: bytes) -> int:
-        """The key's last offset, -1 if it is not in the map."""
-        position, found = self._find(xxh3_128_digest(key))
-        return int(_get_offset(self._buffer, position + _HASH_BYTES)[0]) - 1 if found else -1
+    def select(self, data: Buffer, start: int, end: int, header: BatchHeader, *, keeps_tombstones: bool) -> Selection:
+        """Tells which records of a batch stay: above ``latest_offset`` all, below it the last of each key.
+
+        Records without a key were written before the topic was compacted: no read by key can want them. Raises
+        ``CorruptRecordError``.
+        """
+        keep, count, has_tombstone, probes = select_records(
+            data,
+            start,
+            end,
+            header.record_count,
+            header.base_offset,
+            header.last_offset_delta,
+            self.latest_offset,
+            keeps_tombstones,
+            self._buffer,
+        )
+        self.probes += probes
+        return Selection(keep, count, has_tombstone)
 
     def clear(self) -> None:
         """Empties the map, keeping its memory."""

@@ -14,7 +14,7 @@ from xxhash import xxh3_128_digest
 
 from log_model import PARTITION, VirtualMachine, all_rows, make_batch
 from moldau.protocol.errors import ErrorCode
-from moldau.records import Compression, iterate_batches
+from moldau.records import Compression, encode_batch, iterate_batches, parse_batch_header
 from moldau_broker.log.cleaner import LogCleaning, plan_cleaning
 from moldau_broker.log.cleaner_manager import CleanerManager
 from moldau_broker.log.config import LogConfig, LogManagerSettings
@@ -247,19 +247,26 @@ def test_the_map_has_24_bytes_an_entry() -> None:
     """C5."""
     offset_map = OffsetMap(24 * 1000 + 23, 0.9)
     assert (offset_map.slots, offset_map.memory_bytes, offset_map.entries_max) == (1000, 24 * 1000, 900)
-    stored = 0
-    for number in range(2000):
-        stored += offset_map.put(b"key-%d" % number, number)
-    assert stored == 900
-    assert all(offset_map.get(b"key-%d" % number) == number for number in range(900))
-    assert offset_map.get(b"key-1500") == -1
-    assert offset_map.put(b"key-5", 7777), "a key that is there can always be updated"
-    assert offset_map.get(b"key-5") == 7777
+
+    def add(key: int, offset: int) -> bool:
+        batch = encode_batch([(1, b"key-%d" % key, b"v", ())], base_offset=offset)
+        return offset_map.add(batch, 61, len(batch), parse_batch_header(batch), 0)
+
+    def last_offset(key: int) -> int:
+        found = bytes(offset_map._buffer).find(xxh3_128_digest(b"key-%d" % key))
+        return int.from_bytes(offset_map._buffer[found + 16 : found + 24], "big") - 1 if found >= 0 else -1
+
+    assert sum(add(number, number) for number in range(2000)) == 900
+    assert all(last_offset(number) == number for number in range(900))
+    assert last_offset(1500) == -1
+    assert add(5, 7777), "a key that is there can always be updated"
+    assert last_offset(5) == 7777
     assert offset_map.is_full
     # An entry is the key's 16-byte hash and 8 bytes of offset.
     assert xxh3_128_digest(b"key-5") + (7778).to_bytes(8, "big") in bytes(offset_map._buffer)
     offset_map.clear()
-    assert (offset_map.size, offset_map.get(b"key-5")) == (0, -1)
+    assert (offset_map.size, last_offset(5)) == (0, -1)
+    assert OffsetMap(24 * 10, 1.0).entries_max == 9, "looking for a key ends at an empty entry"
     # 8 GB cover the keys of about 366 GB of 1 KB records: entries times the size of a record.
     assert pytest.approx(366, rel=0.01) == 8 * 2**30 // ENTRY_BYTES * 1024 / 1e9
     with pytest.raises(ValueError, match="holds no keys"):

@@ -2,7 +2,7 @@
 bugs.
 
 Every step is followed by all checks (content, lookups, epochs, transactions, indexes). Thousands of steps run here;
-``python tests/log_model.py FIRST_SEED LAST_SEED`` runs as many as wanted.
+``make campaign-log`` (``tests/log_campaign.py``) runs as many as wanted.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from xxhash import xxh3_128_digest
 
+import log_campaign
 from log_model import Driver, RealMachine, VirtualMachine, crash_after_each_write, run_seed, swap
-from moldau_broker.log.cleaner import CleaningPlan, LogCleaning, plan_cleaning
+from moldau.records import _cleaning_py
+from moldau_broker.log.cleaner import CleaningPlan, plan_cleaning
 from moldau_broker.log.index import OffsetIndex, TimeIndex
-from moldau_broker.log.offset_map import OffsetMap
+from moldau_broker.log.offset_map import OffsetMap, Selection
 from moldau_broker.log.segment import LogSegment
 from moldau_broker.log.segmented_log import SegmentedLog
 
@@ -121,30 +124,41 @@ def swap_without_rename_order(patch) -> None:
 
 def map_overflow_ignored(patch) -> None:
     """A key that found no room counts as mapped: the end of what was covered moves on."""
-    good = OffsetMap.put
+    good_add, good_select = OffsetMap.add, OffsetMap.select
 
-    def put(self, key, offset):
-        good(self, key, offset)
+    def add(self, *args):
+        good_add(self, *args)
         return True
 
-    patch.setattr(OffsetMap, "put", put)
-    patch.setattr(
-        OffsetMap, "get", lambda self, key, get=OffsetMap.get: 1 << 60 if get(self, key) < 0 else get(self, key)
-    )
+    def select(self, data, start, end, header, *, keeps_tombstones):
+        found = good_select(self, data, start, end, header, keeps_tombstones=keeps_tombstones)
+        view, keep = memoryview(data), bytearray(found.keep)
+        parsed = _cleaning_py._records(view, start, end, len(keep), header.base_offset, header.last_offset_delta)
+        for number, (_, delta, key_at, key_size, *_) in enumerate(parsed):
+            digest = xxh3_128_digest(view[key_at : key_at + max(0, key_size)])
+            if header.base_offset + delta <= self.latest_offset and not _cleaning_py._find(self._buffer, digest)[1]:
+                keep[number] = 0
+        return Selection(bytes(keep), sum(keep), found.has_tombstone)
+
+    patch.setattr(OffsetMap, "add", add)
+    patch.setattr(OffsetMap, "select", select)
 
 
 def tombstone_dropped_early(patch) -> None:
     """A tombstone goes with the first cleaning."""
-    good = LogCleaning._stays
-    patch.setattr(
-        LogCleaning, "_stays", lambda self, record, horizon: record.value is not None and good(self, record, horizon)
-    )
+    good = OffsetMap.select
+    patch.setattr(OffsetMap, "select", lambda self, *args, keeps_tombstones: good(self, *args, keeps_tombstones=False))
 
 
 def last_value_dropped(patch) -> None:
     """What is at the key's last offset is taken for older than it."""
-    good = OffsetMap.get
-    patch.setattr(OffsetMap, "get", lambda self, key: good(self, key) + 1)
+    good = OffsetMap.select
+
+    def select(self, data, start, end, header, *, keeps_tombstones):
+        earlier = header._replace(base_offset=header.base_offset - 1)
+        return good(self, data, start, end, earlier, keeps_tombstones=keeps_tombstones)
+
+    patch.setattr(OffsetMap, "select", select)
 
 
 def active_segment_cleaned(patch) -> None:
@@ -284,3 +298,12 @@ def test_planted_bug_is_found(bug, compact: bool, monkeypatch) -> None:
         except Exception:  # noqa: BLE001 - a check that fails and code that breaks both give the bug away
             return
     pytest.fail(f"{bug.__doc__} Nothing noticed it.")
+
+
+def test_the_campaign_tells_by_its_exit_code_what_it_found(monkeypatch, capsys) -> None:
+    assert log_campaign.main(["--seeds", "2", "--steps", "10"]) == 0
+    assert "2 seeds, 40 steps, 0 failed" in capsys.readouterr().out
+    recovery_point_not_lowered(monkeypatch)
+    last_value_dropped(monkeypatch)
+    assert log_campaign.main(["--seeds", "20", "--steps", "80"]) == 1
+    assert "tests/log_campaign.py --first" in capsys.readouterr().out

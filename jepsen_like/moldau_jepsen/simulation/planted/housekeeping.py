@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau_broker.log.cleaner import LogCleaning
+from moldau_broker.log.offset_map import OffsetMap
 from moldau_broker.log.watermarked_log import WatermarkedLog
 
 if TYPE_CHECKING:
-    from moldau.records import Record
+    from moldau.records import BatchHeader
+    from moldau.runtime.environment import Buffer
+    from moldau_broker.log.offset_map import Selection
     from moldau_jepsen.simulation.planted import Patch
 
 
 def cleaner_drops_last_value() -> list[Patch]:
     """A record goes if its key is known at its own offset, not only at a later one."""
-    original = LogCleaning._stays
+    original = OffsetMap.select
 
-    def stays(self: LogCleaning, record: Record, horizon: int | None) -> bool:
-        if record.key is not None and record.offset <= self._map.latest_offset:
-            return self._map.get(record.key) != record.offset and original(self, record, horizon)
-        return original(self, record, horizon)
+    def select(
+        self: OffsetMap, data: Buffer, start: int, end: int, header: BatchHeader, *, keeps_tombstones: bool
+    ) -> Selection:
+        earlier = header._replace(base_offset=header.base_offset - 1)
+        return original(self, data, start, end, earlier, keeps_tombstones=keeps_tombstones)
 
-    return [(LogCleaning, "_stays", stays)]
+    return [(OffsetMap, "select", select)]
 
 
 def retention_deletes_active_segment() -> list[Patch]:

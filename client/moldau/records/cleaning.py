@@ -1,0 +1,19 @@
+"""Chooses the implementation of the cleaner's loops: typed Cython where it was built, else its twin in Python.
+
+The log's cleaner imports them from here. They know of batches and records what ``moldau.records`` knows, and nothing
+of logs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.records._cleaning import map_keys, select_records
+else:
+    try:
+        from moldau.records._cleaning import map_keys, select_records
+    except ImportError:
+        from moldau.records._cleaning_py import map_keys, select_records
+
+__all__ = ["map_keys", "select_records"]
