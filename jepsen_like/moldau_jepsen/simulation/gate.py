@@ -31,6 +31,11 @@ class TaskGate:
         self.queue = RunQueue()
         self._held: dict[str, list[trio.lowlevel.Task]] = {}
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether any machine is paused."""
+        return bool(self._held)
+
     def is_paused(self, machine: str) -> bool:
         """Whether the machine's tasks are held back."""
         return machine in self._held

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.broker import Broker
     from moldau_broker.server.partition import Partition
     from moldau_jepsen.simulation.cluster import SimulatedCluster
-    from moldau_quorum.image import MetadataImage
+    from moldau_quorum.image import MetadataImage, TopicImage
     from moldau_quorum.server import ControllerNode
 
 READ_BYTES_MAX = 1 << 30
@@ -57,6 +57,7 @@ class ClusterObserver:
         self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
         self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
         self._images: dict[int, MetadataImage] = {}
+        self._topics: dict[int, dict[str, TopicImage]] = {}
         self._metadata_read: dict[tuple[int, int], int] = {}
         self._rules = RuleWatcher(cluster, judge, trio.current_time)
         self.steps = 0
@@ -113,7 +114,11 @@ class ClusterObserver:
     def _look_at_image(self, node_id: int, image: MetadataImage) -> None:
         judge = self._judge
         seen_by = f"broker {node_id}"
+        seen = self._topics.setdefault(node_id, {})
         for topic in image.topics_by_name.values():
+            if seen.get(topic.name) is topic:
+                continue  # images share what has not changed
+            seen[topic.name] = topic
             topic_id = topic.topic_id.hex
             for number, partition in topic.partitions.items():
                 key = PartitionKey(topic.name, number, topic_id)

@@ -57,6 +57,7 @@ class RuleWatcher:
         settings = cluster.shape.settings
         violated = judge.violated
         self._cluster = cluster
+        self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
         self._judge = judge
         self._now = now
         self._votes = VoteRules(violated)
@@ -83,12 +84,15 @@ class RuleWatcher:
     def look(self) -> None:
         """A step has ended."""
         cluster = self._cluster
+        gate, ran = cluster.world.gate, cluster.world.agenda.ran  # a node at rest stays as it is
         for node_id in cluster.broker_ids:
-            self._look_at_broker(node_id)
+            if self._machines[node_id] in ran:
+                self._look_at_broker(node_id)
         for node_id, controller in cluster.controllers.items():
-            if cluster.world.gate.is_paused(cluster.host(node_id)):
+            if gate.holds_any and gate.is_paused(self._machines[node_id]):
                 self._sessions.controller_paused(self._now(), node_id)
-            self._look_at_controller(node_id, controller)
+            if self._machines[node_id] in ran:
+                self._look_at_controller(node_id, controller)
 
     # --- controllers
 
