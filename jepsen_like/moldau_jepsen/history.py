@@ -231,12 +231,59 @@ def read_history(stream: BinaryIO) -> Iterator[Operation]:
         frame = stream.read(length)
         if len(frame) < length:
             return
-        try:
-            unpacked = msgpack.unpackb(lz4.frame.decompress(frame), strict_map_key=False)
-            yield from (_unpack(packed) for packed in cast("Sequence[list[object]]", unpacked))
-        except (ValueError, RuntimeError, TypeError, msgpack.UnpackException) as error:
-            raise HistoryError(f"damaged at byte {position}: {error}") from error
+        yield from _read_frame(frame, position)
         position += _LENGTH_BYTES + length
+
+
+def pack_operation(operation: Operation) -> bytes:
+    """One operation as it stands in a frame."""
+    packed: bytes = msgpack.packb(_pack(operation))
+    return packed
+
+
+def unpack_operation(packed: bytes) -> Operation:
+    """The inverse of ``pack_operation``."""
+    return _unpack(msgpack.unpackb(packed, strict_map_key=False))
+
+
+def frame_positions(path: Path) -> list[tuple[int, int]]:
+    """Position and length of every whole frame of a history file; nothing of them is read.
+
+    Raises ``HistoryError`` and ``OSError``.
+    """
+    size = path.stat().st_size
+    found: list[tuple[int, int]] = []
+    with path.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise HistoryError(f"not a history: it does not begin with {MAGIC.decode().strip()!r}")
+        position = len(MAGIC)
+        while position + _LENGTH_BYTES <= size:
+            stream.seek(position)
+            length = int.from_bytes(stream.read(_LENGTH_BYTES), "big")
+            if length > FRAME_BYTES_MAX:
+                raise HistoryError(f"damaged at byte {position}: a frame of {length} bytes")
+            position += _LENGTH_BYTES
+            if position + length > size:
+                break
+            found.append((position, length))
+            position += length
+    return found
+
+
+def read_frames(path: Path, positions: Iterable[tuple[int, int]]) -> Iterator[Operation]:
+    """Yields the operations of some frames of a file. Raises ``HistoryError`` and ``OSError``."""
+    with path.open("rb") as stream:
+        for position, length in positions:
+            stream.seek(position)
+            yield from _read_frame(stream.read(length), position)
+
+
+def _read_frame(frame: bytes, position: int) -> Iterator[Operation]:
+    try:
+        unpacked = msgpack.unpackb(lz4.frame.decompress(frame), strict_map_key=False)
+        yield from (_unpack(packed) for packed in cast("Sequence[list[object]]", unpacked))
+    except (ValueError, RuntimeError, TypeError, msgpack.UnpackException) as error:
+        raise HistoryError(f"damaged at byte {position}: {error}") from error
 
 
 class HistoryFile:
@@ -245,6 +292,11 @@ class HistoryFile:
     def __init__(self, path: Path) -> None:
         """The file is opened when it is read."""
         self._path = path
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self._path
 
     def __iter__(self) -> Iterator[Operation]:
         """Yields the operations. Raises ``OSError`` and ``HistoryError``."""

@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from golden_histories import P0, P1, Story, assert_same, good, model_history
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history
 from moldau_jepsen.checkers.graph import Edges, components
+from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import (
     HistoryError,
     HistoryFile,
     Kind,
-    Operation,
     Poll,
     Send,
     Status,
-    TopicPartition,
     write_history,
 )
 
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 K = AnomalyKind
 
 
@@ -34,72 +33,8 @@ def graph(*pairs: tuple[int, int]) -> Edges:
     return edges
 
 
-class Story:
-    """Writes a history line by line."""
-
-    def __init__(self) -> None:
-        self.history: list[Operation] = []
-
-    def add(
-        self,
-        process: int,
-        kind: Kind,
-        *parts: Send | Poll,
-        status: Status = Status.OK,
-        aborted: bool = False,
-        rebalanced: bool = False,
-        final: bool = False,
-        partitions: tuple[TopicPartition, ...] = (),
-        generation: int = -1,
-        error: str = "",
-    ) -> "Story":
-        index = len(self.history)
-        self.history.append(
-            Operation(
-                index=index,
-                process=process,
-                kind=kind,
-                status=status,
-                begun_ms=index * 10,
-                ended_ms=index * 10 + 5,
-                operations=parts,
-                aborted=aborted,
-                rebalanced=rebalanced,
-                final=final,
-                partitions=partitions,
-                generation=generation,
-                error=error,
-            )
-        )
-        return self
-
-    def send(
-        self, process: int, value: int, offset: int | None, partition: TopicPartition = P0, status: Status = Status.OK
-    ) -> "Story":
-        return self.add(process, Kind.SEND, Send(partition, value, offset), status=status)
-
-    def poll(self, process: int, *pairs: tuple[int, int], partition: TopicPartition = P0, **more: bool) -> "Story":
-        return self.add(process, Kind.POLL, Poll(((partition, pairs),)), **more)
-
-    def check(self, **options: bool) -> Verdict:
-        return check_history(self.history, CheckOptions(**options))
-
-
 def found(verdict: Verdict) -> dict[AnomalyKind, int]:
     return verdict.counts
-
-
-def good() -> Story:
-    return (
-        Story()
-        .send(1, 0, 0)
-        .send(1, 1, 1)
-        .send(2, 2, None, status=Status.INFO)
-        .send(2, 3, None, status=Status.FAIL)
-        .poll(3, (0, 0), (1, 1))
-        .poll(3, (2, 2))
-        .poll(4, (0, 0), (1, 1), (2, 2), final=True)
-    )
 
 
 def test_an_honest_history_has_no_anomaly() -> None:
@@ -303,57 +238,6 @@ def test_values_that_are_no_numbers_of_a_workload_are_refused() -> None:
 # -- a model log, honest or with one planted mistake -----------------------------------------------------------------
 
 
-def model_history(seed: int, mistake: AnomalyKind | None) -> tuple[list[Operation], int]:
-    """Random producers and consumers over one partition; returns how often the mistake was made, too."""
-    draw = random.Random(seed)
-    story = Story()
-    log: list[int] = []
-    positions: dict[int, int] = {}
-    value = made = 0
-    for _ in range(400):
-        strike = mistake is not None and draw.random() < 0.1
-        if draw.random() < 0.5:
-            fate = draw.random()
-            if fate < 0.1:
-                story.send(draw.randrange(3), value, None, status=Status.FAIL)
-                if strike and mistake is K.G1A:
-                    made += 1
-                    log.append(value)
-            elif fate < 0.2:
-                story.send(draw.randrange(3), value, None, status=Status.INFO)
-                if draw.random() < 0.5:
-                    log.append(value)
-            elif strike and mistake is K.UNSEEN:
-                made += 1
-                story.send(draw.randrange(3), value, None)
-            else:
-                story.send(draw.randrange(3), value, len(log))
-                log.append(value)
-                if strike and mistake is K.DUPLICATE:
-                    made += 1
-                    log.append(value)
-            value += 1
-            continue
-        process = draw.randrange(10, 13)
-        at = positions.get(process, 0)
-        end = draw.randint(at, len(log))
-        pairs = [(offset, log[offset]) for offset in range(at, end)]
-        if strike and mistake is K.INT_POLL_SKIP and len(pairs) > 2:
-            made += 1
-            del pairs[1]
-        if strike and mistake is K.NONMONOTONIC_POLL and at > 0:
-            made += 1
-            pairs.insert(0, (at - 1, log[at - 1]))
-        if strike and mistake is K.INCONSISTENT_OFFSETS and pairs:
-            made += 1
-            pairs[-1] = (pairs[-1][0], pairs[-1][1] + 1)
-        if pairs:
-            story.poll(process, *pairs)
-            positions[process] = end
-    story.poll(99, *enumerate(log), final=True)
-    return story.history, made
-
-
 def test_honest_histories_of_the_model_are_valid() -> None:
     for seed in range(40):
         verdict = check_history(model_history(seed, None)[0], CheckOptions())
@@ -369,6 +253,7 @@ def test_each_planted_mistake_of_the_model_is_found(mistake: AnomalyKind) -> Non
     for seed in range(20):
         history, made = model_history(seed, mistake)
         verdict = check_history(history, CheckOptions())
+        assert_same(check_in_shards(history, CheckOptions()), verdict)
         assert (mistake in verdict.counts) == bool(made), seed
         convicted += not verdict.valid
     assert convicted >= 15

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
+from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
 
 SOURCE, TARGET, OTHER = TopicPartition("in", 0), TopicPartition("out", 0), TopicPartition("in", 1)
@@ -52,7 +53,10 @@ class Story:
         return self.add(9, Kind.POLL, Poll(((TARGET, tuple(target)),)), final=True)
 
     def found(self):
-        return check_history(self.history, CheckOptions(pipes=(("in", "out"),))).counts
+        options = CheckOptions(pipes=(("in", "out"),))
+        verdict = check_history(self.history, options)
+        assert check_in_shards(self.history, options).counts == verdict.counts
+        return verdict.counts
 
 
 def test_a_sound_pipe_is_acquitted():

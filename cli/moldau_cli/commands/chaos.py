@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.folder import ChaosResult
     from moldau_jepsen.chaos.run import Progress
     from moldau_jepsen.chaos.schedule import FaultKind
+    from moldau_jepsen.checkers import CheckOptions, Verdict
+    from moldau_jepsen.history import HistoryFile
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
@@ -153,13 +155,31 @@ def _run_controls(name: str, directory: Path, seed: int, *, keep_data: bool) -> 
 @commands.command()
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Check the history as a Spark job, for one too large for a process.")
+    ] = False,
 ) -> None:
     """Judge a recorded run again, and write its verdict and its page anew."""
     from moldau_jepsen.chaos.folder import judge
 
     with run_errors():
-        result = judge(directory)
+        result = judge(directory, _check_with_spark) if spark else judge(directory)
     _answer(result)
+
+
+def _check_with_spark(history: HistoryFile, options: CheckOptions) -> Verdict:
+    from moldau_jepsen.checkers.spark import check_history_with_spark
+    from pyspark_moldau.java import NoJavaError
+    from pyspark_moldau.session import local_session
+
+    try:
+        session = local_session("moldau-checkers")
+    except (NoJavaError, ImportError) as error:
+        raise CommandError(str(error)) from error
+    try:
+        return check_history_with_spark(session, history.path.absolute(), options)
+    finally:
+        session.stop()
 
 
 def _answer(result: ChaosResult) -> None:

@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,11 @@ def _promised(document: Mapping[str, Any]) -> CheckOptions:
     return CheckOptions(**{**document, "pipes": pipes})
 
 
-def judge(directory: Path) -> ChaosResult:
+Check = Callable[[HistoryFile, CheckOptions], Verdict]
+"""``check_history``, or another way to the same verdict."""
+
+
+def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     """Judges the recorded history, writes ``verdict.json`` and ``report.html``, and returns the verdict.
 
     Raises:
@@ -117,7 +122,7 @@ def judge(directory: Path) -> ChaosResult:
     """
     facts = read_facts(directory)
     history = HistoryFile(directory / HISTORY)
-    verdict = check_history(history, facts.promised)
+    verdict = check(history, facts.promised)
     deaths = list(facts.deaths)
     register = check_register(facts.register)
     if not register.linearizable:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.graph import NONE, Edges, components
-from moldau_jepsen.checkers.orders import NOTHING, Orders
+from moldau_jepsen.checkers.orders import NOTHING, Orders, PartitionOrder
 from moldau_jepsen.history import Kind, Operation, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SHOWN_MAX = 8
 
@@ -27,7 +27,7 @@ SHOWN_MAX = 8
 class CycleChecker:
     """Second pass over a history: needs the orders of the first. Finds G0 and G1c when it is finished.
 
-    Memory is some 60 bytes per committed transaction and 12 per dependency.
+    Memory is some 30 bytes per committed transaction and 30 per dependency.
     """
 
     def __init__(self, orders: Orders, findings: Findings) -> None:
@@ -35,8 +35,7 @@ class CycleChecker:
         self._orders = orders
         self._findings = findings
         self._committed = array("q")  # operation indexes, ascending; the position of one is its vertex
-        self._read_from = array("q")  # operation indexes of writers, and of who read from them
-        self._read_by = array("q")
+        self._reads = Dependencies()
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
@@ -50,49 +49,105 @@ class CycleChecker:
                 for _, value in pairs:
                     writer = writer_of[value]
                     if writer not in (NOTHING, operation.index, last):
-                        self._read_from.append(writer)
-                        self._read_by.append(operation.index)
+                        self._reads.add(writer, operation.index)
                         last = writer
+
+    @property
+    def reads(self) -> Dependencies:
+        """Write-read dependencies; their first sides may be operations of any kind."""
+        return self._reads
 
     def finish(self) -> None:
         """Looks for cycles."""
-        writes, reads = Edges(), Edges()
-        for source, target in zip(self._read_from, self._read_by, strict=True):
-            vertex = self._vertex(source)
-            if vertex != NONE:
-                reads.add(vertex, self._vertex(target))
-        del self._read_from, self._read_by
+        writes = Dependencies()
         for order in self._orders.partitions.values():
-            before = NONE
-            last = NOTHING
-            for offset in order.offsets():
-                writer = order.writer_of[order.value_at[offset]]
-                if writer != last:
-                    vertex = self._vertex(writer)
-                    if before != NONE and vertex != NONE:
-                        writes.add(before, vertex)
-                    before, last = vertex, writer
-        count = len(self._committed)
-        pure: set[int] = set()
-        for kind, graph, allowed in ((AnomalyKind.G0, writes, True), (AnomalyKind.G1C, reads, False)):
-            for component in components(count, graph):
-                pure.update(component)
-                self._add(kind, component, allowed=allowed)
-        writes.extend(reads)
-        del reads
-        for component in components(count, writes):
-            if pure.isdisjoint(component):
-                self._add(AnomalyKind.G1C, component, allowed=True)
+            add_write_dependencies(order, self.is_committed, writes)
+        find_cycles(self._committed, writes, self._reads, self._findings)
 
-    def _vertex(self, operation: int) -> int:
-        """The vertex of a committed transaction, ``NONE`` for every other operation."""
-        position = bisect_left(self._committed, operation)
-        found = position < len(self._committed) and self._committed[position] == operation
-        return position if found else NONE
+    def is_committed(self, operation: int) -> bool:
+        """Whether an operation is a committed transaction."""
+        return _vertex(self._committed, operation) != NONE
 
-    def _add(self, kind: AnomalyKind, component: Sequence[int], *, allowed: bool) -> None:
-        operations = tuple(self._committed[vertex] for vertex in component)
-        self._findings.add(kind, _text(operations), operations=operations, allowed=allowed)
+
+class Dependencies:
+    """Pairs of operation indexes: the second depends on the first."""
+
+    __slots__ = ("first", "second")
+
+    def __init__(self, first: bytes = b"", second: bytes = b"") -> None:
+        """Takes what ``array.tobytes`` of the two sides gave."""
+        self.first = array("q", first)
+        self.second = array("q", second)
+
+    def add(self, first: int, second: int) -> None:
+        """Adds a pair."""
+        self.first.append(first)
+        self.second.append(second)
+
+    def extend(self, other: Dependencies) -> None:
+        """Adds the pairs of another."""
+        self.first.extend(other.first)
+        self.second.extend(other.second)
+
+    def edges(self, committed: array[int]) -> Edges:
+        """The pairs of which both sides are among ``committed``, as edges between their positions in it."""
+        edges = Edges()
+        for first, second in zip(self.first, self.second, strict=True):
+            source, target = _vertex(committed, first), _vertex(committed, second)
+            if NONE not in (source, target):
+                edges.add(source, target)
+        return edges
+
+
+def add_write_dependencies(
+    order: PartitionOrder, is_committed: Callable[[int], bool], dependencies: Dependencies
+) -> None:
+    """Adds the pairs of committed transactions that wrote neighbouring records of a partition."""
+    before = last = NOTHING
+    for offset in order.offsets():
+        writer = order.writer_of[order.value_at[offset]]
+        if writer != last:
+            last = writer
+            found = writer if is_committed(writer) else NOTHING
+            if NOTHING not in (before, found):
+                dependencies.add(before, found)
+            before = found
+
+
+def find_cycles(committed: array[int], writes: Dependencies, reads: Dependencies, findings: Findings) -> None:
+    """Finds G0 and G1c.
+
+    Args:
+        committed: Indexes of committed transactions, ascending; pairs with any other operation are left out.
+        writes: Write-write dependencies.
+        reads: Write-read dependencies.
+        findings: Takes the anomalies.
+    """
+    write_edges, read_edges = writes.edges(committed), reads.edges(committed)
+    count = len(committed)
+    pure: set[int] = set()
+    for kind, graph, allowed in ((AnomalyKind.G0, write_edges, True), (AnomalyKind.G1C, read_edges, False)):
+        for component in components(count, graph):
+            pure.update(component)
+            _add(findings, kind, committed, component, allowed=allowed)
+    write_edges.extend(read_edges)
+    for component in components(count, write_edges):
+        if pure.isdisjoint(component):
+            _add(findings, AnomalyKind.G1C, committed, component, allowed=True)
+
+
+def _vertex(committed: array[int], operation: int) -> int:
+    """The vertex of a committed transaction, ``NONE`` for every other operation."""
+    position = bisect_left(committed, operation)
+    found = position < len(committed) and committed[position] == operation
+    return position if found else NONE
+
+
+def _add(
+    findings: Findings, kind: AnomalyKind, committed: array[int], component: Sequence[int], *, allowed: bool
+) -> None:
+    operations = tuple(committed[vertex] for vertex in component)
+    findings.add(kind, _text(operations), operations=operations, allowed=allowed)
 
 
 def _text(component: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from moldau_jepsen.checkers.anomalies import AnomalyKind, Figures, Findings
 from moldau_jepsen.history import HistoryError, Kind, Operation, Send, Status, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 NOTHING = -1
 NUMBER_MAX = 1 << 31
@@ -175,6 +175,10 @@ class Orders:
         self._disputes[dispute] = None
         return True
 
+    def was_read_at_the_end(self, partition: TopicPartition, value: int) -> bool:
+        """Whether the final phase polled the value."""
+        return bool(self.of(partition).marks[value] & _FINAL)
+
     def figures(self) -> Figures:
         """Sizes of what was read."""
         return Figures(
@@ -224,14 +228,17 @@ def check_atomicity(orders: Orders, findings: Findings) -> None:
     if not findings.options.final_phase:
         return
     for index, sends in sorted(orders.open_transactions.items()):
-        seen = [(partition, value) for partition, value in sends if orders.of(partition).marks[value] & _FINAL]
-        if seen and len(seen) < len(sends):
-            missing = ", ".join(
-                f"{value} of {partition}" for partition, value in sends if (partition, value) not in seen
-            )
-            findings.add(
-                AnomalyKind.TORN,
-                f"a transaction was seen without its values {missing}",
-                partition=seen[0][0],
-                operations=(index,),
-            )
+        add_torn(index, [(part, value, orders.was_read_at_the_end(part, value)) for part, value in sends], findings)
+
+
+def add_torn(index: int, sends: Sequence[tuple[TopicPartition, int, bool]], findings: Findings) -> None:
+    """Adds a transaction of unknown outcome if the final read saw some of its sends and not all."""
+    seen = [partition for partition, _, was_read in sorted(sends) if was_read]
+    if seen and len(seen) < len(sends):
+        missing = ", ".join(f"{value} of {partition}" for partition, value, was_read in sorted(sends) if not was_read)
+        findings.add(
+            AnomalyKind.TORN,
+            f"a transaction was seen without its values {missing}",
+            partition=seen[0],
+            operations=(index,),
+        )

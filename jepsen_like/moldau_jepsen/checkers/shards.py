@@ -1,0 +1,223 @@
+"""The checkers cut into shards, for histories that are too large for one process.
+
+A shard holds all that the checkers of one partition need: every operation that touched the partition, reduced to what
+it did there, and every operation that lets positions move (assignments, crashes, rebalances). One more shard holds what
+belongs to no partition, and one for each pipe. Shards are judged one by one, anywhere, by the same checkers that
+``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of unknown outcome)
+leaves a shard as pairs of numbers and is judged by ``merge``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.checkers.anomalies import DETAILS_MAX, AnomalyKind, Figures, Findings, Verdict
+from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
+from moldau_jepsen.checkers.groups import OwnershipChecker, check_progress
+from moldau_jepsen.checkers.orders import Orders, add_torn, check_writes
+from moldau_jepsen.checkers.pipe import PipeChecker
+from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
+from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from moldau_jepsen.checkers.anomalies import Anomaly, CheckOptions
+    from moldau_jepsen.checkers.check import History
+    from moldau_jepsen.history import MicroOperation, Operation
+
+COMMON = -1
+"""Number of the shard of what belongs to no partition; pipes have the numbers below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """Which shards there are. The number of a partition is its place in ``partitions``."""
+
+    partitions: tuple[TopicPartition, ...]
+    pipes: tuple[tuple[str, str], ...]
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of all shards."""
+        return range(COMMON - len(self.pipes), len(self.partitions))
+
+    def pipe(self, number: int) -> tuple[str, str] | None:
+        """Source and target of the pipe that a shard is of, None for any other shard."""
+        return self.pipes[COMMON - 1 - number] if number < COMMON else None
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What one shard gave; plain values, to be sent to where ``merge`` runs."""
+
+    counts: dict[AnomalyKind, int]
+    forbidden: int
+    kept: list[Anomaly]
+    figures: Figures | None = None
+    writes: tuple[bytes, bytes] = (b"", b"")
+    reads: tuple[bytes, bytes] = (b"", b"")
+    unknown: list[tuple[int, TopicPartition, int, bool]] = field(default_factory=list)
+    """Sends of transactions of unknown outcome: operation, partition, value, and whether the final read saw it."""
+
+
+def touched(operation: Operation) -> Iterator[TopicPartition]:
+    """The partitions that an operation sent to or polled from, with repetition."""
+    for part in operation.operations:
+        if isinstance(part, Send):
+            yield part.partition
+        else:
+            yield from (partition for partition, _ in part.records)
+
+
+def split(
+    operation: Operation, plan: ShardPlan, numbers: Mapping[TopicPartition, int]
+) -> Iterator[tuple[int, Operation]]:
+    """Yields the shards that an operation belongs to, with what it is there. ``numbers`` inverts the plan."""
+    moves = operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE, Kind.CRASH) or operation.rebalanced
+    here = dict.fromkeys(numbers[partition] for partition in touched(operation))
+    for number in range(len(plan.partitions)) if moves else here:
+        yield number, replace(operation, operations=_only(operation, plan.partitions[number]), partitions=(), error="")
+    if operation.kind is Kind.SUBSCRIBE or (operation.final and operation.status is not Status.OK):
+        yield COMMON, replace(operation, operations=())
+    for place, topics in enumerate(plan.pipes):
+        if any(plan.partitions[number].topic in topics for number in here):
+            yield COMMON - 1 - place, replace(operation, partitions=(), error="")
+
+
+def _only(operation: Operation, partition: TopicPartition) -> tuple[MicroOperation, ...]:
+    parts: list[MicroOperation] = []
+    for part in operation.operations:
+        if isinstance(part, Send):
+            if part.partition == partition:
+                parts.append(part)
+        else:
+            records = tuple(entry for entry in part.records if entry[0] == partition)
+            if records:
+                parts.append(Poll(records))
+    return tuple(parts)
+
+
+def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOptions) -> ShardResult:
+    """Judges one shard: its operations in their order, read up to twice."""
+    findings = Findings(options)
+    pipe = plan.pipe(number)
+    if pipe is not None:
+        checker = PipeChecker(*pipe, findings)
+        for operation in history:
+            checker.add(operation)
+        checker.finish()
+        return _result(findings)
+    if number == COMMON:
+        owners = OwnershipChecker(findings)
+        for operation in history:
+            owners.add(operation)
+            check_progress(operation, findings)
+        return _result(findings)
+    return _check_partition(history, findings)
+
+
+def _check_partition(history: History, findings: Findings) -> ShardResult:
+    orders = Orders(history, findings)
+    check_writes(orders, findings)
+    steps, cycles = StepChecker(orders, findings), CycleChecker(orders, findings)
+    for operation in history:
+        steps.add(operation)
+        check_own_reads(operation, findings)
+        cycles.add(operation)
+    writes = Dependencies()
+    for order in orders.partitions.values():
+        add_write_dependencies(order, cycles.is_committed, writes)
+    result = _result(findings)
+    result.figures = orders.figures()
+    result.writes = (writes.first.tobytes(), writes.second.tobytes())
+    committed_reads = Dependencies()
+    for first, second in zip(cycles.reads.first, cycles.reads.second, strict=True):
+        if cycles.is_committed(first):
+            committed_reads.add(first, second)
+    result.reads = (committed_reads.first.tobytes(), committed_reads.second.tobytes())
+    result.unknown = [
+        (index, partition, value, orders.was_read_at_the_end(partition, value))
+        for index, sends in orders.open_transactions.items()
+        for partition, value in sends
+    ]
+    return result
+
+
+def _result(findings: Findings) -> ShardResult:
+    return ShardResult(dict(findings.counts), findings.forbidden, list(findings.kept))
+
+
+def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions) -> Verdict:
+    """Joins what the shards gave. ``operations`` is their number in the whole history.
+
+    Memory follows the number of dependencies between transactions.
+    """
+    findings = Findings(options)
+    parts: list[Figures] = []
+    writes, reads = Dependencies(), Dependencies()
+    unknown: dict[int, list[tuple[TopicPartition, int, bool]]] = {}
+    for result in results:
+        for kind, count in result.counts.items():
+            findings.counts[kind] = findings.counts.get(kind, 0) + count
+        findings.forbidden += result.forbidden
+        findings.kept += result.kept
+        if result.figures is not None:
+            parts.append(result.figures)
+        writes.extend(Dependencies(*result.writes))
+        reads.extend(Dependencies(*result.reads))
+        for index, partition, value, seen in result.unknown:
+            unknown.setdefault(index, []).append((partition, value, seen))
+    if options.final_phase:
+        for index, sends in sorted(unknown.items()):
+            add_torn(index, sends, findings)
+    committed = array("q", sorted({*writes.first, *writes.second, *reads.first, *reads.second}))
+    find_cycles(committed, writes, reads, findings)
+    return Verdict(
+        valid=findings.forbidden == 0,
+        counts=findings.counts,
+        anomalies=_first_of_each_kind(findings.kept),
+        figures=_sum(parts, operations),
+    )
+
+
+def _first_of_each_kind(kept: Sequence[Anomaly]) -> tuple[Anomaly, ...]:
+    seen: dict[AnomalyKind, int] = {}
+    found = []
+    for anomaly in sorted(kept, key=lambda one: (one.kind.value, one.operations, one.text)):
+        seen[anomaly.kind] = seen.get(anomaly.kind, 0) + 1
+        if seen[anomaly.kind] <= DETAILS_MAX:
+            found.append(anomaly)
+    return tuple(found)
+
+
+def _sum(parts: Sequence[Figures], operations: int) -> Figures:
+    return Figures(
+        operations=operations,
+        sends_acknowledged=sum(part.sends_acknowledged for part in parts),
+        sends_failed=sum(part.sends_failed for part in parts),
+        sends_unknown=sum(part.sends_unknown for part in parts),
+        records_polled=sum(part.records_polled for part in parts),
+        values_seen=sum(part.values_seen for part in parts),
+        partitions=sum(part.partitions for part in parts),
+    )
+
+
+def plan_shards(partitions: Iterable[TopicPartition], options: CheckOptions) -> ShardPlan:
+    """The shards of a history that touches these partitions."""
+    return ShardPlan(tuple(sorted(dict.fromkeys(partitions))), options.pipes)
+
+
+def check_in_shards(history: History, options: CheckOptions) -> Verdict:
+    """``check_history`` by way of shards, in this process: for tests, and to see what a shard costs."""
+    plan = plan_shards((partition for operation in history for partition in touched(operation)), options)
+    numbers = {partition: number for number, partition in enumerate(plan.partitions)}
+    shards: dict[int, list[Operation]] = {number: [] for number in plan.numbers}
+    count = 0
+    for operation in history:
+        count += 1
+        for number, part in split(operation, plan, numbers):
+            shards[number].append(part)
+    return merge((check_shard(number, plan, shards[number], options) for number in plan.numbers), count, options)
