@@ -39,7 +39,7 @@ class _ReplicaView:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
-        self.seen: tuple[bool, PartitionView | None, int, int] = (False, None, -1, -1)
+        self.seen: tuple[bool, PartitionView | None, int, int, object] = (False, None, -1, -1, None)
         self.leader_epoch = -2  # of the leadership that was last judged
         self.verified = -1  # batches below this offset were told to the judge; -1: none
         self.log_end = 0
@@ -106,7 +106,13 @@ class ClusterObserver:
             if view is None or view.partition is not partition:
                 view = views[key] = _ReplicaView(partition)
             replica = partition.replica
-            now = (replica.is_leader, replica.state, replica.high_watermark, replica.log_end_offset)
+            now = (
+                replica.is_leader,
+                replica.state,
+                replica.high_watermark,
+                replica.log_end_offset,
+                replica.proposal,
+            )
             if now != view.seen:
                 view.seen = now
                 self._look_at_replica(node_id, incarnation, view)
@@ -129,7 +135,7 @@ class ClusterObserver:
 
     def _look_at_replica(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
         judge = self._judge
-        is_leader, state, watermark, log_end = view.seen
+        is_leader, state, watermark, log_end, _ = view.seen
         assert state is not None
         leader_epoch = state.leader_epoch
         partition = view.partition

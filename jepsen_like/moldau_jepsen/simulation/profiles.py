@@ -16,13 +16,14 @@ from moldau_jepsen.simulation.cluster import ClusterShape
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.options import RunOptions
 from moldau_jepsen.simulation.world import derive_random
+from moldau_jepsen.workloads.pipe import PipeOptions
 
 if TYPE_CHECKING:
     from moldau_jepsen.workloads.queue import QueueOptions
 
 PROFILE_PROBABILITY = 0.25
 
-_PLAIN = RunOptions()
+_PLAIN = RunOptions(pipe=False)
 
 
 def _workload(**changes: object) -> QueueOptions:
@@ -59,10 +60,10 @@ class Profile:
 
 ELECTIONS = Profile(
     name="elections",
-    text="controllers lose sight of each other and die, again and again, with short election timeouts",
+    text="five controllers lose sight of each other and die, again and again, with short election timeouts",
     options=replace(
         _PLAIN,
-        shape=ClusterShape(settings={"controller.quorum.election.timeout.ms": "120"}),
+        shape=ClusterShape(controllers=5, brokers=1, settings={"controller.quorum.election.timeout.ms": "120"}),
         workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
         config_changes_per_second=25.0,
         struck=Struck.CONTROLLERS,
@@ -323,18 +324,24 @@ IMPATIENT = replace(
 
 GROUPS = Profile(
     name="groups",
-    text="members of a group crash, fall silent and come back, and commit often",
+    text="members of groups crash, fall silent and come back; what they commit decides what is read again",
     options=replace(
         _PLAIN,
         workload=_workload(
             senders=1,
             assigned_readers=0,
-            group_readers=4,
-            sends_per_second=60.0,
+            group_readers=2,
+            sends_per_second=20.0,
             crash_every_s=3.0,
             consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
         ),
         transactions=False,
+        pipe=True,
+        pipe_options=PipeOptions(
+            workers=3,
+            crash_every_s=3.0,
+            consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
+        ),
     ),
     kinds=(FaultKind.RESET, FaultKind.SLOW, FaultKind.LINK, FaultKind.CUT, FaultKind.KILL_LEADER),
     strikes=(8, 16),

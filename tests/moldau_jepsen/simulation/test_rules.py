@@ -173,7 +173,9 @@ SHRUNK = after(isr=(1,), elr=(2, 3))
 
 
 def test_a_shrinking_isr_leaves_its_members_eligible(found):
-    assert story(found, image(1, FIRST), image(2, SHRUNK), image(3, after(SHRUNK, isr=(1, 2), elr=()))) == []
+    back = JoinSeen(isr=(1, 2), joining=2, broker_epoch=1)
+    grown = after(SHRUNK, isr=(1, 2), elr=())
+    assert story(found, image(1, FIRST), image(2, SHRUNK), image(3, grown), joins=[(2, back)]) == []
 
 
 def test_a_member_that_is_dropped_from_isr_and_elr_is_convicted(found):
@@ -247,6 +249,14 @@ def test_a_replica_joins_in_the_life_in_which_its_leader_saw_it(found):
     assert story(found, image(1, small), image(2, joined), joins=[(1, join)]) == []
     assert story(found, image(1, small), image(2, joined, brokers_with(broker(3, epoch=8))), joins=[(1, join)]) == [
         "isr-incarnation"
+    ]
+
+
+def test_a_change_that_was_asked_for_on_top_of_another_state_is_convicted(found):
+    small = dataclasses.replace(FIRST, isr=(1, 2))
+    join = JoinSeen(isr=(1, 2, 3), joining=3, broker_epoch=1)
+    assert story(found, image(1, small), image(2, after(small, isr=(1, 2, 3))), joins=[(0, join)]) == [
+        "isr-change-asked"
     ]
 
 

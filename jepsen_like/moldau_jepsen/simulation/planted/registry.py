@@ -112,7 +112,7 @@ CONTROLLER = (
         area="controller",
         text="the epoch fence of ISR changes is skipped",
         patches=elections.stale_isr_change,
-        profile=REPLICATION,
+        profile=REJOINS,
     ),
     Mutant(
         name="elr-ignored",

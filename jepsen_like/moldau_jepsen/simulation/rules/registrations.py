@@ -156,6 +156,13 @@ class RegistrationRules:
 
     def _joined(self, name: Name, before: PartitionImage, after: PartitionImage, image: MetadataImage) -> None:
         asked = self._joins.pop((name, before.partition_epoch), [])
+        joined = [replica for replica in after.isr if replica not in before.isr]
+        if joined and before.leader == after.leader and not any(join.joining in joined for join in asked):
+            self._violated(
+                "isr-change-asked",
+                f"{_text(name)}: {joined} join ISR {before.isr}, which no leader asked for on top of partition epoch "
+                f"{before.partition_epoch}",
+            )
         matching = [
             join
             for join in asked
