@@ -12,6 +12,7 @@ session-honoured        a broker that is silent for far longer than its session 
 elr-kept                who leaves an ISR that is too small stays eligible, unless its state may be lost (KIP-966)
 elr-earned              eligible is only who was in sync or eligible before, and nobody while the ISR is large enough
 unclean-restart         a broker that ended in disorder comes back neither in sync nor eligible (KIP-966)
+isr-change-asked        who joins an ISR was proposed by the leader on top of the very state that is changed (KIP-497)
 isr-incarnation         who joins an ISR is in the same life of its broker as when the leader saw it (KIP-903)
 clean-election          a leader comes from the ISR or the ELR unless unclean election is allowed
 truncation-keeps        no in-sync replica cuts its log below what was committed (KIP-101)
