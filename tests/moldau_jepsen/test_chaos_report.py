@@ -49,6 +49,8 @@ def test_series_count_by_second_and_name_the_dark_stretch() -> None:
     assert list(series.unavailable) == [(0.13, 3.1)]
     assert series.latency_ms == {"p50": 30, "p99": 100, "p99.9": 100, "max": 100}
     assert series_of([]).latency_ms["max"] == 0
+    assert list(series_of(HISTORY, 2.0).unavailable) == [(0.13, 2.0)]
+    assert list(series_of(HISTORY, 0.05).unavailable) == []
 
 
 def test_percentiles_are_nearest_ranks() -> None:
@@ -88,6 +90,7 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
             ],
             duration_s=3.2,
             settings={"seed": "7"},
+            deaths=["broker 3 ended by itself"],
             operations={operation.index: operation for operation in HISTORY},
         )
     )
@@ -98,5 +101,8 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert "value 1 was acknowledged and is not in the final read" in reader.text
     assert "operation 1 of process 0, 0.100 s to 0.130 s, send ok; send 1 to t-0 at offset 1" in reader.text
     assert "a & b" in reader.text
+    assert "broker 3 ended by itself" in reader.text
+    assert page.count('class="lane"') == 1
+    assert page.count('class="lane dark"') == 1
     assert "Smallest in-sync set" in reader.text
     assert "<test>" in reader.text

@@ -127,7 +127,7 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     register = check_register(facts.register)
     if not register.linearizable:
         deaths.append(f"the metadata is not linearizable: {register.text}")
-    series = series_of(history)
+    series = series_of(history, facts.duration_s)
     named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
     operations: dict[int, Operation] = {}
     if named:

@@ -9,6 +9,7 @@ and elections remain.
 from __future__ import annotations
 
 import random
+import shlex
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -299,6 +300,7 @@ class _Run:
             "brokers": str(options.brokers),
             "controllers": str(options.controllers),
             "cluster": options.bootstrap or "started for the run",
+            "once more": once_more(options),
             **{f"topic {key}": value for key, value in options.topic_configs.items()},
             **{f"node {key}": value for key, value in options.settings.items()},
             **{f"producer {key}": str(value) for key, value in queue.producer.items()},
@@ -318,3 +320,24 @@ class _Run:
         )
         write_facts(options.directory, facts)
         return judge(options.directory)
+
+
+def once_more(options: ChaosOptions) -> str:
+    """The command that runs the same plan of faults again."""
+    if options.control is not None:
+        return f"moldau chaos run --control {options.control.name} --seed {options.seed}"
+    words = ["moldau chaos run", f"--seed {options.seed}", f"--duration {options.duration_s:g}"]
+    words += [f"--window {options.window_s:g}", f"--workload {options.clients.workload.value}"]
+    words.append(f"--faults {','.join(kind.value for kind in options.kinds) or 'none'}")
+    words += ["--churn"] if options.churn else []
+    words += [f"--brokers {options.brokers}", f"--controllers {options.controllers}"]
+    words += [f"--partitions {options.clients.queue.partitions}"]
+    words += [f"--bootstrap {options.bootstrap}"] if options.bootstrap else []
+    for flag, values in (
+        ("config", options.topic_configs),
+        ("set", options.settings),
+        ("producer", options.clients.queue.producer),
+        ("consumer", options.clients.queue.consumer),
+    ):
+        words += [f"--{flag} {shlex.quote(f'{key}={value}')}" for key, value in values.items()]
+    return " ".join(words)

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status
-from moldau_jepsen.reports.chart import Span, timeline
+from moldau_jepsen.reports.chart import RIGHT, WIDTH, Span, nice_step, timeline
 from moldau_jepsen.reports.page import cards, page, table
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ UNAVAILABLE_MS = 1_000.0
 """A stretch without any acknowledged write that is longer than this counts as unavailability."""
 OPERATIONS_SHOWN = 12
 RECORDS_SHOWN = 20
+ANOMALIES_SHOWN = 50
+LASTING_SHARE = 0.8
+"""A fault that lasts for more of the run is no stretch that could be told from the rest: it is not shaded."""
+LANE_LEFT = 160
+LANE_HEIGHT = 22
+LANE_AXIS = 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +76,10 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
-def series_of(history: Iterable[Operation]) -> Series:
-    """Computes the figures of a history in one pass."""
+def series_of(history: Iterable[Operation], until_s: float = math.inf) -> Series:
+    """Computes the figures of a history in one pass. ``until_s`` is when the load ended: silence after it is no
+    unavailability.
+    """
     per_second: dict[int, list[float]] = {}
     unavailable: list[tuple[float, float]] = []
     last_ack = None
@@ -85,8 +93,8 @@ def series_of(history: Iterable[Operation]) -> Series:
         latency = operation.ended_ms - operation.begun_ms
         latencies.append(latency)
         per_second.setdefault(int(operation.ended_ms // 1000), []).extend([latency] * count)
-        if last_ack is not None and operation.ended_ms - last_ack > UNAVAILABLE_MS:
-            unavailable.append((last_ack / 1000, operation.ended_ms / 1000))
+        if last_ack is not None and last_ack < until_s * 1000 and operation.ended_ms - last_ack > UNAVAILABLE_MS:
+            unavailable.append((last_ack / 1000, min(operation.ended_ms / 1000, until_s)))
         last_ack = operation.ended_ms
     end = max(per_second, default=-1) + 1
     latencies.sort()
@@ -113,7 +121,7 @@ def chaos_page(report: ChaosReport) -> str:
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
     headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
     body = [headline, _cards(report), _charts(report), _fault_table(report.faults), _anomalies(report)]
-    body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items())))
+    body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items()), words=(1,)))
     body.extend(f"<p class='hint'>{escape(note)}</p>" for note in report.notes)
     return page(report.title, "\n".join(body))
 
@@ -138,14 +146,11 @@ def _cards(report: ChaosReport) -> str:
 
 
 def _charts(report: ChaosReport) -> str:
-    spans = [
-        Span(
-            start_s=fault.begin_ms / 1000,
-            end_s=fault.end_ms / 1000,
-            label=f"{fault.kind} {fault.target} {_names(fault)} {fault.detail}".strip(),
-        )
-        for fault in report.faults
+    struck = [
+        fault for fault in report.faults if fault.end_ms - fault.begin_ms < LASTING_SHARE * report.duration_s * 1000
     ]
+    spans = [Span(start_s=fault.begin_ms / 1000, end_s=fault.end_ms / 1000, label=_title(fault)) for fault in struck]
+    dark = [Span(start_s=begin, end_s=end, label="no write acknowledged") for begin, end in report.series.unavailable]
     samples = report.samples
     charts = [
         ("Acknowledged writes", "records/s", report.series.acknowledged),
@@ -165,10 +170,54 @@ def _charts(report: ChaosReport) -> str:
                 [(one.at_ms / 1000, float(one.high_watermark_sum)) for one in samples],
             ),
         ]
-    return "".join(
-        f"<h2>{escape(title)}</h2>" + timeline(points, marks=(), spans=spans, unit=unit, title=title)
+    ends = [points[-1][0] for _, _, points in charts if points]
+    until_s = max([report.duration_s, *ends, *(fault.end_ms / 1000 for fault in report.faults)])
+    drawn = "".join(
+        f"<h2>{escape(title)}</h2>" + timeline(points, marks=(), spans=spans, unit=unit, title=title, until_s=until_s)
         for title, unit, points in charts
     )
+    return _lanes(report.faults, dark, until_s) + drawn
+
+
+def _lanes(faults: Sequence[FaultEvent], dark: Sequence[Span], until_s: float) -> str:
+    """One row for each kind of fault, and one for the time without an acknowledged write."""
+    rows: dict[str, list[Span]] = {}
+    for fault in sorted(faults, key=lambda one: one.begin_ms):
+        span = Span(start_s=fault.begin_ms / 1000, end_s=fault.end_ms / 1000, label=_title(fault))
+        rows.setdefault(fault.kind, []).append(span)
+    if dark:
+        rows["no write acknowledged"] = list(dark)
+    if not rows:
+        return ""
+    wide = WIDTH - LANE_LEFT - RIGHT
+    height = len(rows) * LANE_HEIGHT + LANE_AXIS
+
+    def x_of(at_s: float) -> float:
+        return LANE_LEFT + wide * min(max(at_s / until_s, 0.0), 1.0)
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Faults over time">']
+    for number, (kind, spans) in enumerate(rows.items()):
+        y = number * LANE_HEIGHT
+        kind_class = "lane dark" if kind not in {fault.kind for fault in faults} else "lane"
+        parts.append(f'<text x="{LANE_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(kind)}</text>')
+        parts.append(f'<line class="grid" x1="{LANE_LEFT}" y1="{y + 20}" x2="{LANE_LEFT + wide}" y2="{y + 20}"/>')
+        for span in spans:
+            left, right = x_of(span.start_s), x_of(span.end_s)
+            parts.append(
+                f'<rect class="{kind_class}" x="{left:.1f}" y="{y + 3}" width="{max(right - left, 2):.1f}" height="14">'
+                f"<title>{escape(span.label)}</title></rect>"
+            )
+    step = nice_step(until_s, 10)
+    for index in range(int(until_s / step + 1e-9) + 1):
+        x = x_of(index * step)
+        parts.append(f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle">{index * step:g} s</text>')
+    parts.append("</svg>")
+    style = "<style>.lane { fill: var(--fault); opacity: .75 } .lane.dark { fill: var(--soft) }</style>"
+    return f"<h2>What struck when</h2>{style}" + "\n".join(parts)
+
+
+def _title(fault: FaultEvent) -> str:
+    return f"{fault.kind} {fault.target} {_names(fault)} {fault.detail}".strip()
 
 
 def _names(fault: FaultEvent) -> str:
@@ -187,7 +236,8 @@ def _fault_table(faults: Sequence[FaultEvent]) -> str:
         )
         for fault in faults
     ]
-    return "<h2>Faults</h2>" + table(("fault", "target", "nodes", "begin, s", "end, s", ""), rows)
+    columns = ("fault", "target", "nodes", "begin, s", "end, s", "what was done")
+    return "<h2>Faults</h2>" + table(columns, rows, words=(1, 2, 5))
 
 
 def _anomalies(report: ChaosReport) -> str:
@@ -197,7 +247,14 @@ def _anomalies(report: ChaosReport) -> str:
     parts = ["<h2>Anomalies</h2>"]
     counts = sorted(verdict.counts.items(), key=lambda item: item[0].value)
     parts.append(table(("kind", "count"), [(kind.value, f"{count:,}") for kind, count in counts]))
-    parts.extend(_anomaly(anomaly, report.operations) for anomaly in verdict.anomalies[:50])
+    for allowed in (False, True):
+        shown = [anomaly for anomaly in verdict.anomalies if anomaly.allowed is allowed]
+        texts = "".join(_anomaly(anomaly, report.operations) for anomaly in shown[:ANOMALIES_SHOWN])
+        if shown and allowed:
+            texts = f"<details><summary>{len(shown)} that the configuration allows</summary>{texts}</details>"
+        parts.append(f'<div class="operations">{texts}</div>')
+        if len(shown) > ANOMALIES_SHOWN:
+            parts.append(f'<p class="hint">{len(shown) - ANOMALIES_SHOWN} more are in verdict.json.</p>')
     return "".join(parts)
 
 

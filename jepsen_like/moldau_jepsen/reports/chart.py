@@ -61,15 +61,23 @@ def short_number(value: float) -> str:
 
 
 def timeline(
-    points: Sequence[tuple[float, float]], *, marks: Sequence[Mark], spans: Sequence[Span], unit: str, title: str
+    points: Sequence[tuple[float, float]],
+    *,
+    marks: Sequence[Mark],
+    spans: Sequence[Span],
+    unit: str,
+    title: str,
+    until_s: float = 0.001,
 ) -> str:
     """Draws ``points`` (seconds from the start, value; ascending in time) with marks and shaded spans.
+
+    The axis of time reaches at least to ``until_s``, so that charts under each other can be compared.
 
     Returns an ``svg`` element; an empty chart says so.
     """
     if len(points) < 2:
         return '<p class="empty">Too short to draw.</p>'
-    last_s = max(points[-1][0], *(mark.at_s for mark in marks), 0.001) if marks else max(points[-1][0], 0.001)
+    last_s = max(points[-1][0], until_s, *(mark.at_s for mark in marks))
     top = max(max(value for _, value in points), 1.0)
     step = nice_step(top, 5)
     top = step * math.ceil(top / step)
