@@ -49,6 +49,7 @@ def cluster(
     directory: Path | None = None,
     ready_timeout_ms: int = 30_000,
     links: bool = True,
+    hostile: bool = False,
 ) -> Iterator[TestCluster]:
     """Runs a cluster of separate processes on free ports of 127.0.0.1 for the length of the block.
 
@@ -61,10 +62,12 @@ def cluster(
         ready_timeout_ms: How long the cluster may take until every broker is unfenced.
         links: Puts a proxy in front of every node, so that links can be cut, slowed and reset. It costs throughput;
             without it nodes are reached directly and the faults on links are refused.
+        hostile: Nodes keep an undo journal of what they have not synced, so that ``power_loss`` can take it away. It
+            costs throughput.
 
     Yields:
-        The running cluster with its faults: ``kill`` (SIGKILL), ``pause``, ``resume``, ``restart``, ``stop_node``, and
-        ``cut``, ``slow``, ``reset``, ``heal``.
+        The running cluster with its faults: ``kill`` (SIGKILL), ``pause``, ``resume``, ``restart``, ``stop_node``,
+        ``power_loss``, and ``cut``, ``slow``, ``reset``, ``heal``; ``history`` and ``check`` judge what the test tells.
 
     Raises:
         LauncherError: when a node does not come up; the text holds the end of its log.
@@ -81,6 +84,7 @@ def cluster(
             settings=dict(settings or {}),
             ready_timeout_ms=ready_timeout_ms,
             links=links,
+            hostile=hostile,
         )
 
 
