@@ -170,5 +170,8 @@ class MemoryLog:
     async def remove_voter(self, voter_id: int, directory_id: UUID = ZERO_UUID) -> None:
         raise MembershipChangeError("the last voter cannot leave")
 
+    async def update_voter(self, voter: VoterEndpoint) -> None:
+        raise MembershipChangeError("one node only")
+
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         raise MembershipChangeError("one node only")

@@ -441,6 +441,15 @@ class MetadataLog(Protocol):
         """
         ...
 
+    async def update_voter(self, voter: VoterEndpoint) -> None:
+        """Takes over host and port of a voter that has moved; returns when that is committed (KIP-853).
+
+        Raises:
+            NotLeaderError: this node does not lead, or ceased to.
+            MembershipChangeError: another change is under way, or the id or its directory is unknown.
+        """
+        ...
+
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         """Hands the leadership to ``target_id`` (None: the voter that is furthest), and returns when it has moved.
 

@@ -25,9 +25,15 @@ from moldau.protocol.messages.describe_quorum import (
     ReplicaState,
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.protocol.messages.update_raft_voter import (
+    CurrentLeader,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
 from moldau_quorum.active import NotActiveError
 from moldau_quorum.leadership_transfer import TransferResponse
 from moldau_quorum.log_engine import (
+    ZERO_UUID,
     MembershipChangeError,
     NotLeaderError,
     OutcomeUnknownError,
@@ -45,6 +51,8 @@ VOTER_CHANGE_TIMEOUT_MS: Final = 60_000
 TRANSFER_TIMEOUT_MS: Final = 10_000
 FORGET_TIMEOUT_MS: Final = 5_000
 BROKERS, CONTROLLERS = 1, 2
+KRAFT_VERSION: Final = 1
+"""The version of the quorum's own records that a voter must support: that with voters that change (KIP-853)."""
 
 
 class QuorumAdmin:
@@ -173,6 +181,60 @@ class QuorumAdmin:
                 error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="the change was not committed in time"
             )
         return RemoveRaftVoterResponse(error_message=None)
+
+    async def update_voter(self, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
+        """Takes over where a voter is reached from now on. Raises ``NotActiveError``."""
+        code = self._update_refusal(request)
+        listener = next((one for one in request.listeners if one.name.upper() == self._listener_name), None)
+        if code is ErrorCode.NONE and (listener is None or not listener.host or not listener.port):
+            code = ErrorCode.INVALID_REQUEST
+        if code is not ErrorCode.NONE or listener is None:
+            return UpdateRaftVoterResponse(error_code=code, current_leader=self._current_leader())
+        voter = VoterEndpoint(
+            voter_id=request.voter_id, directory_id=request.voter_directory_id, host=listener.host, port=listener.port
+        )
+        try:
+            with trio.fail_after(VOTER_CHANGE_TIMEOUT_MS / 1000):
+                await self._log.update_voter(voter)
+        except (NotLeaderError, OutcomeUnknownError) as error:
+            raise NotActiveError from error
+        except MembershipChangeError:
+            code = ErrorCode.INVALID_REQUEST  # the answer has no room for more
+        except trio.TooSlowError:
+            code = ErrorCode.REQUEST_TIMED_OUT
+        return UpdateRaftVoterResponse(error_code=code, current_leader=self._current_leader())
+
+    def _update_refusal(self, request: UpdateRaftVoterRequest) -> ErrorCode:
+        """Checks in the order of KIP-853: cluster, leadership, epoch, voter, versions."""
+        if self._cluster_refusal(request.cluster_id) is not None:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        leadership = self._log.leadership
+        if not leadership.active:
+            raise NotActiveError
+        if request.current_leader_epoch < leadership.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if request.current_leader_epoch > leadership.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        voter = self._log.voters.get(request.voter_id)
+        if voter is None or (
+            ZERO_UUID not in (voter.directory_id, request.voter_directory_id)
+            and voter.directory_id != request.voter_directory_id
+        ):
+            return ErrorCode.VOTER_NOT_FOUND
+        versions = request.kraft_version_feature
+        if not versions.min_supported_version <= KRAFT_VERSION <= versions.max_supported_version:
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _current_leader(self) -> CurrentLeader:
+        leadership = self._log.leadership
+        leader = self._log.voters.get(leadership.leader_id)
+        return CurrentLeader(
+            leader_id=leadership.leader_id,
+            leader_epoch=leadership.epoch,
+            host=leader.host if leader is not None else "",
+            port=leader.port if leader is not None else 0,
+        )
 
     async def transfer(self, target_id: int) -> TransferResponse:
         """Hands the leadership to a voter; -1 leaves the choice to the quorum."""

@@ -28,6 +28,7 @@ from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import CloseConnection, ResponsePart
 from moldau_quorum.active import ActiveController, NotActiveError
@@ -63,6 +64,7 @@ SERVED_APIS: Final = tuple(
             ApiKey.DESCRIBE_QUORUM,
             ApiKey.ADD_RAFT_VOTER,
             ApiKey.REMOVE_RAFT_VOTER,
+            ApiKey.UPDATE_RAFT_VOTER,
             ApiKey.ENVELOPE,
         }
     )
@@ -155,6 +157,8 @@ class ControllerService:
                 return lambda: self.quorum.add_voter(request)
             case RemoveRaftVoterRequest():
                 return lambda: self.quorum.remove_voter(request)
+            case UpdateRaftVoterRequest():
+                return lambda: self.quorum.update_voter(request)
         raise AssertionError(f"API {key} is advertised but not served")
 
     async def _read(self, request: Request) -> Response:

@@ -53,6 +53,7 @@ from moldau_quorum.quorum_admin import QuorumAdmin
 from moldau_quorum.records import Endpoint
 from moldau_quorum.requests import ControllerConnection, ControllerService
 from moldau_quorum.state_machine import MetadataStateMachine
+from moldau_quorum.voter_address import announce_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -237,6 +238,10 @@ async def _run(
         for endpoint, listener in bound:
             secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
             await nursery.start(_serve, environment, listener, connect, limits, secure, logger)
+        if node_id in voters:
+            # Only this node's own file says where it is; one that joined is where the request that let it vote says.
+            announce = functools.partial(announce_address, listener_name=bound[0][0].listener_name)
+            nursery.start_soon(announce, environment, log, voters[node_id])
         bound_addresses = [listener.address for _, listener in bound]
         logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in bound_addresses))
         task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=bound_addresses))

@@ -378,6 +378,21 @@ class RaftLog:
         finally:
             self._changing = False
 
+    async def update_voter(self, voter: VoterEndpoint) -> None:
+        """See ``MetadataLog``."""
+        node = self._begin_change()
+        try:
+            configuration = node.configuration
+            known = configuration.voters.get(voter.voter_id)
+            if known is None or (
+                ZERO_UUID not in (voter.directory_id, known.directory_id) and voter.directory_id != known.directory_id
+            ):
+                raise MembershipChangeError(f"node {voter.voter_id} with directory {voter.directory_id} is no voter")
+            if (known.host, known.port) != (voter.host, voter.port):
+                await self._change(node, configuration.with_address(voter.voter_id, voter.host, voter.port))
+        finally:
+            self._changing = False
+
     def _begin_change(self) -> EngineNode:
         if self._node is None or not self._node.leadership.active:
             raise NotLeaderError(self.leadership.leader_id, self.leadership.epoch)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
@@ -84,6 +84,11 @@ class Configuration:
         learners = dict(self.learners)
         endpoint = learners.pop(node_id)
         return Configuration(voters={**self.voters, node_id: endpoint}, learners=learners)
+
+    def with_address(self, node_id: int, host: str, port: int) -> Configuration:
+        """A voter has moved; it stays the same voter."""
+        moved = replace(self.voters[node_id], host=host, port=port)
+        return Configuration(voters={**self.voters, node_id: moved}, learners=self.learners)
 
     def without(self, node_id: int) -> Configuration:
         """A member is dropped."""

@@ -338,7 +338,7 @@ def test_a_client_without_tls_says_what_it_met(run):
 
 def test_handshakes_have_a_deadline_and_a_bound(run, caplog):
     async def test(given_server, given_client, host):
-        limits = ServerLimits(handshakes_max=3, handshake_ms=300)
+        limits = ServerLimits(handshakes_max=3, handshake_ms=2_000)
         async with served(given_server, host, limits=limits) as (address, server):
             silent = [await given_client.network.connect(*address) for _ in range(3)]
             await until(lambda: server.statistics().handshakes == 3)

@@ -325,6 +325,8 @@ def test_voters_are_added_and_removed_online():
         assert len(leader.voters) == 3
         with pytest.raises(MembershipChangeError, match="no voter"):
             await leader.remove_voter(77)
+        with pytest.raises(MembershipChangeError, match="no voter"):
+            await leader.update_voter(VoterEndpoint(voter_id=77, host="c77", port=PORT))
         await leader.propose(b"after", epoch=leader.leadership.epoch)
 
     play(story)
