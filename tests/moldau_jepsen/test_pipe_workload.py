@@ -6,8 +6,13 @@ that take offsets of transactions for committed at once, which the checker must 
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import trio
+import trio.testing
 
 from broker_cluster import run_cluster
 from moldau_broker.coordinator.offsets import OffsetStore
@@ -66,6 +71,62 @@ def test_a_pipe_holds_while_workers_and_brokers_die(seed):
     assert any(one.aborted for one in transactions)
     assert any(operation.kind is Kind.CRASH for operation in history)
     assert any(operation.kind is Kind.SUBSCRIBE and operation.generation > 1 for operation in history)
+
+
+class Stub:
+    """A client whose end, when it is cancelled, comes as a group: it was waiting in several tasks."""
+
+    group_generation, assignment = 1, ()
+
+    def __init__(self, *_, **__):
+        pass
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, kind, error, traceback):
+        if error is not None:
+            raise BaseExceptionGroup("cancelled", [error])
+
+    async def init_transactions(self):
+        pass
+
+    def subscribe(self, topics):
+        pass
+
+    def begin_transaction(self):
+        pass
+
+    async def poll(self, timeout_ms, *, max_records):
+        records = [SimpleNamespace(offset=0, value=bytes(8))]
+        return [SimpleNamespace(topic=OPTIONS.source, partition=0, records=records, next_offset=1)]
+
+    async def send(self, topic, value, *, partition):
+        await trio.sleep_forever()
+
+
+def test_a_worker_that_crashes_tells_what_it_had_under_way(monkeypatch):
+    """Found by seed 35: what a crashed worker had sent was missing in the history, and showed as made from nothing."""
+    monkeypatch.setattr("moldau_jepsen.workloads.pipe.Producer", Stub)
+    monkeypatch.setattr("moldau_jepsen.workloads.pipe.Consumer", Stub)
+    operations = []
+    environment = simulated_environment()
+
+    async def main():
+        recorder = Recorder(environment.clock, operations.append)
+        options = replace(OPTIONS, crash_every_s=0.001)
+        with trio.move_on_after(5):
+            await PipeWorkload(environment, "b:9092", options, recorder).work(0, environment)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    transactions = [operation for operation in operations if operation.kind is Kind.TRANSACTION]
+    assert transactions
+    assert all(one.status is Status.FAIL and len(list(one.sends)) == 1 for one in transactions)
+
+
+def simulated_environment():
+    """What a worker needs when its clients are stubs."""
+    return SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: 0.0))
 
 
 def test_offsets_that_count_before_the_commit_lose_records(monkeypatch):

@@ -125,7 +125,14 @@ CONTROLS: dict[str, Control] = {
                 _LAST_IN_SYNC_DIES,
                 settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
             ),
-            convicted_by=("leader-completeness", "log-agreement", "lost-write", "unseen", "inconsistent-offsets"),
+            convicted_by=(
+                "clean-election",
+                "leader-completeness",
+                "log-agreement",
+                "lost-write",
+                "unseen",
+                "inconsistent-offsets",
+            ),
         ),
         Control(
             name="no-idempotence",

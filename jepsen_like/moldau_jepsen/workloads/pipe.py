@@ -232,6 +232,7 @@ class PipeWorkload:
         return Producer(config, environment=environment)
 
     async def _live(self, process: int, transactional_id: str, environment: Environment) -> None:
+        why = "the client crashed"
         under_way: list[_Transaction] = []
         try:
             async with (
@@ -242,11 +243,10 @@ class PipeWorkload:
                 consumer.subscribe([self._options.source])
                 await self._transact(process, consumer, producer, environment.random, under_way)
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
-            self._tell_unfinished(process, under_way, f"{error.code.name}: {error}")
-            await trio.sleep(RETRY_S)
-        except trio.Cancelled:
-            self._tell_unfinished(process, under_way, "the client crashed")
-            raise
+            why = f"{error.code.name}: {error}"
+        finally:
+            self._tell_unfinished(process, under_way, why)  # a crash may come as a group of what was cancelled
+        await trio.sleep(RETRY_S)
 
     async def _transact(
         self,

@@ -108,6 +108,7 @@ class TransactionWorkload:
             "transactional.id": transactional_id,
             "bootstrap.servers": self._bootstrap,
         }
+        why = "the client crashed"
         open_transaction: list[_Transaction] = []
         try:
             async with Producer(config, environment=self._environment) as producer:
@@ -119,11 +120,10 @@ class TransactionWorkload:
                     open_transaction.clear()
                     await trio.sleep(draw.expovariate(self._options.transactions_per_second))
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
-            self._tell_unfinished(process, open_transaction, f"{error.code.name}: {error}")
-            await trio.sleep(0.2)
-        except trio.Cancelled:
-            self._tell_unfinished(process, open_transaction, "the client crashed")
-            raise
+            why = f"{error.code.name}: {error}"
+        finally:
+            self._tell_unfinished(process, open_transaction, why)  # a crash may come as a group of what was cancelled
+        await trio.sleep(0.2)
 
     async def _take_over(self, producer: Producer) -> None:
         while True:

@@ -18,6 +18,11 @@ clean-election          a leader comes from the ISR or the ELR unless unclean el
 truncation-keeps        no in-sync replica cuts its log below what was committed (KIP-101)
 producer-sequence       in a partition a producer's sequence numbers follow each other without gap or repetition
 producer-epoch          in a partition a producer's epoch never falls (KIP-98, KIP-890)
+one-owner               one member of a group owns a partition in a generation
+generation-monotone     a group's generation never falls
+offset-kept             a group commits nothing below what was committed when its generation began
+transaction-state       a transactional id moves through its states as KIP-98 has them; its epoch never falls
+transaction-outcome     a marker says what the coordinator had decided, and comes before the next transaction
 compaction-keeps        the last value of a key survives cleaning
 retention-keeps         deletion by size leaves at least ``retention.bytes``, and stays below the high watermark
 ======================= ==============================================================================================

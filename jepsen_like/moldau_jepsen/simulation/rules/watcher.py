@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.records import decode_records, iterate_batches
+from moldau.records import decode_records
 from moldau_broker.log.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.segmented_log import decode_marker
+from moldau_jepsen.simulation.rules.committed import CommittedReader, committed_batches
 from moldau_jepsen.simulation.rules.housekeeping import CompactionRules, RetentionRules, SessionRules
 from moldau_jepsen.simulation.rules.registrations import NO_EPOCH, JoinSeen, RegistrationRules
 from moldau_jepsen.simulation.rules.votes import CommitRules, VoteRules
 from moldau_quorum.raft.shell import RaftLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable
     from uuid import UUID
 
-    from moldau.records import BatchHeader
     from moldau_broker.replication.replica import IsrProposal
     from moldau_broker.server.broker import Broker
     from moldau_broker.server.partition import Partition
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from moldau_quorum.raft.types import HardState
     from moldau_quorum.server import ControllerNode
 
-READ_BYTES_MAX = 1 << 30
 SMALL_SEGMENT_BYTES = 1 << 20
 """Larger segments do not fill in a simulated run, and what is in the active segment is not cleaned."""
 SESSION_MS = 9_000.0
@@ -69,6 +68,7 @@ class RuleWatcher:
             unclean_election=settings.get("unclean.leader.election.enable") == "true",
         )
         self._compaction = CompactionRules(violated)
+        self._committed = CommittedReader(violated)
         self._retention = RetentionRules(violated)
         session_ms = float(settings.get("broker.session.timeout.ms", SESSION_MS))
         self._sessions = SessionRules(violated, session_ms / 1000)
@@ -171,6 +171,7 @@ class RuleWatcher:
             if proposal is not None and self._proposals.get(partition) is not proposal:
                 self._proposals[partition] = proposal
                 self._proposed(key, proposal)
+            self._committed.look(key, partition)
         if not partition.log.failed:
             self._look_at_log(node_id, key, partition)
 
@@ -223,7 +224,7 @@ class RuleWatcher:
                 start, end = log.log_start_offset, log.log_end_offset
                 offsets = [
                     record.offset
-                    for header, data in _batches(partition, start, end)
+                    for header, data in committed_batches(partition, start, end)
                     if not header.attributes & CONTROL_BIT
                     for record in decode_records(data, 0, header)
                 ]
@@ -237,7 +238,7 @@ class RuleWatcher:
         end = min(partition.replica.high_watermark, partition.log.log_end_offset)
         if position >= end:
             return
-        for header, data in _batches(partition, position, end):
+        for header, data in committed_batches(partition, position, end):
             slot = (key, header.producer_id)
             if header.attributes & CONTROL_BIT:
                 marker = decode_marker(header, data)
@@ -261,19 +262,3 @@ def is_cleaned(partition: Partition) -> bool:
     """Whether the cleaner works on the log, so that its replicas need not hold the same batches."""
     config = partition.log.config
     return config.compact and config.segment_bytes <= SMALL_SEGMENT_BYTES
-
-
-def _batches(partition: Partition, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yields the batches of a log from offset ``start`` to ``end`` (exclusive). Raises ``OSError``."""
-    position = start
-    while position < end:
-        result = partition.log.read(position, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
-        data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
-        before = position
-        for at, header in iterate_batches(data):
-            if header.next_offset > end:
-                return
-            position = header.next_offset
-            yield header, data[at : at + header.size_bytes]
-        if position == before:
-            return

@@ -1,0 +1,125 @@
+"""Reads the committed records of coordinators, and the markers of transactions, off the leaders' logs.
+
+Each partition is read once, in the order of its offsets, as its high watermark moves; whoever leads is read, because
+below the high watermark all replicas hold the same. Logs that the cleaner has been at are read as far as they go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.assignors import decode_assignment
+from moldau.records import decode_records, iterate_batches
+from moldau_broker.coordinator.group_records import GroupRecord, OffsetRecord, parse_record
+from moldau_broker.coordinator.transaction_state import parse_transaction
+from moldau_broker.log.batches import CONTROL_BIT, TRANSACTIONAL_BIT
+from moldau_broker.log.segmented_log import decode_marker
+from moldau_jepsen.simulation.rules.coordinators import GroupRules, TransactionRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from moldau.protocol.field import Buffer
+    from moldau.records import BatchHeader
+    from moldau_broker.server.partition import Partition
+    from moldau_jepsen.simulation.invariants import PartitionKey
+
+READ_BYTES_MAX = 1 << 30
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+class CommittedReader:
+    """Tells the judges of groups and transactions what has become committed."""
+
+    def __init__(self, violated: Callable[[str, str], None]) -> None:
+        """``violated`` is told the rule and what was wrong."""
+        self._groups = GroupRules(violated)
+        self._transactions = TransactionRules(violated)
+        self._read: dict[PartitionKey, int] = {}
+        self._pending: dict[tuple[PartitionKey, int], list[OffsetRecord]] = {}
+
+    def look(self, key: PartitionKey, partition: Partition) -> None:
+        """The high watermark of a leader has moved."""
+        position = max(self._read.get(key, 0), partition.log.log_start_offset)
+        end = min(partition.replica.high_watermark, partition.log.log_end_offset)
+        if position >= end or partition.log.failed:
+            return
+        try:
+            for header, data in committed_batches(partition, position, end):
+                self._take(key, header, data)
+                self._read[key] = header.next_offset
+        except OSError:
+            return  # its disk fails, which is a fault and no finding
+
+    def _take(self, key: PartitionKey, header: BatchHeader, data: bytes) -> None:
+        if header.attributes & CONTROL_BIT:
+            self._take_marker(key, header, data)
+        elif key.topic == TRANSACTIONS_TOPIC:
+            for record in decode_records(data, 0, header):
+                self._take_transaction(record.key, record.value)
+        elif key.topic == OFFSETS_TOPIC:
+            for record in decode_records(data, 0, header):
+                self._take_group(key, header, record.key, record.value)
+
+    def _take_marker(self, key: PartitionKey, header: BatchHeader, data: bytes) -> None:
+        marker = decode_marker(header, data)
+        if marker is None:
+            return
+        where = f"{key} at offset {header.base_offset}"
+        self._transactions.marker(where, header.producer_id, is_commit=marker.commit)
+        for record in self._pending.pop((key, header.producer_id), ()):
+            if marker.commit:
+                self._take_offset(record)
+
+    def _take_transaction(self, record_key: Buffer | None, value: Buffer | None) -> None:
+        parsed = parse_transaction(record_key, value)
+        if parsed is None:
+            return
+        transactional_id, state = parsed
+        if state is None:
+            self._transactions.forgotten(transactional_id)
+        else:
+            self._transactions.state(transactional_id, state.status.label, state.producer_id, state.producer_epoch)
+
+    def _take_group(
+        self, key: PartitionKey, header: BatchHeader, record_key: Buffer | None, value: Buffer | None
+    ) -> None:
+        record = parse_record(record_key, value)
+        if isinstance(record, GroupRecord):
+            if record.value is None:
+                self._groups.ended(record.group_id)
+                return
+            owned = {
+                member.member_id: [TopicPartition(*owned) for owned in decode_assignment(bytes(member.assignment))]
+                for member in record.value.members
+                if member.assignment
+            }
+            self._groups.generation(record.group_id, record.value.generation, owned)
+        elif isinstance(record, OffsetRecord):
+            if header.attributes & TRANSACTIONAL_BIT:
+                self._pending.setdefault((key, header.producer_id), []).append(record)
+            else:
+                self._take_offset(record)
+
+    def _take_offset(self, record: OffsetRecord) -> None:
+        partition = TopicPartition(record.topic, record.partition)
+        offset = None if record.committed is None else record.committed.offset
+        self._groups.offset(record.group_id, partition, offset)
+
+
+def committed_batches(partition: Partition, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yields the batches of a log from offset ``start`` to ``end`` (exclusive). Raises ``OSError``."""
+    position = start
+    while position < end:
+        result = partition.log.read(position, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
+        data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
+        before = position
+        for at, header in iterate_batches(data):
+            if header.next_offset > end:
+                return
+            position = header.next_offset
+            yield header, data[at : at + header.size_bytes]
+        if position == before:
+            return
