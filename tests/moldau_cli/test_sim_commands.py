@@ -4,13 +4,15 @@ Method: the command line in this process, with few and short runs; campaigns use
 """
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from moldau_cli.commands import sim
 from moldau_cli.main import run
 from moldau_jepsen import simulation
-from moldau_jepsen.simulation import RunOptions, controls, run_seed, shrink
+from moldau_jepsen.simulation import RunOptions, controls, mutants, run_seed, shrink
 from moldau_jepsen.simulation.faults import FaultKind
 
 
@@ -137,3 +139,26 @@ def test_a_seed_that_passes_cannot_be_shrunk(call, monkeypatch):
     code, _, err = call("sim", "shrink", "3", "--attempts", "1")
     assert code == 1
     assert "seed 3 does not fail" in err
+
+
+def test_a_hunt_writes_its_table_and_fails_for_survivors(call, tmp_path, monkeypatch):
+    hunted = ("sim", "mutants", "--name", "watermark-without-isr", "--seeds", "2", "--jobs", "1")
+    code, _, err = call(*hunted, "--write", str(tmp_path / "mutants.md"))
+    assert code == 2  # the suites are not here
+    assert "wants to run in a working copy" in err
+    monkeypatch.chdir(Path(__file__).parents[2])
+    code, out, err = call(*hunted, "--write", str(tmp_path / "mutants.md"), "--json")
+    assert code == 0
+    (verdict,) = json.loads(out)["mutants"]
+    assert verdict["found"]
+    assert verdict["found_by"]
+    assert "| `watermark-without-isr` | replication |" in (tmp_path / "mutants.md").read_text()
+    monkeypatch.setattr(mutants, "run_mutants", lambda *_, **__: iter([replace(SURVIVOR, name="gremlin")]))
+    code, _, err = call(*hunted)
+    assert code == 1
+    assert "1 mutants survived: gremlin" in err
+
+
+SURVIVOR = mutants.MutantVerdict(
+    name="", area="log", text="bites", profile="swarm", found=False, seeds=2, found_by="", detail=""
+)

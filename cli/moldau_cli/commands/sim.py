@@ -323,6 +323,9 @@ def mutants(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to try for each mutant.")] = 200,
     jobs: Jobs = None,
     only_list: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write the table as Markdown; in a working copy of the sources.")
+    ] = None,
 ) -> None:
     """Plant known bugs one by one and see whether the simulation finds them. Exit code 1 if one survives."""
     from moldau_jepsen.simulation.mutants import run_mutants
@@ -341,15 +344,39 @@ def mutants(
     with progress(f"hunt {len(chosen)} mutants", len(chosen)) as shown:
         for verdict in run_mutants(chosen, seeds_max=seeds, processes=jobs):
             verdicts.append(verdict)
+            output.note(_verdict_text(verdict))
             shown.update(len(verdicts))
+    if write is not None:
+        _write_mutants(verdicts, write)
     if output.wants_json():
         output.write_line(json.dumps({"mutants": [verdict.to_json() for verdict in verdicts]}))
     else:
         found: list[dict[str, output.Json]] = [
-            {"name": one.name, "found": one.found, "seeds": one.seeds, "found_by": one.found_by or None}
+            {
+                "name": one.name,
+                "area": one.area,
+                "found": one.found,
+                "seeds": one.seeds,
+                "found_by": one.found_by or None,
+            }
             for one in sorted(verdicts, key=lambda each: each.name)
         ]
-        output.answer_rows("mutants", ["name", "found", "seeds", "found_by"], found)
+        output.answer_rows("mutants", ["name", "area", "found", "seeds", "found_by"], found)
     survivors = [verdict.name for verdict in verdicts if not verdict.found]
     if survivors:
         raise CommandError(f"{len(survivors)} mutants survived: {', '.join(sorted(survivors))}")
+
+
+def _verdict_text(verdict: MutantVerdict) -> str:
+    outcome = f"found by {verdict.found_by} in {verdict.seeds} seeds" if verdict.found else "SURVIVED"
+    return f"{verdict.name}: {outcome}"
+
+
+def _write_mutants(verdicts: list[MutantVerdict], path: Path) -> None:
+    """Writes the document of planted bugs. Raises ``UsageError`` where the sources of the tests are not here."""
+    from moldau_jepsen.simulation.mutant_table import document
+
+    try:
+        path.write_text(document(verdicts, Path.cwd()), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot write {path}: {error}; --write wants to run in a working copy") from error

@@ -42,12 +42,23 @@ class Profile:
     """Fewest and most faults."""
     lengths: tuple[float, float] = (0.2, 3.0)
     """Shortest and longest fault, in virtual seconds."""
+    story: tuple[tuple[FaultKind, float, float], ...] = ()
+    """Faults that belong together, with begin and end in seconds; told again and again, a little differently, while
+    others strike."""
+    story_seconds: float = 5.0
+    """From one telling to the next."""
 
     def of_seed(self, seed: int) -> RunOptions:
         """Returns the run of a seed: the profile's options with a plan drawn."""
         draw = derive_random(seed, "profile", self.name)
         duration = self.options.fault_seconds
         spans = []
+        start = 0.5
+        while self.story and start + self.story_seconds <= duration:
+            for kind, first, last in self.story:
+                shift = draw.uniform(0.0, 0.1)
+                spans.append((start + first + shift, start + last + shift, kind))
+            start += self.story_seconds
         for _ in range(draw.randint(*self.strikes)):
             begin = draw.uniform(0.0, duration * 0.9)
             spans.append((begin, min(duration, begin + draw.uniform(*self.lengths)), draw.choice(self.kinds)))
@@ -231,16 +242,31 @@ REJOINS = Profile(
         struck=Struck.BROKERS,
         transactions=False,
     ),
+    kinds=(FaultKind.BLIND, FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
+    strikes=(0, 6),
+    lengths=(0.2, 2.5),
+    story=(
+        (FaultKind.PAUSE, 0.0, 1.0),  # a follower leaves the ISR, and stays registered
+        (FaultKind.BLIND, 0.9, 4.2),  # its leader cannot tell the controllers that it has caught up
+        (FaultKind.KILL, 1.6, 1.8),  # and when it can, the follower lives another life
+    ),
+)
+
+HANDOVERS = Profile(
+    name="handovers",
+    text="leadership is handed over while the old leader cannot hear of it and has an ISR change under way",
+    options=REJOINS.options,
     kinds=(
         FaultKind.BLIND,
         FaultKind.BLIND,
-        FaultKind.KILL,
-        FaultKind.RESTART,
-        FaultKind.LINK,
-        FaultKind.SLOW,
+        FaultKind.PAUSE,
+        FaultKind.ELECT,
+        FaultKind.ELECT,
+        FaultKind.REASSIGN,
+        FaultKind.KILL_LEADER,
     ),
-    strikes=(15, 30),
-    lengths=(0.2, 2.5),
+    strikes=(12, 24),
+    lengths=(0.7, 3.5),
 )
 
 CLEANING = Profile(
@@ -358,6 +384,7 @@ PROFILES: dict[str, Profile] = {
         CRASHES,
         OUTAGES,
         REJOINS,
+        HANDOVERS,
         CLEANING,
         TRANSACTIONS,
         IMPATIENT,

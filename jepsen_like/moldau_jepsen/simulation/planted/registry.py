@@ -29,6 +29,7 @@ from moldau_jepsen.simulation.profiles import (
     DIVERGENCE,
     ELECTIONS,
     GROUPS,
+    HANDOVERS,
     IMPATIENT,
     LONE_LEADERS,
     OUTAGES,
@@ -112,7 +113,7 @@ CONTROLLER = (
         area="controller",
         text="the epoch fence of ISR changes is skipped",
         patches=elections.stale_isr_change,
-        profile=REJOINS,
+        profile=HANDOVERS,
     ),
     Mutant(
         name="elr-ignored",
