@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import trio
 
+from moldau.consumer import Consumer
+from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
@@ -20,6 +22,7 @@ from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.watch import place_of
 from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.workloads.final_read import polled
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
 
@@ -81,6 +84,28 @@ class Scene:
         """Waits until so many more sends were acknowledged."""
         before = self.recorder.acknowledged
         await self.until(lambda: self.recorder.acknowledged >= before + count, seconds)
+
+    async def stop(self, node_id):
+        """Ends a process in order (SIGTERM), and waits until it has."""
+        self.cluster.stop(node_id)
+        with trio.fail_after(30):
+            await self.cluster.machines[node_id].wait_ended()
+
+    async def read_for(self, seconds, number=0):
+        """Reads a partition from its beginning for so long; returns offsets and values, whatever stops it."""
+        found = []
+        config = {"bootstrap.servers": self.cluster.bootstrap, "auto.offset.reset": "earliest"}
+        with trio.move_on_after(seconds):
+            async with Consumer(config, environment=self.world.node("reader").environment) as consumer:
+                consumer.assign([(TOPIC, number)])
+                while True:
+                    try:
+                        batches = await consumer.poll(500)
+                    except KafkaError:
+                        await trio.sleep(0.2)
+                        continue
+                    found += [pair for batch in polled(batches).records for pair in batch[1]]
+        return found
 
     def cut(self, left, right):
         """Cuts both directions between hosts."""
