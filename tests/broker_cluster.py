@@ -20,6 +20,7 @@ from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.rpc import RpcConnection
 from moldau_broker.server import run_broker
 from moldau_jepsen.simulation.world import run_world
+from moldau_quorum.controller.features import SUPPORTED_FEATURES
 from moldau_quorum.server import run_controller
 
 if TYPE_CHECKING:
@@ -177,8 +178,17 @@ class Cluster:
     """One controller and some brokers. ``running[broker_id]`` is the ``Broker`` of a process that has started."""
 
     def __init__(
-        self, world, *, brokers: int = 1, controllers: int = 1, racks: dict[int, str] | None = None, **settings
+        self,
+        world,
+        *,
+        brokers: int = 1,
+        controllers: int = 1,
+        racks: dict[int, str] | None = None,
+        features: dict[int, dict[str, tuple[int, int]]] | None = None,
+        **settings,
     ) -> None:
+        """``features``: what nodes support that are of another version, by node id."""
+        self.features = features or {}
         self.world = world
         self.settings = {**QUICK, **{key.replace("_", "."): value for key, value in settings.items()}}
         self.racks = racks or {}
@@ -225,15 +235,19 @@ class Cluster:
 
     def start_controller(self, node_id: int) -> None:
         config = self.controller_config(node_id)
-        self.world.node(f"c{node_id}").start(lambda environment: run_controller(environment, config))
+        features = self.features.get(node_id, SUPPORTED_FEATURES)
+        self.world.node(f"c{node_id}").start(lambda environment: run_controller(environment, config, features=features))
 
     def start_broker(self, broker_id: int, **more: str) -> None:
         config = self.broker_config(broker_id, **more)
+        features = self.features.get(broker_id, SUPPORTED_FEATURES)
         stop = self.stops[broker_id] = trio.Event()
 
         async def main(environment) -> None:
             async with trio.open_nursery() as nursery:
-                self.running[broker_id] = await nursery.start(partial(run_broker, environment, config, shutdown=stop))
+                self.running[broker_id] = await nursery.start(
+                    partial(run_broker, environment, config, shutdown=stop, features=features)
+                )
 
         self.running.pop(broker_id, None)
         self.world.node(f"b{broker_id}").start(main)

@@ -631,9 +631,11 @@ class Admin:
         """Returns the features that a broker supports, with the levels in force."""
         return self._portal.call(self._admin.describe_features)
 
-    def update_features(self, levels: Mapping[str, int], *, allow_downgrade: bool = False) -> None:
-        """Puts feature levels into force, all or none. Raises ``KafkaError``, ``AdminError``."""
-        self._portal.call(self._admin.update_features, levels, allow_downgrade=allow_downgrade)
+    def update_features(
+        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, unsafe: bool = False
+    ) -> None:
+        """Puts feature levels into force, all or none; see ``Admin``. Raises ``KafkaError``, ``AdminError``."""
+        self._portal.call(self._admin.update_features, levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
 
     def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""

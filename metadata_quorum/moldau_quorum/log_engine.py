@@ -277,8 +277,9 @@ class MetadataLogConfig:
 class StateMachine(Protocol):
     """What the entries mean. Deterministic; called from one task; none of the calls may wait or raise."""
 
-    def apply(self, entry: CommittedEntry) -> None:
-        """Takes the next committed entry."""
+    def apply(self, entry: CommittedEntry) -> bool | None:
+        """Takes the next committed entry. True asks for a snapshot soon: the entries so far are better not read again
+        (an older version of the program may not understand them)."""
         ...
 
     def leadership_changed(self, leadership: Leadership) -> None:

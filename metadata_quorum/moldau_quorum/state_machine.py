@@ -64,8 +64,13 @@ class MetadataStateMachine:
         previous, image = expected.popleft()
         return image if image.epoch == entry.epoch and previous is self.image else None
 
-    def apply(self, entry: CommittedEntry) -> None:
-        """Replays a committed entry. Raises ``MetadataCorruptError``: this node must stop rather than guess."""
+    def apply(self, entry: CommittedEntry) -> bool:
+        """Replays a committed entry. Raises ``MetadataCorruptError``: this node must stop rather than guess.
+
+        Asks for a snapshot when ``metadata.version`` has gone down: what was written before is of the higher level, and
+        a node of the older version that starts here must not have to read it.
+        """
+        before = self.image.metadata_level
         assert entry.index > self.image.offset, "entries are applied in order, once"
         image = self._expected_image(entry)
         if image is None:
@@ -74,6 +79,7 @@ class MetadataStateMachine:
                 self._log.warning("command-of-deposed-controller-ignored", offset=entry.index, epoch=entry.epoch)
             image = editor.finish_image(offset=entry.index, epoch=entry.epoch)
         self._advance(image)
+        return image.metadata_level < before
 
     def leadership_changed(self, leadership: Leadership) -> None:
         """Passes it on."""

@@ -86,6 +86,22 @@ def test_feature_levels_are_listed_and_impossible_ones_refused(moldau):
     assert "expected NAME=LEVEL" in moldau("features", "upgrade", "--feature", "metadata.version", code=2).stderr
 
 
+def test_the_level_of_the_metadata_goes_down_and_up_again(moldau):
+    def level():
+        features = json.loads(moldau("features", "describe", "--json").stdout)["features"]
+        return {each["feature"]: each["level"] for each in features}["metadata.version"]
+
+    assert level() == 2
+    assert moldau("features", "upgrade", "--feature", "metadata.version=1", code=1).stderr
+    moldau("features", "downgrade", "--unsafe", "--feature", "metadata.version=1")
+    wait_until(lambda: level() == 1, "the level is 1")
+    moldau("features", "upgrade", "--feature", "metadata.version=2")
+    wait_until(lambda: level() == 2, "the level is 2")
+    moldau("features", "downgrade", "--feature", "metadata.version=1")  # one log directory each: nothing is forgotten
+    wait_until(lambda: level() == 1, "the level is 1")
+    moldau("features", "upgrade", "--feature", "metadata.version=2")
+
+
 def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):
     with Admin({"bootstrap.servers": running.bootstrap}) as admin:
         admin.create_topics([NewTopic(name="moved", partitions=4, replication_factor=2)])

@@ -180,7 +180,7 @@ def test_a_node_that_does_not_know_a_level_stops_rather_than_guess() -> None:
         data = r.encode_command(r.Command(controller_epoch=1, sequence=sequence, records=records), 1)
         entry = CommittedEntry(index=sequence + 1, epoch=1, data=data)
         if sequence < 2:
-            machine.apply(entry)
+            assert not machine.apply(entry)
         else:
             with pytest.raises(r.MetadataCorruptError, match=r"metadata.version 2, this node supports 1 to 1 only"):
                 machine.apply(entry)
@@ -195,3 +195,20 @@ def test_a_broker_of_the_old_version_cannot_join_at_the_new_level() -> None:
     controller = cluster()
     offered = [Feature(name=r.METADATA_VERSION, min_supported_version=1, max_supported_version=1)]
     assert controller.register(9, features=offered).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_going_down_asks_for_a_snapshot_so_that_the_old_version_need_not_read_what_came_before() -> None:
+    machine = MetadataStateMachine(1)
+    asked = []
+    for sequence, record in enumerate(
+        (
+            r.ControllerChangeRecord(controller_id=101, epoch=1),
+            r.FeatureLevelRecord(name=r.METADATA_VERSION, level=2),
+            r.FeatureLevelRecord(name=r.METADATA_VERSION, level=1),
+            r.TopicRecord(name="t", topic_id=UUID(int=700)),
+            r.FeatureLevelRecord(name=r.METADATA_VERSION, level=2),
+        )
+    ):
+        data = r.encode_command(r.Command(controller_epoch=1, sequence=sequence, records=(record,)))
+        asked.append(machine.apply(CommittedEntry(index=sequence + 1, epoch=1, data=data)))
+    assert asked == [False, False, True, False, False]

@@ -50,20 +50,26 @@ def describe(bootstrap_server: BootstrapServer = None) -> None:
 @commands.command()
 def upgrade(feature: Levels, bootstrap_server: BootstrapServer = None) -> None:
     """Raise levels, all or none."""
-    _update(feature, bootstrap_server, allow_downgrade=False)
+    _update(feature, bootstrap_server)
 
 
 @commands.command()
-def downgrade(feature: Levels, bootstrap_server: BootstrapServer = None) -> None:
-    """Lower levels, all or none; refused where something stored needs the higher one."""
-    _update(feature, bootstrap_server, allow_downgrade=True)
+def downgrade(
+    feature: Levels,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Also where something recorded is forgotten by it.")] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Lower levels, all or none; refused where something recorded needs the higher one."""
+    _update(feature, bootstrap_server, allow_downgrade=True, unsafe=unsafe)
 
 
-def _update(words: list[str], bootstrap_server: str | None, *, allow_downgrade: bool) -> None:
+def _update(
+    words: list[str], bootstrap_server: str | None, *, allow_downgrade: bool = False, unsafe: bool = False
+) -> None:
     levels = parse_levels(words)
 
     async def work(admin: Admin) -> None:
-        await admin.update_features(levels, allow_downgrade=allow_downgrade)
+        await admin.update_features(levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
 
     with_admin(bootstrap_server, work)
     output.answer(

@@ -22,6 +22,7 @@ NO_DIRECTORY = UUID(int=0)
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
+_UNSAFE_DOWNGRADE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +84,27 @@ class QuorumAdmin(TransactionsAdmin):
         ]
 
     async def update_features(
-        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, validate_only: bool = False
+        self,
+        levels: Mapping[str, int],
+        *,
+        allow_downgrade: bool = False,
+        unsafe: bool = False,
+        validate_only: bool = False,
     ) -> None:
-        """Puts feature levels into force, all or none. Raises ``KafkaError``, ``AdminError``."""
+        """Puts feature levels into force, all or none.
+
+        Levels go down with ``allow_downgrade`` where nothing is forgotten by it, and with ``unsafe`` also where the
+        lower level has no words for something that is recorded. Raises ``KafkaError``, ``AdminError``.
+        """
+        downgrade = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
         request = UpdateFeaturesRequest(
             timeout_ms=int(self._timeout_ms),
             feature_updates=[
                 FeatureUpdateKey(
                     feature=name,
                     max_version_level=level,
-                    allow_downgrade=allow_downgrade,
-                    upgrade_type=_SAFE_DOWNGRADE if allow_downgrade else _UPGRADE,
+                    allow_downgrade=allow_downgrade or unsafe,
+                    upgrade_type=downgrade if allow_downgrade or unsafe else _UPGRADE,
                 )
                 for name, level in sorted(levels.items())
             ],

@@ -63,7 +63,6 @@ from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.completion import Completion
 from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers, transactions
-from moldau_quorum.records import METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST, METADATA_VERSION
 
 if TYPE_CHECKING:
     from moldau_broker.server.context import BrokerContext, Call
@@ -178,7 +177,10 @@ def api_table(entries: tuple[ServedApi, ...]) -> Mapping[int, ServedApi]:
 
 
 def api_versions(
-    table: Mapping[int, ServedApi], finalized_features: Mapping[str, int], features_epoch: int
+    table: Mapping[int, ServedApi],
+    supported_features: Mapping[str, tuple[int, int]],
+    finalized_features: Mapping[str, int],
+    features_epoch: int,
 ) -> ApiVersionsResponse:
     """The truth about this broker (KIP-35, KIP-584)."""
     return ApiVersionsResponse(
@@ -187,9 +189,8 @@ def api_versions(
             for key, entry in table.items()
         ],
         supported_features=[
-            SupportedFeatureKey(
-                name=METADATA_VERSION, min_version=METADATA_LEVEL_FIRST, max_version=METADATA_LEVEL_LATEST
-            )
+            SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, (lowest, highest) in sorted(supported_features.items())
         ],
         finalized_features_epoch=features_epoch,
         finalized_features=[

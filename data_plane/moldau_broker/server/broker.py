@@ -68,6 +68,7 @@ from moldau_quorum.broker_session import (
     MetadataFollower,
     RegistrationRefusedError,
 )
+from moldau_quorum.controller.features import SUPPORTED_FEATURES
 from moldau_quorum.image import RESOURCE_BROKER
 from moldau_quorum.records import METADATA_VERSION, Endpoint
 
@@ -91,8 +92,14 @@ class BrokerStartError(ValueError):
 class Broker:
     """A running broker. Made by ``run_broker``."""
 
-    def __init__(self, environment: Environment, config: Config) -> None:
-        """Builds the parts that need nothing from outside. Raises ``ConfigError``."""
+    def __init__(
+        self, environment: Environment, config: Config, features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
+    ) -> None:
+        """Builds the parts that need nothing from outside. ``features`` are the levels that it supports.
+
+        Raises ``ConfigError``.
+        """
+        self._features = features
         self._environment = environment
         self._config = config
         self.broker_id = config.get_int("node.id")
@@ -354,6 +361,7 @@ class Broker:
             logs=logs,
             replicas=replicas,
             directories=directories,
+            features=self._features,
             sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
             producer_ids=producer_ids,
             topic_creation=TopicCreation(controller, follower, self.broker_id),
@@ -418,6 +426,7 @@ class Broker:
             cluster_id=follower.image.cluster_id,
             endpoints=self._advertised(),
             rack=config.get_str_or_none("broker.rack"),
+            features=tuple((name, lowest, highest) for name, (lowest, highest) in sorted(self._features.items())),
             log_dirs=tuple(d.directory_id for d in logs.directories if d.online and d.directory_id is not None),
             previous_broker_epoch=_clean_epoch(logs),
         )
@@ -616,9 +625,11 @@ async def run_broker(
     config: Config,
     *,
     shutdown: trio.Event | None = None,
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Runs a broker; started, with the ``Broker``, when it is unfenced and serves.
+    """Runs a broker; started, with the ``Broker``, when it is unfenced and serves. ``features`` are the levels that it
+    supports (an older version of Moldau supports less).
 
     Without ``shutdown``, cancellation asks for a controlled shutdown, which takes its time (bounded). With it, the
     event does, and cancellation ends the broker at once, as a crash would.
@@ -628,7 +639,7 @@ async def run_broker(
         ConfigError: the configuration cannot be used.
         OSError: all log directories have failed.
     """
-    broker = Broker(environment, config)
+    broker = Broker(environment, config, features)
     try:
         if shutdown is not None:
             await broker.run(shutdown, task_status)

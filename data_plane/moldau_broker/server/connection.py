@@ -311,6 +311,7 @@ class BrokerConnection:
             )
             return (encode_response(response, 0, header.correlation_id),)
         decode(APIS[ApiKey.API_VERSIONS].request, header.api_version, frame, header.body_offset)
-        image = self._services.context.metadata.image
-        response = api_versions(self._services.apis, image.features, image.offset)
+        context = self._services.context
+        image = context.metadata.image
+        response = api_versions(self._services.apis, context.features, image.features, image.offset)
         return (encode_response(response, header.api_version, header.correlation_id),)

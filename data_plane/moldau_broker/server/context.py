@@ -9,6 +9,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Mapping
 
     from moldau.runtime.config import Config
     from moldau.runtime.environment import Environment
@@ -52,6 +53,7 @@ class BrokerContext:
     logs: LogManager
     replicas: ReplicaManager
     directories: ReplicaDirectories
+    features: Mapping[str, tuple[int, int]]  # lowest and highest levels that this broker supports
     sessions: FetchSessionCache
     producer_ids: ProducerIds
     topic_creation: TopicCreation

@@ -170,7 +170,9 @@ class PySyncObjNode:
         self._since_snapshot[0] += 1
         self._since_snapshot[1] += len(command)
         if command[:1] == DATA:
-            self._machine.apply(CommittedEntry(index=index, epoch=term, data=command[1:]))
+            asks = self._machine.apply(CommittedEntry(index=index, epoch=term, data=command[1:]))
+            if asks:
+                self._since_snapshot[1] = self._config.limits.snapshot_after_bytes
         pending = self._proposals.pop(index, None)
         if pending is not None:
             self._proposal_bytes -= pending.size_bytes

@@ -310,7 +310,9 @@ class RaftNode:
         self._applied_count += 1
         self._bytes_since_snapshot += entry.size_bytes
         if entry.kind == EntryKind.DATA:
-            self._machine.apply(CommittedEntry(index=entry.index, epoch=entry.epoch, data=entry.data))
+            asks = self._machine.apply(CommittedEntry(index=entry.index, epoch=entry.epoch, data=entry.data))
+            if asks:
+                self._bytes_since_snapshot = self._config.limits.snapshot_after_bytes
         pending = self._proposals.pop(entry.index, None)
         if pending is not None:
             self._proposal_bytes -= pending.size_bytes

@@ -44,7 +44,11 @@ from moldau.protocol.messages.list_partition_reassignments import (
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from moldau.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from moldau.protocol.messages.update_features import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from moldau.protocol.schema import Request, Response
 from moldau_quorum.controller_client import ControllerUnavailableError
 
@@ -60,6 +64,7 @@ R = TypeVar("R", bound=Response)
 FORWARD_TIMEOUT_MS = 30_000.0
 VISIBILITY_TIMEOUT_MS = 2_000.0
 _TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
+_UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _WHY = "no active controller answered in time; the change may still happen"
 
 
@@ -253,11 +258,30 @@ handle_describe_quorum = _refused_as_a_whole(
     DescribeQuorumResponse,
     lambda: DescribeQuorumResponse(error_code=_TIMED_OUT, error_message=_WHY),
 )
-handle_update_features = _refused_as_a_whole(
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-    lambda: UpdateFeaturesResponse(error_code=_TIMED_OUT, error_message=_WHY),
-)
+
+
+async def handle_update_features(
+    context: BrokerContext, request: UpdateFeaturesRequest, call: Call
+) -> UpdateFeaturesResponse:
+    """UpdateFeatures; what old versions say in words of their own is said in those that are forwarded."""
+    for update in request.feature_updates:
+        if update.allow_downgrade and update.upgrade_type == _UPGRADE:
+            update.upgrade_type = _SAFE_DOWNGRADE
+    response, _ = await _forward(
+        context,
+        request,
+        UpdateFeaturesResponse,
+        lambda _: UpdateFeaturesResponse(error_code=_TIMED_OUT, error_message=_WHY),
+    )
+    response.results = [  # all updates of a request succeed or fail together
+        UpdatableFeatureResult(
+            feature=update.feature, error_code=response.error_code, error_message=response.error_message
+        )
+        for update in request.feature_updates
+    ]
+    return response
+
+
 handle_unregister_broker = _refused_as_a_whole(
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
