@@ -327,6 +327,17 @@ class HardenedSyncObj(SyncObj):  # type: ignore[misc]
         if self.leads and self.commit_index > commit:
             self._call("sendAppendEntries")
 
+    def hasten_election(self, peer: int, now_ms: float) -> None:
+        """The host of ``peer`` refuses connections: if it led, this follower stands within half an election timeout.
+
+        The time is drawn from so wide a range because there is no pre-vote, and a split vote costs a whole timeout.
+        """
+        if self.leads or self.leader != peer:
+            return
+        self._SyncObj__raftLeader = None
+        soon = (now_ms + self._timing.election_timeout_ms_min / 2 * self._draw.random()) / 1000
+        self._SyncObj__raftElectionDeadline = min(float(self._private("raftElectionDeadline")), soon)
+
     def pause(self, member: MemberNode) -> None:
         """The library stops sending to a member until the next step."""
         self._private("connectedNodes").discard(member)

@@ -324,7 +324,9 @@ class PySyncObjNode:
         return self._now_ms + TICK_MS
 
     def peer_refused(self, peer: int, now_ms: float) -> None:
-        """The library has no way to hear of it."""
+        """See ``EngineNode``. There is no pre-vote: a host that refused wrongly would lose its leadership."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self.library.hasten_election(peer, self._now_ms)
 
     def propose(self, data: bytes, *, epoch: int, notify: Callable[[], None]) -> Pending:
         """See ``EngineNode``."""

@@ -364,3 +364,22 @@ def test_a_node_is_told_that_it_may_decide_only_after_all_earlier_entries(engine
         assert changes[-1][0] == Leadership(leader_id=leader.node_id, epoch=leader.leadership.epoch, active=True)
 
     play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dead_process_is_replaced_before_an_election_timeout_has_passed(engine, seed):
+    """Its host refuses connections, which the voters take for what it says."""
+
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        await leader.propose(b"before", epoch=leader.leadership.epoch)
+        await trio.sleep(1)
+        killed = trio.current_time()
+        quorum.kill(leader.node_id)
+        leader = await quorum.active()
+        await leader.propose(b"after", epoch=leader.leadership.epoch)
+        assert trio.current_time() - killed < ElectionTiming().election_timeout_ms_min / 1000
+
+    play(story, seed)
