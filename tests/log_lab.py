@@ -26,6 +26,7 @@ def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=STA
             flush_start_offset_checkpoint_interval_ms=5000,
             high_watermark_checkpoint_interval_ms=5000,
             retention_check_interval_ms=1000,
+            cleaner_dedupe_buffer_size=24 * 1000,
         ),
         default_config=LogConfig(**{"segment_bytes": 1000, "file_delete_delay_ms": 2000, **config}),
     )

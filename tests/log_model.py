@@ -510,8 +510,10 @@ class Driver:
         for row in rows:
             assert self.history.get(row.offset) == row, f"{row} was changed from {self.history.get(row.offset)}"
         # Aborted data may be gone though a crash took the marker that was not durable here: the leader has it.
-        self.ever_aborted.update(self._aborted_offsets())
-        aborted = self.ever_aborted
+        now_aborted = self._aborted_offsets()
+        self.ever_aborted.update(now_aborted)
+        # What was aborted once may have been committed after the crash; if it is still there, it counts.
+        aborted = {offset for offset in self.ever_aborted if offset in now_aborted or offset not in offsets}
         last: dict[bytes, Row] = {}
         for _, row in sorted(self.history.items()):
             if not row.control and row.key is not None and row.offset not in aborted:

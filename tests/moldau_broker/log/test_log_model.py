@@ -76,7 +76,9 @@ def test_random_histories_in_a_real_directory(seed: int, compact: bool, tmp_path
     run_seed(RealMachine(f"{tmp_path}/data"), seed=seed, steps=60, compact=compact)
 
 
-@pytest.mark.parametrize(("seed", "compact"), [(57, False), (225, False), (156, False), (13, False), (26, True)])
+@pytest.mark.parametrize(
+    ("seed", "compact"), [(57, False), (225, False), (156, False), (13, False), (26, True), (20012, True)]
+)
 def test_kept_regressions(seed: int, compact: bool) -> None:
     """Histories that once failed.
 
