@@ -438,6 +438,11 @@ class NodeDisk:
         self._crash_after = count
         self._on_crash_point = crash
 
+    def forget_crash_point(self) -> None:
+        """Undoes ``crash_after_writes`` if the write has not come."""
+        self._crash_after = 0
+        self._on_crash_point = None
+
     def check(self, path: str) -> VirtualDisk:
         """Raises when the process is dead."""
         if self.frozen:

@@ -250,7 +250,12 @@ class FaultInjector:
             power = node_id in self._may_lose_power and draw.random() < 0.5
             crash = self._cluster.lose_power if power else self._cluster.kill
             machine.crash_after_writes(draw.randint(1, 60), lambda: crash(node_id))
-        return lambda: self._start([node_id])
+
+        def end() -> None:
+            machine.forget_crash_point()  # one that was not reached must not strike when all is to heal
+            self._start([node_id])
+
+        return end
 
     def _restart(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._nodes)

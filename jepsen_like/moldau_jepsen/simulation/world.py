@@ -189,6 +189,11 @@ class SimulatedNode:
         assert self._disk_port is not None, f"{self.name} does not run"
         self._disk_port.crash_after_writes(count, crash)
 
+    def forget_crash_point(self) -> None:
+        """The process that runs now, if any, lives on however much it writes."""
+        if self._disk_port is not None:
+            self._disk_port.forget_crash_point()
+
     async def wait_ended(self) -> None:
         """Waits until the tasks of the last process have ended."""
         await self._ended.wait()

@@ -217,6 +217,27 @@ def test_crash_between_two_writes_of_one_step():
     run_world(main, 1)
 
 
+def test_a_crash_point_that_was_not_reached_can_be_forgotten():
+    async def main(world):
+        node = world.node("n")
+
+        async def process(environment):
+            environment.disk.open("/before", OpenMode.CREATE).append([b"x"])
+            await trio.sleep(1)
+            for number in range(10):
+                environment.disk.open(f"/{number}", OpenMode.CREATE).append([b"x"])
+
+        node.start(process)
+        node.crash_after_writes(5, node.kill)
+        await trio.sleep(0.5)
+        node.forget_crash_point()
+        await node.wait_ended()
+        assert node.environment.disk.exists("/9")
+        assert world.failures == []
+
+    run_world(main, 1)
+
+
 def test_disk_faults():
     async def main(world):
         node = world.node("n")
