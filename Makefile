@@ -9,7 +9,7 @@ SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test lint format install sim bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
+.PHONY: demo test lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -33,6 +33,16 @@ format: install
 
 sim: install
 	$(BIN)/moldau sim run --seeds $(SEEDS)
+
+# For a night: as many seeds as fit into HOURS, with a report in moldau-sim/.
+sim-hours: install
+	$(BIN)/moldau sim run --hours $(or $(HOURS),8)
+
+sim-mutants: install
+	$(BIN)/moldau sim mutants
+
+sim-corpus: install
+	$(BIN)/moldau sim corpus run
 
 # The quorum alone: seeded faults judged after every step, on both engines, and planted bugs that must be found.
 campaign-raft: install
