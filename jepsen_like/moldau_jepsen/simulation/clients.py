@@ -32,6 +32,7 @@ CLIENT_HOST = "client"
 VIOLATIONS_SHOWN_MAX = 20
 PIPE_PROBABILITY = 0.35
 TRANSACTIONS_PROBABILITY = 0.5
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
 class Clients:
@@ -52,15 +53,19 @@ class Clients:
         self.pipe = with_pipe if options.pipe is None else options.pipe
         workers = options.pipe_options.workers if self.pipe else 0
         self.hosts = [CLIENT_HOST, *(f"worker-{slot}" for slot in range(workers))]
+        # Drawn apart, so that a plan whose other draws are written out is the same run again.
+        strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
+        queue = replace(options.workload, consumer={**strategy, **options.workload.consumer})
+        pipe = replace(options.pipe_options, consumer={**strategy, **options.pipe_options.consumer})
         self.register = ConfigRegister(cluster, self.environment, options.workload.topic)
-        self._queue = QueueWorkload(self.environment, cluster.bootstrap, options.workload, recorder)
+        self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
         self._transfers = TransactionWorkload(
             self.environment,
             cluster.bootstrap,
             TransactionOptions(topic=options.workload.topic, partitions=options.workload.partitions),
             recorder,
         )
-        self._pipe = PipeWorkload(self.environment, cluster.bootstrap, options.pipe_options, recorder)
+        self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
 
     async def create_topics(self) -> None:
         """Creates the topics of the workloads. Raises ``ClusterNotReadyError``."""

@@ -83,7 +83,7 @@ class Run:
 
     def _record(self, operation: Operation) -> None:
         self.history.append(operation)
-        if self.acks_all and operation.kind is Kind.SEND and operation.status is Status.OK:
+        if self.acks_all and operation.status is Status.OK and not operation.aborted:
             for send in operation.sends:
                 if send.offset is not None:
                     self.judge.acknowledged_at(send.partition.topic, send.partition.partition, send.offset)
