@@ -39,6 +39,10 @@ def call(tmp_path, monkeypatch, capsys):
         (["sim", "run", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "shrink", "1", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "mutants", "--name", "gremlin"], "there is no mutant 'gremlin'"),
+        (["sim", "replay"], "give a seed or --schedule"),
+        (["sim", "replay", "1", "--schedule", "absent.json"], "give a seed or --schedule"),
+        (["sim", "replay", "--schedule", "absent.json"], "absent.json"),
+        (["sim", "replay", "--schedule", "absent.json", "--mutant", "dedup-off"], "names its mutant itself"),
         (["sim", "corpus", "run"], "there are no cases in tests/simulation/corpus"),
         (["sim", "corpus", "add", "absent.json", "--name", "x", "--why", "y"], "absent.json"),
         (["sim", "corpus", "add", "absent.json", "--name", "a b", "--why", "y"], "cannot be the name of a case"),
@@ -109,6 +113,13 @@ def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):
     assert "faults shrank to 0 in 2 runs, found by acked-is-committed" in out
     assert "run 2: 0 faults suffice" in err
     schedule = "made/seed-2-acknowledged-at-once/schedule.json"
+    code, out, err = call("sim", "replay", "--schedule", schedule)
+    assert code == 1
+    assert f"seed 2 of {schedule} failed" in err
+    assert "what each node knew at the end:" in out
+    assert (
+        f"again: moldau sim replay --schedule {schedule}" in (tmp_path / schedule).with_name("timeline.txt").read_text()
+    )
     kept = ("--name", "acks", "--why", "acknowledged by the leader alone", "--dir", "corpus")
     assert call("sim", "corpus", "add", schedule, *kept)[0] == 0
     assert call("sim", "corpus", "add", schedule, *kept)[0] == 2

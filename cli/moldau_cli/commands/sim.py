@@ -67,13 +67,36 @@ def run(
 
 @commands.command()
 def replay(
-    seed: Annotated[int, typer.Argument(min=0, max=SEED_MAX, help="Seed of the run.")],
+    seed: Annotated[int | None, typer.Argument(min=0, max=SEED_MAX, help="Seed of the run.")] = None,
+    schedule: Annotated[Path | None, typer.Option(help="A schedule.json instead of a seed.")] = None,
     mutant: MutantName = None,
     directory: Dir = DEFAULT_DIR,
 ) -> None:
-    """Run one seed again and print what happened in it, and what each node knew, line by line."""
+    """Run one seed, or one schedule, again and print what happened in it, and what each node knew, line by line."""
+    if (seed is None) == (schedule is None):
+        raise UsageError("give a seed or --schedule, and not both")
+    if schedule is not None:
+        if mutant is not None:
+            raise UsageError("a schedule names its mutant itself")
+        _replay_schedule(schedule)
+        return
+    assert seed is not None, "one of the two is given"
     find_mutant(mutant)
     _one(seed, directory, mutant or "", show_timeline=True)
+
+
+def _replay_schedule(schedule: Path) -> None:
+    """Runs a case. Raises ``CommandError`` when something was violated, as ``replay`` of a seed does."""
+    from moldau_jepsen.simulation.case import CaseError, read_case, run_case
+
+    try:
+        case = read_case(schedule)
+    except CaseError as error:
+        raise UsageError(str(error)) from error
+    result = replace(run_case(case, detailed=True).result, mutant=case.mutant, schedule=str(schedule))
+    _tell(result, show_timeline=True)
+    if not result.passed:
+        raise CommandError(f"seed {result.seed} of {schedule} failed")
 
 
 def find_mutant(name: str | None) -> Mutant | None:
@@ -92,15 +115,20 @@ def _one(seed: int, directory: Path, mutant: str, *, show_timeline: bool) -> Non
     from moldau_jepsen.simulation import examine
 
     result = examine(seed, mutant=mutant)
-    if output.wants_json():
-        output.answer(cast("dict[str, output.Json]", result.to_json()), "")
-    else:
-        for line in result.timeline if show_timeline else ():
-            output.write_line(line)
-        output.write_line(_summary(result))
+    _tell(result, show_timeline=show_timeline)
     if not result.passed:
         folder = _keep(result, directory)
         raise CommandError(f"seed {seed} failed; see {folder}; again: {result.replay_command}")
+
+
+def _tell(result: Result, *, show_timeline: bool) -> None:
+    """Gives the answer about one run."""
+    if output.wants_json():
+        output.answer(cast("dict[str, output.Json]", result.to_json()), "")
+        return
+    for line in result.timeline if show_timeline else ():
+        output.write_line(line)
+    output.write_line(_summary(result))
 
 
 def _summary(result: Result) -> str:
@@ -275,7 +303,7 @@ def shrink(
     from moldau_jepsen.simulation import run_seed
     from moldau_jepsen.simulation.case import faults_to_json
     from moldau_jepsen.simulation.mutants import planted
-    from moldau_jepsen.simulation.runner import options_of
+    from moldau_jepsen.simulation.runner import SCHEDULE_FILE, folder_name, options_of
     from moldau_jepsen.simulation.shrink import shrink_seed
 
     bug = find_mutant(mutant)
@@ -291,7 +319,8 @@ def shrink(
         if shrunk is None:
             raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
         again = run_seed(seed, replace(options, faults=shrunk.faults), detailed=True)
-    folder = _keep(replace(again, mutant=mutant or ""), directory)
+    schedule = directory / folder_name(seed, mutant or "") / SCHEDULE_FILE
+    folder = _keep(replace(again, mutant=mutant or "", schedule=str(schedule)), directory)
     rows = faults_to_json(shrunk.faults)
     document: dict[str, output.Json] = {
         "seed": seed,
@@ -309,7 +338,7 @@ def shrink(
         f"found by {shrunk.found_by}",
         *(shown_faults or ["  no fault is needed"]),
         shrunk.result.violations[0],
-        f"timeline, history and schedule: {folder}",
+        f"timeline, history and schedule: {folder}; again: moldau sim replay --schedule {schedule}",
     ]
     output.answer(document, "\n".join(lines))
 

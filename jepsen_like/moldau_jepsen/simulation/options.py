@@ -91,6 +91,8 @@ class Result:
     """What the seed drew of the fields of ``RunOptions`` that can be set."""
     mutant: str = ""
     """The planted bug, if there was one."""
+    schedule: str = ""
+    """The file with the run's faults, where they are not those that the seed draws."""
 
     @property
     def passed(self) -> bool:
@@ -100,6 +102,8 @@ class Result:
     @property
     def replay_command(self) -> str:
         """What runs it again."""
+        if self.schedule:
+            return f"moldau sim replay --schedule {self.schedule}"
         return f"moldau sim run --seed {self.seed}" + (f" --mutant {self.mutant}" if self.mutant else "")
 
     def to_json(self) -> dict[str, object]:

@@ -33,6 +33,7 @@ SEEDS_PER_WORKER = 50
 AHEAD = 4
 """Seeds per process that are handed out ahead."""
 SCHEDULE = "schedule"
+SCHEDULE_FILE = f"{SCHEDULE}.json"
 HISTORY = "history"
 
 
@@ -127,6 +128,11 @@ def case_of(result: Result, name: str, why: str) -> Case:
     )
 
 
+def folder_name(seed: int, mutant: str) -> str:
+    """Name of the folder of a failed seed."""
+    return f"seed-{seed}" + (f"-{mutant}" if mutant else "")
+
+
 def write_failure(result: Result, directory: Path) -> Path:
     """Writes the folder of a failed seed and returns it.
 
@@ -134,8 +140,7 @@ def write_failure(result: Result, directory: Path) -> Path:
     operations, ``history`` holds all operations of the clients, ``schedule.json`` the run as a case for the corpus.
     Raises ``OSError``.
     """
-    name = f"seed-{result.seed}" + (f"-{result.mutant}" if result.mutant else "")
-    folder = directory / name
+    folder = directory / folder_name(result.seed, result.mutant)
     folder.mkdir(parents=True, exist_ok=True)
     document = result.to_json()
     timeline = document.pop("timeline")
