@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, percentile, series_of
+from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, Latencies, chaos_page, series_of
 
 P = TopicPartition("t", 0)
 
@@ -53,9 +53,16 @@ def test_series_count_by_second_and_name_the_dark_stretch() -> None:
     assert list(series_of(HISTORY, 0.05).unavailable) == []
 
 
-def test_percentiles_are_nearest_ranks() -> None:
-    assert percentile([], 0.5) == 0
-    assert [percentile([1, 2, 3, 4], share) for share in (0, 0.25, 0.5, 0.75, 1)] == [1, 1, 2, 3, 4]
+def test_percentiles_are_nearest_ranks_to_three_digits() -> None:
+    latencies = Latencies()
+    assert latencies.percentile(0.5) == 0
+    for value in (3, 1, 4, 2):
+        latencies.add(value)
+    assert [latencies.percentile(share) for share in (0, 0.25, 0.5, 0.75, 1)] == [1, 1, 2, 3, 4]
+    for value in (1234.5, 0.012345, 0.0):
+        latencies.add(value)
+    latencies.add(5678.9)
+    assert [latencies.percentile(share) for share in (0, 0.25, 0.8, 1)] == [0, 0.0123, 1230, 5678.9]
 
 
 class Text(HTMLParser):

@@ -69,21 +69,46 @@ class ChaosReport:
     """Nodes that ended though nobody had struck them, and nodes that did not come back."""
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Nearest-rank percentile of ascending values; 0 for none."""
-    if not ordered:
-        return 0.0
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+class Latencies:
+    """Counts of times, rounded to three significant digits: as small for ten million as for ten thousand."""
+
+    __slots__ = ("_counts", "_max", "_total")
+
+    def __init__(self) -> None:
+        """No times."""
+        self._counts: dict[float, int] = {}
+        self._total = 0
+        self._max = 0.0
+
+    def add(self, ms: float, count: int = 1) -> None:
+        """Adds a time, so many times over."""
+        key = round(ms, 2 - math.floor(math.log10(ms))) if ms > 0 else 0.0
+        self._counts[key] = self._counts.get(key, 0) + count
+        self._total += count
+        self._max = max(self._max, ms)
+
+    def percentile(self, share: float) -> float:
+        """Nearest-rank percentile; 0 for none. The greatest time is told exactly."""
+        rank = min(self._total, max(1, math.ceil(share * self._total)))
+        if rank == self._total:
+            return self._max
+        passed = 0
+        for key in sorted(self._counts):
+            passed += self._counts[key]
+            if passed >= rank:
+                return key
+        raise AssertionError("the ranks of all times are below their number")
 
 
 def series_of(history: Iterable[Operation], until_s: float = math.inf) -> Series:
     """Computes the figures of a history in one pass. ``until_s`` is when the load ended: silence after it is no
     unavailability.
     """
-    per_second: dict[int, list[float]] = {}
+    per_second: dict[int, Latencies] = {}
+    acknowledged: dict[int, int] = {}
     unavailable: list[tuple[float, float]] = []
     last_ack = None
-    latencies: list[float] = []
+    latencies = Latencies()
     for operation in history:
         if operation.kind not in (Kind.SEND, Kind.TRANSACTION) or operation.status is not Status.OK:
             continue
@@ -91,22 +116,24 @@ def series_of(history: Iterable[Operation], until_s: float = math.inf) -> Series
         if not count:
             continue
         latency = operation.ended_ms - operation.begun_ms
-        latencies.append(latency)
-        per_second.setdefault(int(operation.ended_ms // 1000), []).extend([latency] * count)
+        latencies.add(latency)
+        second = int(operation.ended_ms // 1000)
+        per_second.setdefault(second, Latencies()).add(latency, count)
+        acknowledged[second] = acknowledged.get(second, 0) + count
         if last_ack is not None and last_ack < until_s * 1000 and operation.ended_ms - last_ack > UNAVAILABLE_MS:
             unavailable.append((last_ack / 1000, min(operation.ended_ms / 1000, until_s)))
         last_ack = operation.ended_ms
-    end = max(per_second, default=-1) + 1
-    latencies.sort()
+    seconds = range(max(acknowledged, default=-1) + 1)
+    empty = Latencies()
     return Series(
-        acknowledged=[(second, float(len(per_second.get(second, ())))) for second in range(end)],
-        latency_p99_ms=[(second, percentile(sorted(per_second.get(second, ())), 0.99)) for second in range(end)],
+        acknowledged=[(second, float(acknowledged.get(second, 0))) for second in seconds],
+        latency_p99_ms=[(second, per_second.get(second, empty).percentile(0.99)) for second in seconds],
         unavailable=unavailable,
         latency_ms={
-            "p50": percentile(latencies, 0.5),
-            "p99": percentile(latencies, 0.99),
-            "p99.9": percentile(latencies, 0.999),
-            "max": latencies[-1] if latencies else 0.0,
+            "p50": latencies.percentile(0.5),
+            "p99": latencies.percentile(0.99),
+            "p99.9": latencies.percentile(0.999),
+            "max": latencies.percentile(1),
         },
     )
 

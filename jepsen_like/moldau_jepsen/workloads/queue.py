@@ -114,6 +114,7 @@ class QueueWorkload:
         options = self._options
         config = {"acks": "all", "linger.ms": 2, **options.producer, "bootstrap.servers": self._bootstrap}
         under_way: list[_Sent] = []
+        why = "the client crashed"
         try:
             async with Producer(config, environment=self._environment) as producer:
                 while not self._stopping.is_set():
@@ -122,11 +123,10 @@ class QueueWorkload:
                     while under_way:
                         await self._settle(process, under_way)
                     await trio.sleep(draw.expovariate(options.sends_per_second / (options.in_flight_max / 2 + 0.5)))
-        except KafkaError as error:  # the producer itself failed for good; its sends are told below
-            self._forget(process, under_way, f"{error.code.name}: {error}")
-        except trio.Cancelled:
-            self._forget(process, under_way, "the client crashed")
-            raise
+        except KafkaError as error:  # the producer itself failed for good
+            why = f"{error.code.name}: {error}"
+        finally:
+            self._forget(process, under_way, why)  # a crash may come as a group of what was cancelled
 
     async def _send_one(self, process: int, producer: Producer, draw: random.Random, under_way: list[_Sent]) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
