@@ -28,7 +28,7 @@ Use::
 Errors are ``LogError`` (a ``KafkaError`` with the code that goes on the wire). ``LogStorageError`` says that the
 directory failed: the shell calls ``manager.fail_directory`` and the other directories go on.
 
-The files: ``partition_log`` (one log) on ``watermarked_log`` on ``segmented_log``, ``segment``, ``index``,
-``transaction_index``, ``producer_state``, ``epoch_cache``, ``validator``, ``loader`` (recovery), ``checkpoint``
-(small files), ``manager``, ``cleaner`` and ``offset_map``, ``dump``.
+The files: ``partition_log`` (one log) on ``watermarked_log`` on ``segmented_log`` (with ``reading``), ``segment``,
+``index``, ``transaction_index``, ``producer_state``, ``epoch_cache``, ``validator``, ``loader`` (recovery),
+``checkpoint`` (small files), ``manager`` on ``moves`` on ``log_store``, ``cleaner`` and ``offset_map``, ``dump``.
 """

@@ -39,8 +39,9 @@ from moldau_broker.log.batches import (
 )
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.names import CLEANED_SUFFIX, SWAP_SUFFIX
-from moldau_broker.log.segment import LogSegment, StagedBatch
+from moldau_broker.log.segment import LogSegment
 from moldau_broker.log.segmented_log import decode_marker
+from moldau_broker.log.values import StagedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition_log import PartitionLog
 
 _logger = EventLogger("moldau.log")
-_COPY_BYTES = 1024 * 1024
 _TICK_MS = 1000
 
 
@@ -419,76 +418,6 @@ class LogStore:
             self.fail_directory(parent, error)
             raise LogStorageError(parent, f"deleting {log.topic_partition} failed: {error}") from error
         self._doomed.append((now_ms + log.config.file_delete_delay_ms, target))
-
-    def alter_replica_log_dir(self, topic_partition: TopicPartition, path: str, now_ms: int) -> PartitionLog | None:
-        """AlterReplicaLogDirs: begins to move a replica to another directory; None if it is there already.
-
-        The future log is filled by ``copy_to_future`` and takes over by ``replace_current_with_future``. Raises
-        ``LogError`` LOG_DIR_NOT_FOUND or UNKNOWN_TOPIC_OR_PARTITION, ``LogStorageError``.
-        """
-        self._online(path)
-        log = self._logs.get(topic_partition)
-        if log is None:
-            raise LogError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic_partition} has no online log here")
-        future = self._future_logs.get(topic_partition)
-        if future is not None:
-            if future.parent_directory == path:
-                return future
-            del self._future_logs[topic_partition]
-            self._discard(future, now_ms)
-        if log.parent_directory == path:
-            return None
-        topic_id = log.topic_id or self._new_id()
-        future = self._create(topic_partition, topic_id, path, now_ms, is_future=True)
-        self._future_logs[topic_partition] = future
-        if log.log_start_offset > 0:
-            future.truncate_fully_and_start_at(log.log_start_offset, now_ms)
-        return future
-
-    def copy_to_future(self, topic_partition: TopicPartition, now_ms: int, max_bytes: int = _COPY_BYTES) -> bool:
-        """Copies at most ``max_bytes`` (or one batch) to the future log; returns whether it has caught up.
-
-        Raises ``LogError`` if a batch of the current log is damaged, ``LogStorageError``.
-        """
-        current, future = self._logs[topic_partition], self._future_logs[topic_partition]
-        if future.log_end_offset > current.log_end_offset:
-            future.truncate_to(current.log_end_offset)
-        if future.log_end_offset < current.log_start_offset:
-            future.truncate_fully_and_start_at(current.log_start_offset, now_ms)
-        result = current.read(
-            future.log_end_offset, max_bytes=max_bytes, upper_bound_offset=current.log_end_offset, min_one_batch=True
-        )
-        for piece in result.ranges:
-            future.append_as_follower(memoryview(piece.file.read(piece.position, piece.count)), now_ms=now_ms)
-        return future.log_end_offset >= current.log_end_offset
-
-    def replace_current_with_future(self, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
-        """Makes the future log, which has caught up, the current one; the old one is deleted.
-
-        Raises ``LogStorageError``.
-        """
-        current, future = self._logs[topic_partition], self._future_logs[topic_partition]
-        assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
-        parent = future.parent_directory
-        target = f"{parent}/{partition_directory(topic_partition)}"
-        try:
-            future.flush()
-            self._directories[parent].forget(topic_partition)
-            self._disk.rename(future.directory, target)
-            self._disk.sync_directory(parent)
-        except OSError as error:
-            self.fail_directory(parent, error)
-            raise LogStorageError(parent, f"moving {topic_partition} failed: {error}") from error
-        future.moved(target)
-        future.is_future = False
-        future.update_high_watermark(current.high_watermark)
-        if current.log_start_offset > future.log_start_offset:
-            future.increment_log_start_offset(current.log_start_offset)
-        del self._future_logs[topic_partition]
-        self._logs[topic_partition] = future
-        self.cleaner.forget(topic_partition)
-        self._discard(current, now_ms)
-        return future
 
     # Directories -----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from moldau.runtime.log import EventLogger
 from moldau_broker.log.directory import LogDirectory, log_starts_of
 from moldau_broker.log.errors import LogStorageError
-from moldau_broker.log.log_store import LogStore
+from moldau_broker.log.moves import MovingLogStore
 from moldau_broker.log.values import TopicPartition, Work, run_work
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _COPY_BYTES = 1024 * 1024
 _TICK_MS = 1000
 
 
-class LogManager(LogStore):
+class LogManager(MovingLogStore):
     """All logs of one broker, looked after: retention, rolls, syncs, checkpoints, deletions, cleaning, a clean stop."""
 
     # Housekeeping ----------------------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ from moldau.records import (
 )
 from moldau_broker.log.batches import CONTROL_BIT, batch_problem
 from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
-from moldau_broker.log.segment import StagedBatch
 from moldau_broker.log.segmented_log import decode_marker
 from moldau_broker.log.validator import LOG_APPEND_TIME, assign, validate_batch
 from moldau_broker.log.values import (
     NO_TIMESTAMP,
     AppendInfo,
     AppendOrigin,
+    StagedBatch,
 )
 from moldau_broker.log.watermarked_log import WatermarkedLog
 

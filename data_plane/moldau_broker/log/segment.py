@@ -9,7 +9,7 @@ index can cost time, never a wrong answer.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from moldau.records import decode_records
 from moldau.runtime.environment import OpenMode
@@ -27,7 +27,7 @@ from moldau_broker.log.names import (
     segment_file,
 )
 from moldau_broker.log.transaction_index import TransactionIndex
-from moldau_broker.log.values import NO_TIMESTAMP, TimestampOffset
+from moldau_broker.log.values import NO_TIMESTAMP, StagedBatch, TimestampOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,15 +48,6 @@ _LOOKUP_BYTES = 4096
 _PREALLOCATION_STEP = 16 * 1024 * 1024
 _PREALLOCATION_START = 4 * 1024 * 1024
 """A segment that reached this size is written to a lot: space is reserved ahead, which makes large appends cheaper."""
-
-
-class StagedBatch(NamedTuple):
-    """What the indexes need to know of a batch that is appended."""
-
-    base_offset: int
-    last_offset: int
-    size: int
-    max_timestamp: int
 
 
 class LogSegment:

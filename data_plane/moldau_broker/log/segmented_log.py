@@ -11,7 +11,7 @@ it returns, and lowers the recovery point first: otherwise a crash could let old
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import ControlRecordType, control_record_type, decode_records
@@ -27,8 +27,9 @@ from moldau_broker.log.names import (
     segment_file,
 )
 from moldau_broker.log.producer_state import EndMarker, ProducerStateManager, decode_snapshot
+from moldau_broker.log.reading import find_range, nothing_at
 from moldau_broker.log.segment import LogSegment
-from moldau_broker.log.values import FileSlice, ReadResult, TopicPartition, Work
+from moldau_broker.log.values import PendingDeletion, ReadResult, TopicPartition, Work
 
 if TYPE_CHECKING:
     import uuid
@@ -53,12 +54,6 @@ class Checkpoints(Protocol):
         Raises ``OSError``.
         """
         ...
-
-
-class PendingDeletion(NamedTuple):
-    """Files that were renamed to ``.deleted`` and go after ``file.delete.delay.ms``."""
-
-    paths: tuple[str, ...]
 
 
 class SegmentedLog:
@@ -175,46 +170,13 @@ class SegmentedLog:
         if not self.log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, end_offset)
         if offset >= upper_bound_offset or offset == end_offset:
-            return _nothing(offset)
+            return nothing_at(offset)
         try:
-            return self._read(offset, max_bytes, upper_bound_offset, min_one_batch)
+            return find_range(
+                self._segments, self._bases, end_offset, offset, max_bytes, upper_bound_offset, min_one_batch
+            )
         except CorruptLogFileError as error:
             raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-
-    def _read(self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool) -> ReadResult:
-        end_offset = self.log_end_offset
-        index = max(0, bisect_right(self._bases, offset) - 1)
-        segments = self._segments
-        while index < len(segments):
-            segment = segments[index]
-            index += 1
-            start, header = segment.locate(offset)
-            if start >= segment.size:
-                continue  # the rest of the segment was compacted away
-            next_base = self._bases[index] if index < len(segments) else end_offset
-            end = segment.size if upper_bound_offset >= next_base else segment.position_of(upper_bound_offset)
-            count = end - start
-            if count <= 0:
-                break
-            if count > max_bytes:
-                count, incomplete = _limit(header or segment.header_at(start), count, max_bytes, min_one_batch)
-                if incomplete:
-                    return ReadResult(
-                        fetch_offset=offset,
-                        ranges=(),
-                        size_bytes=0,
-                        segment_base_offset=segment.base_offset,
-                        segment_position=start,
-                        first_batch_incomplete=True,
-                    )
-            return ReadResult(
-                fetch_offset=offset,
-                ranges=(FileSlice(segment.file, start, count),),
-                size_bytes=count,
-                segment_base_offset=segment.base_offset,
-                segment_position=start,
-            )
-        return _nothing(offset)
 
     # Rolling ---------------------------------------------------------------------------------------------------------
 
@@ -513,17 +475,6 @@ class SegmentedLog:
             segment.close_indexes()
         self._segments = []
         self._bases = []
-
-
-def _nothing(offset: int) -> ReadResult:
-    return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
-
-
-def _limit(first: BatchHeader, count: int, max_bytes: int, min_one_batch: bool) -> tuple[int, bool]:
-    """How much of ``count`` bytes may go, and whether even the first batch is too large."""
-    if first.size_bytes <= max_bytes:
-        return max_bytes, False
-    return (min(first.size_bytes, count), False) if min_one_batch else (0, True)
 
 
 def marker_of(header: BatchHeader, segment: LogSegment, position: int) -> EndMarker | None:

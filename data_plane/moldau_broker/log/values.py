@@ -59,6 +59,21 @@ class FileSlice:
     count: int
 
 
+class StagedBatch(NamedTuple):
+    """What the indexes need to know of a batch that is appended."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+    max_timestamp: int
+
+
+class PendingDeletion(NamedTuple):
+    """Files that were renamed to ``.deleted`` and go after ``file.delete.delay.ms``."""
+
+    paths: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendInfo:
     """What became of one append.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.checkpoint import EpochEntry
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.producer_state import EndMarker
-    from moldau_broker.log.segment import StagedBatch
+    from moldau_broker.log.values import StagedBatch
 
 
 class WatermarkedLog(SegmentedLog):

@@ -1,0 +1,72 @@
+"""Which bytes of which segment a read is answered with."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from moldau_broker.log.values import FileSlice, ReadResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.records import BatchHeader
+    from moldau_broker.log.segment import LogSegment
+
+
+def find_range(
+    segments: Sequence[LogSegment],
+    bases: Sequence[int],
+    end_offset: int,
+    offset: int,
+    max_bytes: int,
+    upper_bound_offset: int,
+    min_one_batch: bool,
+) -> ReadResult:
+    """See ``SegmentedLog.read``. ``bases`` are the segments' base offsets, ``end_offset`` is the log's.
+
+    Raises ``CorruptLogFileError``, ``OSError``.
+    """
+    index = max(0, bisect_right(bases, offset) - 1)
+    while index < len(segments):
+        segment = segments[index]
+        index += 1
+        start, header = segment.locate(offset)
+        if start >= segment.size:
+            continue  # the rest of the segment was compacted away
+        next_base = bases[index] if index < len(segments) else end_offset
+        end = segment.size if upper_bound_offset >= next_base else segment.position_of(upper_bound_offset)
+        count = end - start
+        if count <= 0:
+            break
+        if count > max_bytes:
+            count, incomplete = _limit(header or segment.header_at(start), count, max_bytes, min_one_batch)
+            if incomplete:
+                return ReadResult(
+                    fetch_offset=offset,
+                    ranges=(),
+                    size_bytes=0,
+                    segment_base_offset=segment.base_offset,
+                    segment_position=start,
+                    first_batch_incomplete=True,
+                )
+        return ReadResult(
+            fetch_offset=offset,
+            ranges=(FileSlice(segment.file, start, count),),
+            size_bytes=count,
+            segment_base_offset=segment.base_offset,
+            segment_position=start,
+        )
+    return nothing_at(offset)
+
+
+def nothing_at(offset: int) -> ReadResult:
+    """The answer of a read that finds nothing to send."""
+    return ReadResult(fetch_offset=offset, ranges=(), size_bytes=0, segment_base_offset=-1, segment_position=-1)
+
+
+def _limit(first: BatchHeader, count: int, max_bytes: int, min_one_batch: bool) -> tuple[int, bool]:
+    """How much of ``count`` bytes may go, and whether even the first batch is too large."""
+    if first.size_bytes <= max_bytes:
+        return max_bytes, False
+    return (min(first.size_bytes, count), False) if min_one_batch else (0, True)
