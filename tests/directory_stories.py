@@ -118,7 +118,7 @@ async def read_all(cluster, topic: str, index: int, broker_id: int | None = None
     offset, found = 0, {}
     while True:
         answer = await client.fetch(topic, offset, partition=index)
-        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
+        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code).name
         values = values_of(answer.records)
         if not values:
             assert offset >= answer.high_watermark

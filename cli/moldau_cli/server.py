@@ -129,8 +129,9 @@ def _run_node(config: Config, path: str, level: str, parent: int | None, environ
         if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
             sys.stderr.write(f"moldau: {path}: {told}\n")
             return EXIT_USAGE
-        # Anything else is a defect, or a disk that failed: show where, and end with one line that says what.
-        traceback.print_exception(error)
+        # Anything else is a defect, or a disk that failed unforeseen: show where, and end with one line that says what.
+        if not all(isinstance(cause, _foreseen()) for cause in causes):
+            traceback.print_exception(error)
         sys.stderr.write(f"moldau: {path}: the node failed: {told}\n")
         return EXIT_FAILED
     return EXIT_DONE if node.asked_to_stop else EXIT_FAILED
@@ -142,6 +143,13 @@ def _refusals() -> tuple[type[Exception], ...]:
     from moldau_quorum.node_directory import NodeDirectoryError
 
     return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
+
+
+def _foreseen() -> type[Exception]:
+    """The end of a node of which the place in the program says nothing more."""
+    from moldau_broker.server import LogDirectoriesFailedError
+
+    return LogDirectoriesFailedError
 
 
 def _describe(error: BaseException) -> str:

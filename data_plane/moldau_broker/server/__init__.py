@@ -20,6 +20,6 @@ module                 does
 =====================  ============================================================================================
 """
 
-from moldau_broker.server.broker import Broker, BrokerStartError, run_broker
+from moldau_broker.server.broker import Broker, BrokerStartError, LogDirectoriesFailedError, run_broker
 
-__all__ = ["Broker", "BrokerStartError", "run_broker"]
+__all__ = ["Broker", "BrokerStartError", "LogDirectoriesFailedError", "run_broker"]

@@ -89,6 +89,10 @@ class BrokerStartError(ValueError):
     """The broker cannot start as configured; the message says what is wrong and what would be right."""
 
 
+class LogDirectoriesFailedError(OSError):
+    """The broker cannot go on with the log directories that are left; the message says which have failed, and why."""
+
+
 class Broker:
     """A running broker. Made by ``run_broker``."""
 
@@ -561,13 +565,13 @@ class Broker:
             self._disks_changed = trio.Event()
             reason = self._reason_to_end()
             if reason is not None:
-                raise OSError(reason)
+                raise LogDirectoriesFailedError(reason)
             if self._failures_are_known(self.metadata.image):
                 known_by_ms = float("inf")
             elif known_by_ms == float("inf"):
                 known_by_ms = clock.monotonic_ms() + timeout_ms
             elif clock.monotonic_ms() >= known_by_ms:
-                raise OSError(
+                raise LogDirectoriesFailedError(
                     f"the controller did not hear within {timeout_ms:.0f} ms that log directories have failed: "
                     f"{_causes(self.context.logs)}"
                 )
@@ -637,7 +641,7 @@ async def run_broker(
     Raises:
         BrokerStartError: port in use, another cluster's or node's directories, refused by the controllers.
         ConfigError: the configuration cannot be used.
-        OSError: all log directories have failed.
+        LogDirectoriesFailedError: all log directories have failed, or one has and the controllers cannot be told.
     """
     broker = Broker(environment, config, features)
     try:

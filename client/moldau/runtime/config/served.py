@@ -54,7 +54,6 @@ WITHOUT_EFFECT = frozenset(
         "group.consumer.session.timeout.ms",
         "group.coordinator.append.linger.ms",
         "group.coordinator.rebalance.protocols",
-        "log.dir.failure.timeout.ms",
         "log.initial.task.delay.ms",
         "max.request.partition.size.limit",
         "metadata.log.max.snapshot.interval.ms",

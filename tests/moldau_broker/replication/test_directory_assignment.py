@@ -1,0 +1,127 @@
+"""Goal: a replica never begins anew where it may have been before, and the controller hears of every directory.
+
+Method: the placement rule over all its inputs; the queue before a controller that forgets, refuses and fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from uuid import UUID
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.replication.directory_assignment import (
+    ASSIGNMENTS_MAX,
+    AssignmentQueue,
+    Placement,
+    may_be_needed,
+    place_of_lost,
+    place_replica,
+)
+from moldau_quorum.directory_ids import LOST, MIGRATING, UNASSIGNED
+from moldau_quorum.image import PartitionImage
+
+MINE, AWAY = UUID(int=1001), UUID(int=1002)
+ONLINE = (MINE,)
+TOPIC = UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "any_offline", "is_new", "needed"),
+    list(itertools.product((MINE, AWAY, LOST, UNASSIGNED, MIGRATING), (True, False), (True, False), (True, False))),
+)
+def test_a_replica_that_may_be_needed_begins_only_where_it_cannot_have_been(
+    assigned: UUID, any_offline: bool, is_new: bool, needed: bool
+) -> None:
+    placement = place_replica(assigned, online=ONLINE, any_offline=any_offline, is_new=is_new, needed=needed)
+    if assigned in (AWAY, LOST):
+        assert (placement is Placement.OFFLINE) == (any_offline or needed)
+    else:
+        assert (placement is Placement.OFFLINE) == (any_offline and needed and not is_new)
+    if placement is Placement.ASSIGNED:
+        assert assigned == MINE
+    if placement is Placement.ANY:
+        assert assigned != MINE
+
+
+def test_what_is_told_of_a_replica_that_is_somewhere_offline() -> None:
+    assert place_of_lost(MINE, ONLINE) == LOST
+    assert place_of_lost(UNASSIGNED, ONLINE) == LOST
+    assert place_of_lost(MIGRATING, ONLINE) == LOST
+    assert place_of_lost(AWAY, ONLINE) is None
+    assert place_of_lost(LOST, ONLINE) is None
+
+
+def test_a_replica_may_be_needed_in_any_of_four_ways() -> None:
+    outside = PartitionImage(replicas=(1, 2, 3), isr=(2,), leader=2)
+    assert not may_be_needed(outside, 1)
+    assert may_be_needed(outside, 2)
+    assert may_be_needed(PartitionImage(replicas=(1, 2), isr=(), leader=-1, elr=(1,)), 1)
+    assert may_be_needed(PartitionImage(replicas=(1, 2), isr=(), leader=-1, last_known_elr=(1,)), 1)
+
+
+def test_one_request_at_a_time_of_bounded_size() -> None:
+    queue = AssignmentQueue(backoff_ms=100)
+    for index in range(ASSIGNMENTS_MAX + 5):
+        queue.submit((TOPIC, index), MINE)
+    first = queue.next_request(0)
+    assert len(first) == ASSIGNMENTS_MAX
+    assert queue.next_request(0) == {}
+    assert queue.next_deadline_ms() is None
+    queue.answered(dict.fromkeys(first, ErrorCode.NONE), 0)
+    assert len(queue.next_request(0)) == 5
+
+
+def test_a_newer_place_replaces_one_under_way_and_the_same_is_not_sent_twice() -> None:
+    queue = AssignmentQueue(backoff_ms=100)
+    key = (TOPIC, 0)
+    queue.submit(key, MINE)
+    assert queue.next_request(0) == {key: MINE}
+    queue.submit(key, MINE)
+    assert len(queue) == 1
+    queue.submit(key, AWAY)
+    queue.failed(0)
+    assert queue.next_request(50) == {}
+    assert queue.next_deadline_ms() == 100
+    assert queue.next_request(100) == {key: AWAY}
+    queue.withdraw(key)
+    queue.answered({key: ErrorCode.UNKNOWN_TOPIC_ID}, 100)
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_controller_knows_in_the_end_whatever_goes_wrong(seed: int) -> None:
+    draw = random.Random(seed)
+    queue = AssignmentQueue(backoff_ms=10)
+    wanted: dict[tuple[UUID, int], UUID] = {}
+    known: dict[tuple[UUID, int], UUID] = {}
+    now_ms = 0.0
+    for step in range(400):
+        if step < 200 and draw.random() < 0.5:
+            key = (TOPIC, draw.randrange(10))
+            wanted[key] = draw.choice((MINE, AWAY))
+            if known.get(key) == wanted[key]:
+                queue.withdraw(key)
+                if draw.random() < 0.5:
+                    queue.submit(key, wanted[key])
+            else:
+                queue.submit(key, wanted[key])
+        request = queue.next_request(now_ms)
+        if request:
+            outcome = draw.random()
+            taken = dict(request) if outcome < 0.7 or step >= 300 else {}
+            known.update(taken)
+            if outcome < 0.6 or step >= 300:
+                queue.answered(dict.fromkeys(taken, ErrorCode.NONE), now_ms)
+            elif outcome < 0.8:
+                queue.answered(dict.fromkeys(request, ErrorCode.NOT_CONTROLLER), now_ms)
+            else:
+                queue.failed(now_ms)
+            for key in request:  # the metadata tells: what is not as it should be is told again
+                if known.get(key) != wanted[key]:
+                    queue.submit(key, wanted[key])
+        now_ms += draw.choice((0, 5, 10))
+    assert known == wanted
+    assert len(queue) == 0

@@ -1,0 +1,149 @@
+"""Goal: a process with two log directories lives on when one of them is gone, and has everything when it is back.
+
+Method: one real node of both roles; the directory is renamed away under it, as a volume that is unmounted, so that its
+next segment cannot be begun; later it is renamed back, and the node restarted. With both gone, it ends with one line.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from interop_clients import wait_until
+from moldau import KafkaError
+from moldau.admin import NewTopic
+from moldau.blocking import Admin, Producer
+from moldau.protocol.errors import ErrorCode
+from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_jepsen.launcher.probe import fetch_metadata
+
+pytestmark = pytest.mark.processes
+
+CONFIG = """
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+metadata.log.dir={home}/metadata
+log.dirs={home}/d1,{home}/d2
+offsets.topic.replication.factor=1
+log.segment.bytes=1024
+"""
+
+
+class Node:
+    def __init__(self, home):
+        self.home = home
+        self.port, controller = take_free_ports(2)
+        self.config = home / "server.properties"
+        self.config.write_text(CONFIG.format(home=home, broker=self.port, controller=controller))
+        self.log = home / "log"
+        self.process = None
+
+    def start(self):
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "moldau_cli", "server", str(self.config)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=dict(os.environ))
+        wait_until(self._serves, "the node serves")
+
+    def _serves(self):
+        assert self.process.poll() is None, self.log.read_text()
+        found = fetch_metadata(self.port, [], 1000)
+        return found is not None and [broker.node_id for broker in found.brokers] == [1]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.log.read_text()
+
+    def admin(self):
+        return Admin({"bootstrap.servers": f"127.0.0.1:{self.port}"})
+
+    def directories(self):
+        with self.admin() as admin:
+            return {described.path.rpartition("/")[2]: described for described in admin.describe_log_dirs([1])[1]}
+
+
+@pytest.fixture
+def node(tmp_path):
+    running = Node(tmp_path)
+    running.start()
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+def produce(node, partition, values):
+    """Those that were acknowledged, in order, up to the first that was not."""
+    done = []
+    settings = {"bootstrap.servers": f"127.0.0.1:{node.port}", "delivery.timeout.ms": 2000, "request.timeout.ms": 1000}
+    with Producer(settings) as producer:
+        for value in values:
+            try:
+                producer.send("t", value, partition=partition).result()
+            except (KafkaError, TimeoutError):
+                break
+            done.append(value)
+    return done
+
+
+def consume(node, partition):
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{node.port}", "group.id": "g", "enable.partition.eof": True})
+    consumer.assign([TopicPartition("t", partition, 0)])
+    values = []
+    while True:
+        message = consumer.poll(10)
+        assert message is not None, "the partition is not served"
+        if message.error():
+            consumer.close()
+            return values
+        values.append(message.value())
+
+
+def test_a_directory_that_is_gone_takes_its_partitions_along_and_nothing_else(node, tmp_path):
+    with node.admin() as admin:
+        admin.create_topics([NewTopic(name="t", partitions=4, replication_factor=1)])
+    where = {
+        entry.topic_partition.partition: name
+        for name, described in node.directories().items()
+        for entry in described.partitions
+        if entry.topic_partition.topic == "t"
+    }
+    assert sorted(where.values()) == ["d1", "d1", "d2", "d2"]
+    lost = next(index for index, name in where.items() if name == "d2")
+    kept = next(index for index, name in where.items() if name == "d1")
+    values = [b"%d" % number * 50 for number in range(100, 130)]
+    acknowledged = {index: produce(node, index, values) for index in (lost, kept)}
+    assert acknowledged == {lost: values, kept: values}
+
+    (tmp_path / "d2").rename(tmp_path / "away")
+    acknowledged[lost] += produce(node, lost, values)
+    assert len(acknowledged[lost]) < 2 * len(values), "what cannot be written is not acknowledged"
+    acknowledged[kept] += produce(node, kept, values)
+    assert acknowledged[kept] == values + values
+    described = node.directories()
+    assert (described["d1"].error, described["d2"].error) == (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert not described["d2"].partitions
+    assert node.process.poll() is None
+
+    node.stop()
+    (tmp_path / "away").rename(tmp_path / "d2")
+    node.start()
+    for index in (lost, kept):
+        found = consume(node, index)
+        assert [value for value in acknowledged[index] if value not in found] == []
+    assert node.directories()["d2"].error == ErrorCode.NONE
+
+    (tmp_path / "d1").rename(tmp_path / "gone-1")
+    (tmp_path / "d2").rename(tmp_path / "gone-2")
+    produce(node, lost, values)
+    produce(node, kept, values)
+    assert node.process.wait(30) != 0
+    last = [line for line in node.log.read_text().splitlines() if "all log directories have failed" in line]
+    assert len(last) == 1, last
+    assert f"{tmp_path}/d1: " in last[0]
+    assert f"{tmp_path}/d2: " in last[0]
