@@ -599,10 +599,10 @@ class NodeDisk:
         delay = profile.offload_delay_min + disk.random.expovariate(1.0) * profile.offload_delay_jitter
         if disk.random.random() < profile.stall_probability:
             delay += disk.random.uniform(0.0, profile.stall_max)
-        with trio.CancelScope(shield=True) as scope:
+        with trio.CancelScope(shield=True, relative_deadline=delay) as scope:
             self._offloads[id(scope)] = scope
             try:
-                await trio.sleep(delay)
+                await trio.sleep_forever()
             finally:
                 del self._offloads[id(scope)]
         self.check("/")
