@@ -180,6 +180,7 @@ class ClusterClient:
             link.retry_at_ms = self.now_ms + self._reconnect.delay_ms(link.failures, self.environment.random)
             self._last_error = error
             self.logger.info("connection_failed", host=address[0], port=address[1], error=error)
+            self.changed.notify()  # whoever waits for this attempt waits for the back-off now
             raise
         finally:
             link.opening = False
@@ -210,8 +211,12 @@ class ClusterClient:
         return None
 
     def retry_delay_ms(self, node_id: int, purpose: str = "") -> float:
-        """Returns how long ``connection_nowait`` will not try to open anything."""
-        return max(self._link(node_id, purpose).retry_at_ms - self.now_ms, 0.0)
+        """Returns how long ``connection_nowait`` will not try to open anything.
+
+        Infinite while a connection is being opened: ``changed`` tells when that is over.
+        """
+        link = self._link(node_id, purpose)
+        return math.inf if link.opening else max(link.retry_at_ms - self.now_ms, 0.0)
 
     async def _open_quietly(self, node_id: int, link: _Link) -> None:
         try:
@@ -219,8 +224,11 @@ class ClusterClient:
                 if link.connection is None or not link.connection.is_open:
                     await self._open(node_id, link)
         except (*TRANSPORT_ERRORS, KafkaError):
+            # A broker of unknown address was not even tried; it needs a pause like any other.
+            link.retry_at_ms = max(link.retry_at_ms, self.now_ms + self._reconnect.initial_ms)
             # Leadership may have moved away from a broker that cannot be reached.
             self.request_update()
+            link.opening = False
             self.changed.notify()
 
     async def _close_idle_forever(self) -> None:

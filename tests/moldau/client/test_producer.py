@@ -1,5 +1,7 @@
 """The producer against a small cluster on virtual time: delivery, faults, limits, closing."""
 
+import math
+
 import pytest
 import trio
 
@@ -342,5 +344,32 @@ def test_cancellation_anywhere_leaves_nothing_behind():
     async def divide_by_zero() -> None:
         await trio.lowlevel.checkpoint()
         raise ZeroDivisionError
+
+    simulate(scenario)
+
+
+def test_nobody_polls_while_a_connection_is_being_opened():
+    """Only the end of the attempt changes anything, and it is told; before, loops looked again each millisecond."""
+
+    async def scenario(cluster, open_producer):
+        cluster.add_topic("t")
+        network = cluster.world.network
+        brokers = [name for name in network.host_names if name != "client"]
+        async with open_producer() as producer:
+            await (await producer.send("t", b"first"))
+            client = producer._client
+            node_id = next(iter(client.picture.brokers))
+            network.cut_between(["client"], brokers)
+            assert client.connection_nowait(node_id, "test") is None
+            assert client.retry_delay_ms(node_id, "test") == math.inf
+            with trio.fail_after(60):
+                while client.retry_delay_ms(node_id, "test") == math.inf:
+                    await client.changed.wait()
+            assert client.retry_delay_ms(node_id, "test") > 0, "the back-off holds after a failure"
+            network.heal_all()
+            with trio.fail_after(60):
+                while client.connection_nowait(node_id, "test") is None:
+                    with trio.move_on_after(client.retry_delay_ms(node_id, "test") / 1000):
+                        await client.changed.wait()
 
     simulate(scenario)
