@@ -29,6 +29,8 @@ KIND_PROBABILITY = 0.35
 STRIKES_PER_KIND_MAX = 4
 LENGTH_SECONDS = (0.2, 6.0)
 CLIENT_PAUSE_PROBABILITY = 0.3
+HANG_SECONDS = 1.2
+HANG_SECONDS_GOING_ON = 0.4
 STORM_PROBABILITY = 0.25
 STORM_STRIKES_PER_KIND_MAX = 15
 STORM_LENGTH_SECONDS = (0.05, 1.5)
@@ -53,6 +55,7 @@ class FaultKind(enum.Enum):
     POWER_ALL = "power-all"  # every machine does
     RESTART = "restart"  # a process ends in order, and starts again
     ROLL = "roll"  # all brokers do, one after the other
+    HANG = "hang"  # a process stands still, goes on for a moment, is killed for it, and starts again at the end
     PAUSE = "pause"  # a process, or a machine of clients, does nothing for a while, and its connections stay open
     CUT = "cut"  # a node is cut off from the other nodes; clients reach it or not
     CUT_ONE_WAY = "cut-one-way"  # nothing that a node sends arrives
@@ -143,6 +146,7 @@ class FaultInjector:
             FaultKind.RESTART: self._restart,
             FaultKind.ROLL: self.moves.roll,
             FaultKind.PAUSE: self._pause,
+            FaultKind.HANG: self._hang,
             FaultKind.CUT: self._cut_node,
             FaultKind.CUT_ONE_WAY: self._cut_one_way,
             FaultKind.HALVES: self._halves,
@@ -261,6 +265,31 @@ class FaultInjector:
         node_id = draw.choice(self._nodes)
         self._cluster.stop(node_id)
         return lambda: self._start([node_id])
+
+    def _hang(self, draw: random.Random) -> Callable[[], None]:
+        node_id = draw.choice(self._nodes)
+        machine = self._cluster.machines[node_id]
+        machine.pause()
+        over = False
+
+        def go_on() -> None:
+            if over:
+                return
+            machine.resume()
+            self._world.agenda.call_after(HANG_SECONDS_GOING_ON, kill)
+
+        def kill() -> None:
+            if not over:
+                self._cluster.kill(node_id)
+
+        def end() -> None:
+            nonlocal over
+            over = True
+            machine.resume()
+            self._start([node_id])
+
+        self._world.agenda.call_after(HANG_SECONDS, go_on)
+        return end
 
     def _pause(self, draw: random.Random) -> Callable[[], None]:
         if draw.random() < CLIENT_PAUSE_PROBABILITY and self.struck_nodes is Struck.ALL:

@@ -243,12 +243,12 @@ REJOINS = Profile(
         transactions=False,
     ),
     kinds=(FaultKind.BLIND, FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
-    strikes=(0, 6),
-    lengths=(0.2, 2.5),
+    strikes=(0, 1),
+    lengths=(0.2, 1.5),
     story=(
-        (FaultKind.PAUSE, 0.0, 1.0),  # a follower leaves the ISR, and stays registered
-        (FaultKind.BLIND, 0.9, 4.2),  # its leader cannot tell the controllers that it has caught up
-        (FaultKind.KILL, 1.6, 1.8),  # and when it can, the follower lives another life
+        (FaultKind.HANG, 0.0, 1.9),  # a follower leaves the ISR, and stays registered
+        (FaultKind.BLIND, 1.05, 4.5),  # its leader cannot tell the controllers that it has caught up
+        # and when it can, the follower lives another life
     ),
 )
 

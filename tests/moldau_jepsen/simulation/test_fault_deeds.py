@@ -11,7 +11,14 @@ import random
 import trio
 
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
-from moldau_jepsen.simulation.faults import FaultInjector, FaultKind, PlannedFault
+from moldau_jepsen.simulation.faults import (
+    HANG_SECONDS,
+    HANG_SECONDS_GOING_ON,
+    FaultInjector,
+    FaultKind,
+    PlannedFault,
+    Struck,
+)
 from moldau_jepsen.simulation.moves import ring_cuts
 from moldau_jepsen.simulation.world import run_world
 
@@ -24,6 +31,7 @@ VISIBLE = {
     FaultKind.POWER: "down",
     FaultKind.POWER_ALL: "down",
     FaultKind.PAUSE: "paused",
+    FaultKind.HANG: "paused",
     FaultKind.CUT: "cut",
     FaultKind.CUT_ONE_WAY: "cut",
     FaultKind.HALVES: "cut",
@@ -112,6 +120,26 @@ def test_each_kind_strikes_and_ends():
         FaultKind.DISK_ERROR,
         FaultKind.CLOCK_JUMP,
     } == set(FaultKind)
+
+
+async def hang(world):
+    """Lets a broker hang; returns what it was at each moment of the fault."""
+    cluster = SimulatedCluster(world, ClusterShape())
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True, struck=Struck.BROKERS)
+    injector.schedule([PlannedFault(kind=FaultKind.HANG, begin=0.0, end=3.0, number=0)], trio.current_time())
+    seen = []
+    for seconds in (HANG_SECONDS / 2, HANG_SECONDS / 2 + HANG_SECONDS_GOING_ON / 2, HANG_SECONDS_GOING_ON, 1.5):
+        await trio.sleep(seconds)
+        state = state_of(cluster)
+        seen.append((len(state["paused"]), len(state["down"])))
+    await cluster.wait_healthy(60)
+    return seen
+
+
+def test_who_hangs_goes_on_for_a_moment_before_it_is_killed():
+    assert run_world(hang, 5) == [(1, 0), (0, 0), (0, 1), (0, 0)]
 
 
 def test_in_a_ring_each_node_hears_a_majority_of_its_own():
