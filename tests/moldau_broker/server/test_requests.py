@@ -41,6 +41,7 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.runtime.config import ConfigSource
 
 # --- versions ------------------------------------------------------------------------------------------------------
 
@@ -568,6 +569,33 @@ def test_broker_configuration_hides_secrets_and_refuses_strangers() -> None:
         assert unknown.error_code == ErrorCode.INVALID_REQUEST
 
     run_cluster(scenario)
+
+
+def test_where_a_brokers_values_come_from_also_those_of_one_listener() -> None:
+    own, secret = "listener.name.plaintext.ssl.client.auth", "listener.name.plaintext.ssl.key.password"
+
+    async def scenario(cluster) -> None:
+        resource = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+        (described,) = (await cluster.client(1).request(request)).results
+        values = {config.name: config for config in described.configs}
+
+        def told(name):
+            return [(each.name, each.value, ConfigSource(each.source)) for each in values[name].synonyms]
+
+        static, default = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
+        assert told("ssl.client.auth") == [
+            ("ssl.client.auth", "requested", static),
+            ("ssl.client.auth", "none", default),
+        ]
+        assert told(own) == [(own, "none", static), *told("ssl.client.auth")]
+        assert (values[own].value, values[own].config_source, values[own].read_only) == ("none", static, False)
+        assert (values[secret].value, values[secret].is_sensitive) == (None, True)
+        assert all(value is None for _, value, _ in told(secret))
+        assert told("log.retention.ms")[-1][2] is default
+
+    settings = {own: "none", secret: "s3cr3t", "ssl.client.auth": "requested"}
+    run_cluster(scenario, **settings)
 
 
 def test_log_directories_are_described() -> None:

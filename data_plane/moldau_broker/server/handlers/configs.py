@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -103,13 +104,15 @@ def _topic(
 
 
 def _broker(context: BrokerContext, name: str) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
-    for key in BROKER_CONFIG.keys.values():
-        layers = _broker_layers(context, key.name)
+    # Keys of single listeners (listener.name.inside.ssl.client.auth) exist where somebody has set them.
+    for key_name in dict.fromkeys((*BROKER_CONFIG.keys, *context.static_config, *context.config)):
+        key = BROKER_CONFIG.key(key_name)
+        layers = _broker_layers(context, key_name)
         if name == _DEFAULT_BROKER:
             layers = [layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER]
             if not layers:
                 continue
-        yield key, layers, key.dynamic is DynamicScope.READ_ONLY
+        yield replace(key, name=key_name), layers, key.dynamic is DynamicScope.READ_ONLY
 
 
 def _broker_layers(context: BrokerContext, name: str) -> list[Layer]:
@@ -125,7 +128,9 @@ def _broker_layers(context: BrokerContext, name: str) -> list[Layer]:
     key = BROKER_CONFIG.key(name)
     if context.static_config.is_set(name):
         layers.append((ConfigSource.STATIC_BROKER, name, context.static_config.text(name)))
-    if key.default is not REQUIRED:
+    if key.name != name:
+        layers += _broker_layers(context, key.name)  # what a listener has no value of its own for
+    elif key.default is not REQUIRED:
         layers.append((ConfigSource.DEFAULT, name, key.format(key.default)))
     return layers
 
