@@ -4,6 +4,7 @@ Method: small histories and results by hand; the page is searched for what a rea
 """
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 
 from moldau_jepsen.checkers import Anomaly, AnomalyKind
 from moldau_jepsen.history import HistoryFile, Kind, Operation, Send, Status, TopicPartition
+from moldau_jepsen.reports.bars import Bar, bars
 from moldau_jepsen.reports.simulation import ControlRow, campaign_page
 from moldau_jepsen.simulation import Result, write_failure
 from moldau_jepsen.simulation.case import read_case
@@ -101,6 +103,17 @@ def test_histograms_of_runs_add_up():
     assert one.quantile_ms(0.05) < 0.02
     assert one.quantile_ms(1.0) == pytest.approx(1_000, rel=0.13)
     assert Histogram().quantile_ms(0.5) == 0
+
+
+def test_bars_stand_for_their_counts():
+    drawn = bars([Bar(end=2.0, count=3), Bar(end=4.0, count=0), Bar(end=8.0, count=1)], unit="s", title="gaps <x>")
+    assert "gaps &lt;x&gt;" in drawn
+    assert drawn.count("<rect") == 3
+    heights = [float(height) for height in re.findall(r'height="([0-9.]+)"><title>', drawn)]
+    assert heights[1] == 0
+    assert heights[0] == pytest.approx(3 * heights[2], rel=0.01)
+    assert "below 8 s: 1" in drawn
+    assert bars([Bar(end=1.0, count=0)], unit="s", title="none") == '<p class="hint">None.</p>'
 
 
 def tally(*results):
