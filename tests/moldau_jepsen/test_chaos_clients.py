@@ -1,0 +1,122 @@
+"""Goal: a chaos run promises what its clients are configured for, controls are judged by the full promise and strike as
+their scripts say, and a run can be had once more by one command.
+
+Method: options and scripts as values; processes are a list of calls under a virtual clock.
+"""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from moldau_jepsen.chaos.clients import ClientOptions, Workload
+from moldau_jepsen.chaos.controls import CONTROLS
+from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
+from moldau_jepsen.chaos.run import ChaosOptions, once_more, refuse_impossible
+from moldau_jepsen.chaos.schedule import FaultKind
+from moldau_jepsen.checkers import CheckOptions, RegisterOperation
+from moldau_jepsen.history import write_history
+from moldau_jepsen.launcher import LauncherUsageError
+from moldau_jepsen.workloads.queue import QueueOptions
+
+
+def test_the_promise_follows_the_configuration() -> None:
+    assert ClientOptions().promised == CheckOptions(read_committed=True, idempotent=True)
+    weak = QueueOptions(producer={"acks": "1"}, consumer={"isolation.level": "read_uncommitted"})
+    assert ClientOptions(queue=weak).promised == CheckOptions(read_committed=False, idempotent=False)
+    everything = ClientOptions(workload=Workload.ALL, queue=weak)
+    assert everything.promised.read_committed
+    assert everything.promised.pipes == (("pipe-source", "pipe-target"),)
+    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target"}
+    assert set(ClientOptions(workload=Workload.REGISTER).topics) == {"queue"}
+
+
+class CallStage:
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, str, tuple[int, ...]]] = []
+        self.down: set[int] = set()
+        self.links = self
+
+    def _note(self, call: str, nodes: tuple[int, ...]) -> None:
+        self.calls.append((trio.current_time(), call, nodes))
+
+    def reset(self, members: tuple[int, ...]) -> int:
+        self._note("reset", members)
+        return len(members)
+
+    async def pause(self, *nodes: int) -> None:
+        self._note("pause", nodes)
+        self.down |= set(nodes)
+
+    async def resume(self, *nodes: int) -> None:
+        self._note("resume", nodes)
+        self.down -= set(nodes)
+
+    async def kill(self, *nodes: int) -> None:
+        self._note("kill", nodes)
+        self.down |= set(nodes)
+        assert len(self.down) == 3 or nodes == (2, 3)
+
+    async def start(self, *nodes: int) -> None:
+        self._note("start", nodes)
+        self.down -= set(nodes)
+
+
+@pytest.mark.parametrize("name", list(CONTROLS))
+def test_a_control_strikes_and_leaves_nobody_down(name: str) -> None:
+    stage = CallStage()
+    trio.run(CONTROLS[name].script, stage, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert not stage.down
+    assert bool(stage.calls) == (name != "read-uncommitted")
+    assert CONTROLS[name].convicted_by
+
+
+def test_controls_need_a_fresh_cluster_of_three(tmp_path: Path) -> None:
+    for more in ({"bootstrap": "127.0.0.1:1", "kinds": ()}, {"brokers": 5}):
+        options = ChaosOptions(directory=tmp_path / "new", control=CONTROLS["acks-1"], **more)
+        with pytest.raises(LauncherUsageError, match="fresh cluster of 3"):
+            refuse_impossible(options)
+
+
+def test_once_more_names_all_that_decides_the_plan(tmp_path: Path) -> None:
+    options = ChaosOptions(
+        directory=tmp_path,
+        seed=7,
+        duration_s=60,
+        kinds=(FaultKind.KILL, FaultKind.CUT),
+        churn=True,
+        settings={"min.insync.replicas": "1"},
+        clients=ClientOptions(queue=QueueOptions(producer={"client.id": "a b"})),
+    )
+    words = shlex.split(once_more(options))
+    assert words[:3] == ["moldau", "chaos", "run"]
+    for flag, value in (
+        ("--seed", "7"),
+        ("--duration", "60"),
+        ("--window", "30"),
+        ("--faults", "kill,cut"),
+        ("--set", "min.insync.replicas=1"),
+        ("--producer", "client.id=a b"),
+    ):
+        assert words[words.index(flag) + 1] == value
+    assert "--churn" in words
+    assert once_more(ChaosOptions(directory=tmp_path, seed=2, control=CONTROLS["acks-1"])).endswith("acks-1 --seed 2")
+
+
+def test_a_register_that_no_order_explains_fails_the_run(tmp_path: Path) -> None:
+    def write(value: int, begun: float, ended: float) -> RegisterOperation:
+        return RegisterOperation(write=True, value=value, begun_ms=begun, ended_ms=ended)
+
+    good = (write(1, 0, 1), write(2, 2, float("inf")), RegisterOperation(write=False, value=1, begun_ms=3, ended_ms=4))
+    stale = (write(1, 0, 1), write(2, 2, 3), RegisterOperation(write=False, value=1, begun_ms=4, ended_ms=5))
+    for register, valid in ((good, True), (stale, False)):
+        facts = RunFacts(duration_s=1, settings={}, promised=CheckOptions(), faults=(), samples=(), register=register)
+        write_facts(tmp_path, facts)
+        assert read_facts(tmp_path) == facts
+        with (tmp_path / "history").open("wb") as stream:
+            write_history(stream, [])
+        result = judge(tmp_path)
+        assert result.valid is valid
+        assert ("not linearizable" in " ".join(result.deaths)) is not valid
