@@ -34,6 +34,7 @@ from moldau_quorum.controller.dispatch import CHANGES, Knowledge, error_response
 from moldau_quorum.controller.features import SUPPORTED_FEATURES, initial_features, min_insync_records
 from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
 from moldau_quorum.controller.sessions import BrokerSessions
+from moldau_quorum.controller_client import REPEATABLE_APIS
 from moldau_quorum.controller_features import ask_controller_features
 from moldau_quorum.log_engine import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
 from moldau_quorum.records import (
@@ -90,6 +91,8 @@ class PendingAnswer:
     connection: object | None
     deadline_ms: float
     response: Response | None = None
+    wrote: bool = False
+    """Whether records were written for it."""
     proposal: Proposal | None = None
     """What must be committed before ``response`` may be told; None if nothing must."""
     controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
@@ -215,15 +218,30 @@ class ActiveController:
         with trio.move_on_after(remaining_ms / 1000):
             await pending.decided.wait()
             if pending.response is None:
-                raise NotActiveError
+                return self._lost(pending)
             if pending.proposal is not None:
                 try:
                     await pending.proposal.wait_committed()
-                except (NotLeaderError, OutcomeUnknownError) as error:
-                    raise NotActiveError from error
+                except (NotLeaderError, OutcomeUnknownError):
+                    return self._lost(pending)
             return pending.response
         return error_response(
             pending.request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not commit the change in time"
+        )
+
+    def _lost(self, pending: PendingAnswer) -> Response:
+        """The answer to a request that was not committed in this reign. Raises ``NotActiveError`` where the sender may
+        ask another controller at once.
+
+        What was written may be committed yet by the next leader of the quorum. Sent again, it would be executed twice,
+        and might undo what came in between.
+        """
+        if not pending.wrote or pending.request.__api_key__ in REPEATABLE_APIS:
+            raise NotActiveError
+        return error_response(
+            pending.request,
+            ErrorCode.REQUEST_TIMED_OUT,
+            "the controller was deposed before the change was committed: it may still take effect",
         )
 
     def connection_closed(self, connection: object) -> None:
@@ -427,7 +445,9 @@ class ActiveController:
             context = replace(context, controller_features=pending.controller_features)
         if isinstance(request, BrokerHeartbeatRequest):
             self._touch(request, pending.connection, context.now_ms)
+        before = self._last_proposal
         response = await self._decide_and_propose(request, context)
+        pending.wrote = self._last_proposal is not before
         if self._epoch is not None:
             pending.response = response
             pending.proposal = self._last_proposal

@@ -5,13 +5,15 @@ from refusals (NOT_CONTROLLER), from broken connections and from hints of the me
 their error code at the top go out as they are; the others (CreateTopics ...) travel in an Envelope (KIP-590), whose
 own error code says whether the addressed controller is the active one.
 
-A request whose connection broke after it was sent is sent again: it may then have been executed twice. All controller
-requests of brokers bear that: they carry epochs, or their second execution is refused with a telling code.
+What becomes of a request whose connection broke after it was sent is unknown. Those that may be executed twice are sent
+again: questions, and the brokers' own requests, which carry epochs. A client's change is not: executed once more behind
+a later change of the same thing, it would undo that one. The client is told that its change may still take effect.
 """
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
@@ -53,9 +55,31 @@ DIRECT_APIS: Final = frozenset(
 """Requests whose response carries NOT_CONTROLLER at the top."""
 
 
+QUESTION_APIS: Final = frozenset(
+    (
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    )
+)
+"""Requests that change nothing."""
+REPEATABLE_APIS: Final = DIRECT_APIS | QUESTION_APIS
+"""Requests that do no harm when they are executed twice."""
+
 SLOW_APIS: Final = frozenset((ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER))
 """Requests that may take long by right. Answers leave a connection in order, so these get connections of their own."""
 SLOW_ATTEMPT_TIMEOUT_MS: Final = 65_000
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One try with one controller."""
+
+    sent: bool = False
+    """The request went out, and no answer has told that it was not executed."""
 
 
 class ControllerUnavailableError(TimeoutError):
@@ -143,15 +167,24 @@ class ControllerClient:
             self._move_to(next(iter(self._voters)))
 
     async def request(
-        self, message: Request, response_class: type[R], *, timeout_ms: float, principal: bytes | None = None
+        self,
+        message: Request,
+        response_class: type[R],
+        *,
+        timeout_ms: float,
+        principal: bytes | None = None,
+        repeatable: bool = False,
     ) -> R:
         """Sends ``message`` to the active controller and returns its answer, whatever error codes are in it.
 
-        ``principal`` and the client's name travel with forwarded requests (KIP-590).
+        ``principal`` and the client's name travel with forwarded requests (KIP-590). With ``repeatable`` the request
+        may be executed twice, as those of ``REPEATABLE_APIS`` always may.
 
         Raises:
-            ControllerUnavailableError: no active controller answered within ``timeout_ms``.
+            ControllerUnavailableError: no active controller answered within ``timeout_ms``, or one was sent a request
+                that must not be repeated and did not answer.
         """
+        repeatable = repeatable or message.__api_key__ in REPEATABLE_APIS
         deadline_ms = self._environment.clock.monotonic_ms() + timeout_ms
         backoff_ms = 0.0
         attempts = 0
@@ -162,16 +195,22 @@ class ControllerClient:
                     f"no active controller answered {type(message).__name__} within {timeout_ms:.0f} ms"
                 )
             answer: R | None = None
+            attempt = _Attempt()
             target = self._target
             is_slow = message.__api_key__ in SLOW_APIS
             attempt_ms = min(remaining_ms, SLOW_ATTEMPT_TIMEOUT_MS if is_slow else self._attempt_timeout_ms)
             with trio.move_on_after(attempt_ms / 1000) as scope:
-                answer = await (self._attempt_alone if is_slow else self._attempt)(message, response_class, principal)
+                ask = self._attempt_alone if is_slow else self._attempt
+                answer = await ask(message, response_class, principal, attempt)
             if answer is not None:
                 self.active_controller_id = target
                 return answer
             if scope.cancelled_caught:
                 self._log.warning("controller-slow", controller=target, request=type(message).__name__)
+            if attempt.sent and not repeatable:
+                raise ControllerUnavailableError(
+                    f"controller {target} did not answer {type(message).__name__}, which may still take effect"
+                )
             if target == self._target:  # else another request has moved on already
                 self._next_target()
             attempts += 1
@@ -196,7 +235,9 @@ class ControllerClient:
             await connection.drive(never)
         self._drop_connection(connection)
 
-    async def _attempt(self, message: Request, response_class: type[R], principal: bytes | None) -> R | None:
+    async def _attempt(
+        self, message: Request, response_class: type[R], principal: bytes | None, attempt: _Attempt
+    ) -> R | None:
         """One try with the present target; None when it is not there or not active."""
         connection: RpcConnection | None = None
         try:
@@ -208,20 +249,24 @@ class ControllerClient:
                 if getattr(direct, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
                     return None
                 return direct
-            return await self._forward(connection, message, response_class, principal)
+            return await self._forward(connection, message, response_class, principal, attempt)
         except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
             self._log.debug("controller-unreachable", controller=self._target, error=error)
             self._drop_connection(connection)
             return None
 
-    async def _attempt_alone(self, message: Request, response_class: type[R], principal: bytes | None) -> R | None:
+    async def _attempt_alone(
+        self, message: Request, response_class: type[R], principal: bytes | None, attempt: _Attempt
+    ) -> R | None:
         """Like ``_attempt``, on a connection of its own, which delays nobody's answer."""
         host, port = self._voters[self._target]
         try:
             with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
                 connection = await self._open(host, port)
             try:
-                return await self._forward(connection, message, response_class, principal, SLOW_ATTEMPT_TIMEOUT_MS)
+                return await self._forward(
+                    connection, message, response_class, principal, attempt, SLOW_ATTEMPT_TIMEOUT_MS
+                )
             finally:
                 connection.close()
         except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
@@ -234,17 +279,20 @@ class ControllerClient:
         message: Request,
         response_class: type[R],
         principal: bytes | None,
+        attempt: _Attempt,
         timeout_ms: float = ATTEMPT_TIMEOUT_MS,
     ) -> R | None:
         version = APIS[message.__api_key__].versions.last
         frame = encode_request(message, version, 0, self._client_id)[4:]
         envelope = EnvelopeRequest(request_data=frame, request_principal=principal, client_host_address=b"")
+        attempt.sent = True
         answer = await connection.request(envelope, timeout_ms=timeout_ms)
         if not isinstance(answer, EnvelopeResponse):
             raise ConnectionError(f"{type(answer).__name__} instead of EnvelopeResponse")
         if answer.error_code != ErrorCode.NONE or answer.response_data is None:
             if answer.error_code != ErrorCode.NOT_CONTROLLER:
                 self._log.warning("forwarding-refused", controller=self._target, error=answer.error_code)
+            attempt.sent = False
             return None
         _, response = decode_response(response_class, version, memoryview(answer.response_data)[4:])
         return response
@@ -254,7 +302,7 @@ class ControllerClient:
 
     async def _connected(self) -> RpcConnection:
         async with self._connecting:
-            if self._connection is None or not self._connection.is_open:
+            if self._connection is None or not self._connection.notice_end():
                 target = self._target
                 host, port = self._voters[target]
                 with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):

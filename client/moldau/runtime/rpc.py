@@ -245,6 +245,25 @@ class RpcConnection:
         """Whether nothing has gone wrong yet."""
         return self._error is None
 
+    def notice_end(self) -> bool:
+        """Whether the connection is still open, after a look at what the peer did while nobody received.
+
+        Only a connection without requests under way is looked at; on others some task receives.
+        """
+        if self._error is None and not self._pending and not self._receiving:
+            try:
+                count = self._connection.receive_into_nowait(self._room())
+            except BlockingIOError:
+                pass  # nothing has come: it is open as far as anybody knows
+            except OSError as error:
+                self.fail(f"connection lost: {error.strerror or error}")
+            else:
+                if count:
+                    self._received(count)
+                else:
+                    self.fail("the peer closed the connection")
+        return self._error is None
+
     def submit(self, message: Request, version: int | None = None) -> PendingResponse[Response]:
         """Queues a request for sending, without waiting, and returns its answer under way.
 

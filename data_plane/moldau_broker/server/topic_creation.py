@@ -92,7 +92,10 @@ class TopicCreation:
             timeout_ms=CREATE_TIMEOUT_MS,
         )
         try:
-            response = await self._controller.request(request, CreateTopicsResponse, timeout_ms=CREATE_TIMEOUT_MS)
+            # Repeated, it finds that the topic exists, which is as good.
+            response = await self._controller.request(
+                request, CreateTopicsResponse, timeout_ms=CREATE_TIMEOUT_MS, repeatable=True
+            )
         except ControllerUnavailableError:
             return dict.fromkeys(names, ErrorCode.REQUEST_TIMED_OUT)
         errors: dict[str, ErrorCode] = {}
