@@ -36,7 +36,7 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
 
     async def main(world: World) -> Result:
         run = Run(world, chosen, logs)
-        world.network.tap = MessageMeter(coverage)
+        world.network.tap = MessageMeter(coverage, run.judge.violated)
         witness = Witness(run.cluster, world.agenda.clock) if detailed else None
         if witness is not None:
             world.agenda.watchers.append(witness.turn_ended)

@@ -101,9 +101,12 @@ def _role(host: str) -> str:
 class MessageMeter:
     """The tap of a network. It reads plain text: what is encrypted would be counted as what it happens to look like."""
 
-    def __init__(self, coverage: Coverage) -> None:
-        """Counts into ``coverage``."""
+    def __init__(self, coverage: Coverage, violated: Callable[[str, str], None] | None = None) -> None:
+        """Counts into ``coverage``. ``violated`` is told of answers that nobody waits for, as a rule and a text: every
+        delayed operation completes once.
+        """
         self._counts = coverage.messages
+        self._violated = violated
         self._streams: dict[tuple[int, bool], _Stream] = {}
         self._pending: dict[int, dict[int, tuple[int, int]]] = {}
 
@@ -132,8 +135,12 @@ class MessageMeter:
             if api[0] != QUORUM_MESSAGE_KEY:  # those go one way
                 stream.pending[int.from_bytes(header[8:12], "big")] = api
         else:
-            found = stream.pending.pop(int.from_bytes(header[4:8], "big"), None)
+            correlation_id = int.from_bytes(header[4:8], "big")
+            found = stream.pending.pop(correlation_id, None)
             if found is None:
+                if self._violated is not None:
+                    text = f"a {stream.sender} answers a {stream.receiver} with correlation id {correlation_id}"
+                    self._violated("answered-once", f"{text}, which does not wait for it (any more)")
                 return
             api = found
         self._counts[MessageKind(*api, stream.is_request, stream.sender, stream.receiver)] += 1

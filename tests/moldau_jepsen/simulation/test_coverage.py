@@ -90,6 +90,24 @@ def test_messages_that_go_one_way_await_no_answer_and_late_answers_count_for_not
     assert message_name(0) == "Produce"
 
 
+def test_an_answer_that_is_given_twice_is_convicted_and_each_in_its_turn_is_not():
+    found = []
+    meter = MessageMeter(Coverage(), lambda rule, text: found.append((rule, text)))
+    client, server = ends()
+    for frame in REQUESTS:
+        meter(client, frame)
+    for frame in RESPONSES:
+        meter(server, frame)
+    assert found == []
+    meter(server, RESPONSES[1])
+    assert found == [
+        (
+            "answered-once",
+            "a broker answers a client with correlation id 2, which does not wait for it (any more)",
+        )
+    ]
+
+
 def test_transitions_are_counted_while_watched_and_the_classes_are_as_before_afterwards():
     before = [(machine.owner, machine.attribute, vars(machine.owner).get(machine.attribute)) for machine in MACHINES]
     moved = Transaction.moved

@@ -23,6 +23,7 @@ generation-monotone     a group's generation never falls
 offset-kept             a group commits nothing below what was committed when its generation began
 transaction-state       a transactional id moves through its states as KIP-98 has them; its epoch never falls
 transaction-outcome     a marker says what the coordinator had decided, and comes before the next transaction
+answered-once           a request is answered once, whatever completes it (judged on the wire by ``coverage``)
 compaction-keeps        the last value of a key survives cleaning
 retention-keeps         deletion by size leaves at least ``retention.bytes``, and stays below the high watermark
 ======================= ==============================================================================================
