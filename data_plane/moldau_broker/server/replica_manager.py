@@ -1,7 +1,8 @@
 """All replicas of this broker: appends, reads by the rules of replication, and the reactions to committed metadata.
 
 Synchronous throughout: between two checkpoints of trio the state is consistent. What has to wait, waits elsewhere:
-delayed answers in ``delayed``, requests to the controller in ``isr``, fetches from leaders in ``replica_fetcher``.
+delayed answers in ``replica_waits``, requests to the controller in ``isr``, fetches from leaders in
+``replica_fetcher``.
 
 An append has two steps. ``stage`` validates a batch and gives it its offsets; ``flush``, once for all requests that
 arrived together, writes each log with one gathered call, moves the log end, and thereby wakes followers and, as the
@@ -19,31 +20,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import trio
-
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.log import EventLogger
-from moldau.runtime.sync import Signal
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.replica import Applied, Replica, ReplicaEffects, Role
 from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
-from moldau_broker.server.delayed import ProduceOperation, ProduceWait, Waiters
-from moldau_broker.server.partition import Partition, WatchKey, offline_replicas, partition_state
+from moldau_broker.server.partition import Partition, offline_replicas, partition_state
 from moldau_broker.server.replica_directories import ReplicaOfflineError
+from moldau_broker.server.replica_waits import ReplicaWaits
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from moldau.runtime.environment import Buffer, Clock
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.manager import LogManager
     from moldau_broker.log.partition_log import PartitionLog
     from moldau_broker.log.values import AppendInfo
-    from moldau_broker.server.delayed import Operation
-    from moldau_broker.server.fetch import FetchOperation
     from moldau_broker.server.replica_directories import ReplicaDirectories
     from moldau_quorum.image import MetadataDelta, PartitionDelta, PartitionImage
 
@@ -101,7 +97,7 @@ class SyncRequest(Protocol):
         ...
 
 
-class ReplicaManager:
+class ReplicaManager(ReplicaWaits):
     """See the module. Owned by the broker; handlers and tasks call it from the event loop only."""
 
     def __init__(
@@ -115,7 +111,7 @@ class ReplicaManager:
         on_isr_proposal: Callable[[], None],
         on_directory_failure: Callable[[str], None],
     ) -> None:
-        self._clock = clock
+        super().__init__(clock, settings.waiting_operations_max)
         self._settings = settings
         self._logs = logs
         self._topic_settings = topic_settings
@@ -131,16 +127,9 @@ class ReplicaManager:
         self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
         self.leader_throttle = ReplicationThrottle(UNLIMITED, clock.monotonic_ms())
         self.follower_throttle = ReplicationThrottle(UNLIMITED, clock.monotonic_ms())
-        self.eligible: Mapping[int, int] = {}  # broker epochs of the registered, unfenced, staying brokers
         self.alterations = AlterPartitionQueue(
             partitions_max=settings.alter_partition_batch_max, backoff_ms=settings.alter_partition_backoff_ms
         )
-        self.produces: Waiters[Partition, ProduceOperation] = Waiters(clock, settings.waiting_operations_max)
-        self.settles: Waiters[Partition, ProduceOperation] = Waiters(clock, settings.waiting_operations_max)
-        self.fetches: Waiters[WatchKey, FetchOperation] = Waiters(clock, settings.waiting_operations_max)
-        self.settled = Signal()  # notified when a log is settled further, or gone
-        self._low_watermark_waiters = 0
-        self._low_watermark_changed = Signal()
         self.leadership_listeners: list[LeadershipListener] = []
 
     def connect(self, following: Following, request_sync: SyncRequest) -> None:
@@ -149,13 +138,6 @@ class ReplicaManager:
         self._request_sync = request_sync
         self._logs.flush_listener = self._log_flushed
         self._logs.failure_listener = self._directory_offline
-
-    async def run_waits(self) -> None:
-        """Ends what waits too long, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.produces.run)
-            nursery.start_soon(self.settles.run)
-            nursery.start_soon(self.fetches.run)
 
     # --- appends ---------------------------------------------------------------------------------------------------
 
@@ -252,33 +234,6 @@ class ReplicaManager:
         partition.replica.restarted(offset)
         partition.log.update_high_watermark(partition.replica.high_watermark)
 
-    def abandon_produce(self, operation: Operation) -> None:
-        """Nobody waits for the answer of a produce any more; its records stay."""
-        if isinstance(operation, ProduceOperation) and operation.delayed is not None and operation.waiters is not None:
-            operation.waiters.abandon(operation.delayed)
-
-    def low_watermark(self, partition: Partition) -> int:
-        """The smallest log start offset over the leader and its live followers."""
-        return partition.replica.low_watermark(partition.log.log_start_offset, self.eligible)
-
-    async def wait_low_watermark(self, partition: Partition, offset: int) -> None:
-        """Returns when all live replicas start at ``offset`` or later, or when the partition is not led here any more.
-
-        The caller sets the deadline.
-        """
-        self._low_watermark_waiters += 1
-        try:
-            await self._low_watermark_changed.wait_until(
-                lambda: not partition.is_leader or self.low_watermark(partition) >= offset
-            )
-        finally:
-            self._low_watermark_waiters -= 1
-
-    def follower_noted(self) -> None:
-        """Followers have told their log start offsets."""
-        if self._low_watermark_waiters:
-            self._low_watermark_changed.notify()
-
     def append_marker(
         self, partition: Partition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
     ) -> int:
@@ -290,6 +245,8 @@ class ReplicaManager:
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
         self.flush()
+        if partition.error is not ErrorCode.NONE:
+            raise KafkaError(partition.error)
         partition.marker_count += 1
         info = partition.log.append_end_transaction_marker(
             producer_id=producer_id,
@@ -301,24 +258,6 @@ class ReplicaManager:
         )
         self.log_end_moved(partition, self._clock.monotonic_ms())
         return info.next_offset
-
-    async def wait_committed(self, partition: Partition, leader_epoch: int, end_offset: int) -> None:
-        """Returns when the high watermark is at least ``end_offset``; the caller sets the deadline, if any.
-
-        Raises ``KafkaError`` when leadership of that epoch ends first.
-        """
-        while True:
-            error = partition.acknowledgement(leader_epoch, end_offset)
-            if error is not None:
-                if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-                    raise KafkaError(error)
-                return
-            operation = ProduceOperation({partition: ProduceWait(leader_epoch, end_offset, 0)}, lambda _: ())
-            delayed = self.produces.watch(operation, (partition,), self._clock.monotonic_ms() + _COMMIT_WAIT_MS)
-            try:
-                await operation.wait_finished()
-            finally:
-                self.produces.abandon(delayed)
 
     # --- effects ---------------------------------------------------------------------------------------------------
 
@@ -335,45 +274,6 @@ class ReplicaManager:
         partition.log.update_high_watermark(partition.replica.high_watermark)
         self._complete_produces(partition)
         self._wake_fetches(partition.committed)
-
-    def _complete_produces(self, partition: Partition) -> None:
-        self._complete_waits(self.produces, partition, partition.acknowledgement)
-        if self.settles.purgatory.watches(partition):
-            self._complete_waits(self.settles, partition, partition.settlement)
-
-    def _complete_waits(
-        self,
-        waiters: Waiters[Partition, ProduceOperation],
-        partition: Partition,
-        answer: Callable[[int, int], ErrorCode | None],
-    ) -> None:
-        purgatory = waiters.purgatory
-        for delayed in purgatory.watchers(partition):
-            operation = delayed.operation
-            wait = operation.waiting[partition]
-            error = answer(wait.leader_epoch, wait.required_offset)
-            if error is None:
-                break  # those behind it wait for higher offsets
-            operation.resolve(partition, error)
-            if operation.waiting:
-                purgatory.unwatch(delayed, partition)
-            else:
-                waiters.complete(delayed)
-
-    def _wake_fetches(self, key: WatchKey) -> None:
-        purgatory = self.fetches.purgatory
-        if purgatory.watches(key):
-            for delayed in purgatory.watchers(key):
-                if delayed.operation.ready(key.partition):
-                    self.fetches.complete(delayed)
-
-    def _end_waits(self, partition: Partition) -> None:
-        """Leadership changed or the replica is gone: nobody waits for it any longer."""
-        self._complete_produces(partition)
-        self.follower_noted()
-        for key in (partition.end, partition.committed):
-            for delayed in self.fetches.purgatory.watchers(key):
-                self.fetches.complete(delayed)
 
     # --- time ------------------------------------------------------------------------------------------------------
 
@@ -515,6 +415,8 @@ class ReplicaManager:
             offline = isinstance(error, ReplicaOfflineError)
             if not offline:
                 self.directory_failed(error)
+                if is_new and self._logs.online_directories:
+                    return self._create(key, topic_id, image, is_new=is_new)  # it holds nothing: any directory will do
             self._directories.went_offline(key, topic_id, None if offline else error.directory)
             return None
         self._directories.offline.pop(key, None)
@@ -632,5 +534,3 @@ class ReplicaManager:
 
 _RESOURCE_TOPIC = 2
 _RESOURCE_BROKER = 4
-_COMMIT_WAIT_MS = 600_000.0
-"""How long one stay in the purgatory lasts; ``wait_committed`` goes through as many as it needs."""
