@@ -74,5 +74,5 @@ $(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist moldau-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) build dist moldau-demo moldau-sim .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find $(SOURCES) -name '_codec.*.so' -delete -o -name '_codec.c' -delete -o -name '_cleaning.*.so' -delete -o -name '_cleaning.c' -delete

@@ -50,7 +50,7 @@ import trio
 from moldau import Producer
 
 
-@pytest.mark.moldau(brokers=3, settings={"min.insync.replicas": "2"})
+@pytest.mark.moldau(hostile=True, settings={"log.flush.interval.messages": "1"})
 async def test_every_fault(moldau_cluster, tmp_path):
     await moldau_cluster.create_topic("orders")
     settings = {"bootstrap.servers": moldau_cluster.bootstrap}
@@ -90,6 +90,14 @@ def test_the_option_simulates_and_a_failure_names_its_seed(tmp_path: Path) -> No
     assert "1 failed, 1 passed" in done.stdout, done.stdout
     assert "1 acknowledged without effect: 'never read'" in done.stdout
     assert "in the simulation, with seed 1" in done.stdout
+
+
+@pytest.mark.processes
+def test_every_fault_strikes_processes_too(tmp_path: Path) -> None:
+    (tmp_path / "test_faults.py").write_text(FAULTS)
+    done = run_pytest(tmp_path, "-k", "every_fault")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 WRONG = """
