@@ -71,6 +71,10 @@ class InternalTopicLog:
         except LogStorageError as error:
             self._replicas.directory_failed(error)
             raise
+        except OSError as error:
+            failure = LogStorageError(found.log.parent_directory, f"reading {found.key} failed: {error}")
+            self._replicas.directory_failed(failure)
+            raise failure from error
         end = 0
         for position, header in iterate_batches(data):
             end = position + header.size_bytes

@@ -26,6 +26,17 @@ from directory_stories import (
     read_all,
 )
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from moldau.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from moldau_jepsen.simulation.disk import NodeDisk
 
 
@@ -388,3 +399,87 @@ def test_nothing_acknowledged_is_lost_whatever_directories_fail(seed: int) -> No
         assert all_assigned(cluster, "t", 4)
 
     run_cluster(scenario, seed=seed, brokers=3, **TWO)
+
+
+def test_a_new_topic_finds_a_directory_that_works() -> None:
+    """The failure is noticed when the replica is to be created: there is nothing in it, so it begins elsewhere."""
+
+    async def scenario(cluster) -> None:
+        await prepared(cluster, partitions=2)
+        profile(cluster, 2).failing_paths = ("/d1",)
+        client = cluster.client(1)
+        await client.create_topic("late", partitions=4, replicas=3)
+        client.close()
+        await cluster.until(lambda: all_assigned(cluster, "late", 4))
+        assert {place(cluster, 2, "late", index) for index in range(4)} == {"/d2"}
+        await cluster.until(lambda: all(len(cluster.partition_image("late", index).isr) == 3 for index in range(4)))
+        assert {cluster.partition_image("t", index).directory(2) for index in range(2)} == {
+            directory_id(cluster, 2, "/d1"),
+            directory_id(cluster, 2, "/d2"),
+        }
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
+def test_coordinators_move_away_from_a_directory_that_fails() -> None:
+    """Committed offsets are there when another broker coordinates the group."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=1, replicas=3)
+        groups = [f"g{number}" for number in range(6)]
+        for number, group in enumerate(groups):
+            await commit(cluster, group, 10 + number)
+        offsets_topic = "__consumer_offsets"
+        victim = cluster.partition_image(offsets_topic, 0).leader
+        failed = place(cluster, victim, offsets_topic, 0)
+        profile(cluster, victim).failing_paths = (failed,)
+        for number, group in enumerate(groups):
+            assert await committed(cluster, group) == 10 + number
+            await commit(cluster, group, 20 + number)
+        await cluster.until(lambda: cluster.partition_image(offsets_topic, 0).leader not in (victim, -1))
+        for number, group in enumerate(groups):
+            assert await committed(cluster, group) == 20 + number
+        assert victim in cluster.running
+        client.close()
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
+async def coordinate(cluster, group: str, message, version: int, code_of):
+    """The answer of the group's coordinator, whoever it becomes."""
+    with trio.fail_after(30):
+        while True:
+            asked = cluster.client(min(cluster.running))
+            found = (await asked.request(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)).coordinators
+            asked.close()
+            if found[0].error_code == ErrorCode.NONE:
+                client = cluster.client(found[0].node_id)
+                with contextlib.suppress(ConnectionError):
+                    answer = await client.request(message, version)
+                    if code_of(answer) == ErrorCode.NONE:
+                        client.close()
+                        return answer
+                client.close()
+            await trio.sleep(0.05)
+
+
+async def commit(cluster, group: str, offset: int) -> None:
+    topic = OffsetCommitRequestTopic(
+        name="t", partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    )
+    await coordinate(
+        cluster,
+        group,
+        OffsetCommitRequest(group_id=group, topics=[topic]),
+        8,
+        lambda answer: answer.topics[0].partitions[0].error_code,
+    )
+
+
+async def committed(cluster, group: str) -> int:
+    wanted = OffsetFetchRequestGroup(group_id=group, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
+    answer = await coordinate(
+        cluster, group, OffsetFetchRequest(groups=[wanted]), 8, lambda answer: answer.groups[0].error_code
+    )
+    return answer.groups[0].topics[0].partitions[0].committed_offset
