@@ -61,16 +61,25 @@ class TlsConnection:
     """
 
     def __init__(
-        self, connection: Connection, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None
+        self,
+        connection: Connection,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        scratch: bytearray | None = None,
     ) -> None:
-        """Takes over ``connection``. ``server_hostname`` is what the server's certificate is checked against."""
+        """Takes over ``connection``. ``server_hostname`` is what the server's certificate is checked against.
+
+        ``scratch`` of ``CIPHERTEXT_BYTES`` is filled and emptied within a call: connections of one event loop share it.
+        """
         self._connection = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
-        self._received = bytearray(CIPHERTEXT_BYTES)
+        self._received = bytearray(CIPHERTEXT_BYTES) if scratch is None else scratch
         self._plaintext = b""  # decrypted by ``wait_readable``, not yet taken
         self._ciphertext = memoryview(b"")  # not yet taken by the transport
         self._unreported = 0

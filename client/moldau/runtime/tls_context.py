@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.tls import tls_problems, tls_settings
 from moldau.runtime.environment import OpenMode
-from moldau.runtime.tls import TlsConnection, TlsHandshakeError
+from moldau.runtime.tls import CIPHERTEXT_BYTES, TlsConnection, TlsHandshakeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,6 +138,7 @@ class TlsNetwork:
         """Opens connections through ``network``."""
         self._network = network
         self._context = context
+        self._scratch = bytearray(CIPHERTEXT_BYTES)
 
     async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
         """See ``Network.listen``."""
@@ -148,7 +149,9 @@ class TlsNetwork:
         connection = await self._network.connect(host, port)
         try:
             try:
-                secured = TlsConnection(connection, self._context, server_side=False, server_hostname=host)
+                secured = TlsConnection(
+                    connection, self._context, server_side=False, server_hostname=host, scratch=self._scratch
+                )
             except ValueError as error:
                 raise TlsHandshakeError(errno.EINVAL, f"{host!r} cannot be in a certificate: {error}") from error
             await secured.handshake()
@@ -182,11 +185,12 @@ class ListenerTls:
     def __init__(self, settings: TlsSettings, disk: Disk) -> None:
         """Raises ``ConfigError``."""
         self._disk = disk
+        self._scratch = bytearray(CIPHERTEXT_BYTES)
         self._context = server_context(settings, disk)
 
     def __call__(self, connection: Connection) -> TlsConnection:
         """Wraps an accepted connection."""
-        return TlsConnection(connection, self._context, server_side=True)
+        return TlsConnection(connection, self._context, server_side=True, scratch=self._scratch)
 
     def reload(self, config: Config, listener_name: str) -> None:
         """Reads certificates and keys anew; connections that live keep theirs.
