@@ -26,6 +26,8 @@ RUN = "run.json"
 VERDICT = "verdict.json"
 REPORT = "report.html"
 FOREVER = float("inf")
+REGISTER_STATES_MAX = 300_000
+"""A state of a long run takes some two kilobytes; an order is found within few more states than there are operations."""
 
 
 class RunFolderError(Exception):
@@ -124,7 +126,7 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     history = HistoryFile(directory / HISTORY)
     verdict = check(history, facts.promised)
     deaths = list(facts.deaths)
-    register = check_register(facts.register)
+    register = check_register(facts.register, states_max=REGISTER_STATES_MAX)
     if not register.linearizable:
         deaths.append(f"the metadata is not linearizable: {register.text}")
     series = series_of(history, facts.duration_s)
