@@ -342,9 +342,7 @@ def _messages(messages: Sequence[MessageRow]) -> str:
     return (
         f"<h2>Messages</h2><p class='hint'>{len(seen)} of {len(messages)} APIs were used. Requests without an answer "
         "were cut off, timed out, or go one way. What brokers pass on to the controller for clients travels in "
-        "Envelope.</p>"
-        + missing
-        + table(head, rows, words=(1, 2))
+        "Envelope.</p>" + missing + table(head, rows, words=(1, 2))
     )
 
 

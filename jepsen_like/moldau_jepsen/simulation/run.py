@@ -14,7 +14,7 @@ import trio
 
 from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
-from moldau_jepsen.history import Kind, Status
+from moldau_jepsen.history import Status
 from moldau_jepsen.simulation.clients import CLIENT_HOST, Clients
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultInjector, Struck
