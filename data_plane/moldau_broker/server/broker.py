@@ -26,7 +26,6 @@ from moldau.runtime.config import (
     inter_broker_listener_name,
     inter_broker_protocol,
     log_dirs,
-    metadata_log_dir,
     quorum_voters,
     topic_config,
 )
@@ -48,6 +47,7 @@ from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.server.apis import BASE_APIS, api_table
 from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
+from moldau_broker.server.directory_watch import DirectoryWatch, failure_causes
 from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
 from moldau_broker.server.log_tasks import LogSyncs, LogTasks
@@ -70,7 +70,7 @@ from moldau_quorum.broker_session import (
 )
 from moldau_quorum.controller.features import SUPPORTED_FEATURES
 from moldau_quorum.image import RESOURCE_BROKER
-from moldau_quorum.records import METADATA_VERSION, Endpoint
+from moldau_quorum.records import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,10 +87,6 @@ _UNBOUNDED_CONNECTIONS = 100_000
 
 class BrokerStartError(ValueError):
     """The broker cannot start as configured; the message says what is wrong and what would be right."""
-
-
-class LogDirectoriesFailedError(OSError):
-    """The broker cannot go on with the log directories that are left; the message says which have failed, and why."""
 
 
 class Broker:
@@ -132,8 +128,7 @@ class Broker:
         self._logs: LogManager | None = None
         self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
         self._servers: list[Server] = []
-        self._disks_changed = trio.Event()
-        """Set when there is something for ``_watch_disks``."""
+        self._watch: DirectoryWatch | None = None
         self._applier = MetadataApplier(self.metadata, self._apply)
         self._log_tasks = LogTasks(environment, self._logger)
         self._context: BrokerContext | None = None
@@ -218,7 +213,7 @@ class Broker:
             logs = self._open_logs(follower.image.cluster_id)
         await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
         if not logs.online_directories:
-            raise BrokerStartError(f"all log directories have failed: {_causes(logs)}")
+            raise BrokerStartError(f"all log directories have failed: {failure_causes(logs)}")
         await self._bind()
         self._build(logs, controller, follower)
         await self._start_tasks(nursery)
@@ -295,6 +290,7 @@ class Broker:
         directories = ReplicaDirectories(
             clock, self.broker_id, controller, lambda: self.broker_epoch, logs, self.metadata
         )
+        self._watch = DirectoryWatch(clock, config, logs, directories, self.metadata, lambda: self.broker_epoch)
         replicas = ReplicaManager(
             clock,
             ReplicaSettings(broker_id=self.broker_id, lag_time_max_ms=float(config.get_int("replica.lag.time.max.ms"))),
@@ -406,6 +402,7 @@ class Broker:
     async def _start_tasks(self, nursery: trio.Nursery) -> None:
         assert self._fetchers is not None
         assert self._syncs is not None
+        assert self._watch is not None
         replicas = self.context.replicas
         await nursery.start(self._syncs.run)
         await nursery.start(self._fetchers.run)
@@ -413,7 +410,7 @@ class Broker:
         await nursery.start(self.context.transactions.run)
         nursery.start_soon(replicas.run_waits)
         nursery.start_soon(self._isr.run, replicas)
-        nursery.start_soon(self._watch_disks)
+        nursery.start_soon(self._watch.run)
         nursery.start_soon(self.context.directories.run)
         nursery.start_soon(self._applier.run)
         nursery.start_soon(self._tick_isr)
@@ -448,7 +445,8 @@ class Broker:
         self._session = session
         await nursery.start(session.run)
         await follower.wait_until(self._knows_me)
-        reason = self._reason_to_end()
+        assert self._watch is not None
+        reason = self._watch.reason_to_end()
         if reason is not None:
             raise BrokerStartError(reason)
         await self._applier.begin()
@@ -509,7 +507,8 @@ class Broker:
         if delta.features_changed:
             context.directories.reconcile_all()
         if delta.features_changed or self.broker_id in delta.changed_brokers:
-            self._disks_changed.set()
+            assert self._watch is not None
+            self._watch.notify()
         assert self._fetchers is not None
         for broker_id in delta.changed_brokers:
             before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
@@ -547,59 +546,10 @@ class Broker:
 
     def _directory_failed(self, directory: str) -> None:
         """Notes a failed log directory. Whoever noticed the failure may be the task of one connection."""
-        self._disks_changed.set()
+        if self._watch is not None:
+            self._watch.notify()
         if self._session is not None:
             self._session.wake()
-
-    async def _watch_disks(self) -> None:
-        """Ends the broker when no log directory is left, or when the controllers cannot be told which one has failed.
-
-        The replicas in it are gone: others must take over what it led, and they do so when the controller knows.
-        """
-        timeout_ms = float(self._config.get_int("log.dir.failure.timeout.ms"))
-        clock = self._environment.clock
-        known_by_ms = float("inf")
-        while True:
-            with trio.move_on_after(max(0.0, known_by_ms - clock.monotonic_ms()) / 1000):
-                await self._disks_changed.wait()
-            self._disks_changed = trio.Event()
-            reason = self._reason_to_end()
-            if reason is not None:
-                raise LogDirectoriesFailedError(reason)
-            if self._failures_are_known(self.metadata.image):
-                known_by_ms = float("inf")
-            elif known_by_ms == float("inf"):
-                known_by_ms = clock.monotonic_ms() + timeout_ms
-            elif clock.monotonic_ms() >= known_by_ms:
-                raise LogDirectoriesFailedError(
-                    f"the controller did not hear within {timeout_ms:.0f} ms that log directories have failed: "
-                    f"{_causes(self.context.logs)}"
-                )
-
-    def _failures_are_known(self, image: MetadataImage) -> bool:
-        """Whether the metadata names none of the failed directories as working."""
-        broker = image.brokers.get(self.broker_id)
-        failed = self.context.directories.offline_ids()
-        return broker is None or not any(directory in broker.log_dirs for directory in failed)
-
-    def _reason_to_end(self) -> str | None:
-        """Why the broker cannot go on with the log directories that work; None if it can."""
-        logs = self.context.logs
-        failed = logs.offline_directories
-        if not failed:
-            return None
-        causes = _causes(logs)
-        if not logs.online_directories:
-            return f"all log directories have failed: {causes}"
-        if "controller" in self._config.get_list("process.roles") and metadata_log_dir(self._config) in failed:
-            return f"the directory of this node's metadata log has failed: {causes}"
-        image = self.metadata.image
-        if self._knows_me(image) and not image.records_directories:
-            return (
-                f"a log directory has failed: {causes}; at {METADATA_VERSION} {image.metadata_level} the "
-                "controllers know of no smaller unit of failure than the broker, so it ends"
-            )
-        return None
 
     # --- end -------------------------------------------------------------------------------------------------------
 
@@ -612,10 +562,6 @@ class Broker:
             await self._session.controlled_shutdown()
         if scope.cancelled_caught:
             self._logger.warning("controlled-shutdown-unanswered", after_ms=CONTROLLED_SHUTDOWN_TIMEOUT_MS)
-
-
-def _causes(logs: LogManager) -> str:
-    return "; ".join(f"{directory.path}: {directory.error}" for directory in logs.directories if not directory.online)
 
 
 def _clean_epoch(logs: LogManager) -> int:
