@@ -99,6 +99,23 @@ def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
     assert "negative controls were not convicted" in err
 
 
+def test_a_campaign_tells_how_it_is_going(call, monkeypatch, tmp_path):
+    clean = run_seed(3, RunOptions(fault_seconds=0.5, kinds=(FaultKind.SLOW,)))
+    pages = []
+
+    def results(*_, **__):
+        yield clean
+        yield clean
+        pages.append((tmp_path / "moldau-sim" / "campaign.html").read_text())
+
+    monkeypatch.setattr(simulation, "run_seeds", results)
+    monkeypatch.setattr(sim, "REPORT_EVERY_S", 0.0)
+    assert call("sim", "run", "--no-controls")[0] == 0
+    assert "The campaign is still running." in pages[0]
+    assert "2 seeds, no violation" in pages[0]
+    assert "still running" not in (tmp_path / "moldau-sim" / "campaign.html").read_text()
+
+
 def test_hours_end_a_campaign(call):
     code, out, _ = call("sim", "run", "--hours", "0", "--no-controls", "--jobs", "1", "--json")
     assert code == 0

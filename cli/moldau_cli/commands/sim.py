@@ -33,6 +33,8 @@ DEFAULT_DIR = Path("moldau-sim")
 DEFAULT_SEEDS = 10
 SEED_MAX = 2**63 - 1
 PAGE, DOCUMENT = "campaign.html", "campaign.json"
+REPORT_EVERY_S = 60.0
+"""A campaign that still runs tells so often how it is going."""
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "--processes", min=1, help="Processes; default: one per core.")]
 Dir = Annotated[Path, typer.Option("--dir", "--out", help="Where the report and the folders of failed seeds go.")]
@@ -174,13 +176,18 @@ def _campaign(
     began = time.monotonic()
     tally = Tally(jobs or os.cpu_count() or 1)
     notes: list[str] = []
+    report_next_s = REPORT_EVERY_S
     with progress(label, total) as shown, _interruptible(notes):
         for result in run_seeds(_until(numbers, began, hours), processes=jobs, mutant=mutant):
             folder = "" if result.passed else str(_keep(result, directory))
             tally.add(result, folder)
             if not result.passed:
                 output.note(_summary(result))
-            shown.update(tally.seeds if hours is None else round(time.monotonic() - began))
+            elapsed_s = time.monotonic() - began
+            shown.update(tally.seeds if hours is None else round(elapsed_s))
+            if elapsed_s >= report_next_s:
+                report_next_s = elapsed_s + REPORT_EVERY_S
+                _write_report(tally.report(elapsed_s, notes=("The campaign is still running.",)), directory)
     wall_s = time.monotonic() - began
     rows: list[ControlRow] = []
     if controls and not notes:

@@ -172,6 +172,7 @@ def campaign_page(report: CampaignReport) -> str:
     """Draws the whole page."""
     body = [
         _headline(report),
+        *(f"<p><b>{escape(note)}</b></p>" for note in report.notes),
         _figures(report),
         _failures(report.failures),
         _controls(report.controls),
@@ -179,7 +180,6 @@ def campaign_page(report: CampaignReport) -> str:
         _faults(report),
         _machines(report.machines),
         _messages(report.messages),
-        *(f"<p class='hint'>{escape(note)}</p>" for note in report.notes),
     ]
     return page("Moldau simulation campaign", "\n".join(body))
 
