@@ -317,6 +317,8 @@ class _Loader:
             self._report.problems.append(str(error))
             return False
         mend = not all(self._disk.exists(segment.path(kind)) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+        # Rebuilt in memory by a reader, and lost with the process: nothing would be wrong, but all look-ups slow.
+        mend = mend or (segment.offset_index.count == 0 and segment.size > self._request.config.index_interval_bytes)
         try:
             segment.offset_index.check(segment.size)
             segment.time_index.check()

@@ -288,6 +288,7 @@ class LogSegment:
             assert position == self.size
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         self.size = size
+        self.spill_indexes()
 
     def _restart_notes(self) -> None:
         """Forgets what is known of the batches, so that ``_note`` can be told all of them from the first on."""

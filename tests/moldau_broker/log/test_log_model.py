@@ -77,7 +77,8 @@ def test_random_histories_in_a_real_directory(seed: int, compact: bool, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("seed", "compact"), [(57, False), (225, False), (156, False), (13, False), (26, True), (20012, True)]
+    ("seed", "compact"),
+    [(57, False), (225, False), (156, False), (13, False), (26, True), (20012, True), (30243, False)],
 )
 def test_kept_regressions(seed: int, compact: bool) -> None:
     """Histories that once failed.
