@@ -44,6 +44,8 @@ __all__ = [
 
 MAGIC = b"moldau-history 1\n"
 FRAME_OPERATIONS = 4096
+FRAME_RECORDS = 32_768
+"""Polls may return thousands of records: a frame is in memory as a whole when it is read."""
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH_BYTES = 4
 
@@ -186,12 +188,14 @@ class HistoryWriter:
         """Writes the magic line at once."""
         self._stream = stream
         self._pending: list[object] = []
+        self._records = 0
         stream.write(MAGIC)
 
     def add(self, operation: Operation) -> None:
-        """Adds one operation; every ``FRAME_OPERATIONS`` of them go out as one frame."""
+        """Adds one operation; ``FRAME_OPERATIONS`` of them, or as many as hold ``FRAME_RECORDS``, go out as a frame."""
         self._pending.append(_pack(operation))
-        if len(self._pending) >= FRAME_OPERATIONS:
+        self._records += sum(len(pairs) for poll in operation.polls for _, pairs in poll.records)
+        if len(self._pending) >= FRAME_OPERATIONS or self._records >= FRAME_RECORDS:
             self.flush()
 
     def flush(self) -> None:
@@ -201,6 +205,7 @@ class HistoryWriter:
             self._stream.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
             self._stream.write(frame)
             self._pending.clear()
+            self._records = 0
         self._stream.flush()
 
 

@@ -4,19 +4,25 @@ Method: random histories by Hypothesis; truncation at every byte; a flipped byte
 """
 
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau_jepsen.history import (
+    FRAME_RECORDS,
     HistoryError,
+    HistoryFile,
+    HistoryWriter,
     Kind,
     Operation,
     Poll,
     Send,
     Status,
     TopicPartition,
+    frame_positions,
+    read_frames,
     read_history,
     write_history,
 )
@@ -69,3 +75,36 @@ def test_other_files_and_damaged_frames_are_refused() -> None:
     damaged[len(b"moldau-history 1\n") + 4] ^= 0xFF
     with pytest.raises(HistoryError, match="damaged at byte 17"):
         list(read_history(io.BytesIO(bytes(damaged))))
+
+
+def test_a_frame_holds_a_bounded_number_of_records(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    pairs = tuple((offset, offset) for offset in range(FRAME_RECORDS // 4))
+    poll = Poll(((TopicPartition("t", 0), pairs),))
+    operations = [
+        Operation(index=index, process=1, kind=Kind.POLL, status=Status.OK, begun_ms=0, ended_ms=1, operations=(poll,))
+        for index in range(10)
+    ]
+    with path.open("wb") as stream:
+        write_history(stream, operations)
+    positions = frame_positions(path)
+    assert len(positions) == 3
+    assert list(read_frames(path, positions)) == operations == list(HistoryFile(path))
+    assert [operation.index for operation in read_frames(path, positions[1:2])] == [4, 5, 6, 7]
+
+
+def test_frames_are_found_up_to_where_the_file_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_bytes(b"something else")
+    with pytest.raises(HistoryError, match="not a history"):
+        frame_positions(path)
+    with path.open("wb") as stream:
+        writer = HistoryWriter(stream)
+        for index in range(3):
+            writer.add(Operation(index=index, process=1, kind=Kind.CRASH, status=Status.INFO, begun_ms=0, ended_ms=1))
+            writer.flush()
+    whole = frame_positions(path)
+    assert len(whole) == 3
+    with path.open("r+b") as stream:
+        stream.truncate(path.stat().st_size - 1)
+    assert frame_positions(path) == whole[:2]

@@ -27,7 +27,7 @@ VERDICT = "verdict.json"
 REPORT = "report.html"
 FOREVER = float("inf")
 REGISTER_STATES_MAX = 300_000
-"""A state of a long run takes some two kilobytes; an order is found within few more states than there are operations."""
+"""A state of a long run takes some two kilobytes; where there is an order, few more states than operations are met."""
 
 
 class RunFolderError(Exception):
