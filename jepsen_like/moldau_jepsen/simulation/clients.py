@@ -62,7 +62,11 @@ class Clients:
         self._transfers = TransactionWorkload(
             self.environment,
             cluster.bootstrap,
-            TransactionOptions(topic=options.workload.topic, partitions=options.workload.partitions),
+            TransactionOptions(
+                topic=options.workload.topic,
+                partitions=options.workload.partitions,
+                producer=options.transactional_producer,
+            ),
             recorder,
         )
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)

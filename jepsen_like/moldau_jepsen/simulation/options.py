@@ -40,6 +40,8 @@ class RunOptions:
     )
     transactions: bool | None = None
     """Whether a transactional client works beside the others; drawn if None."""
+    transactional_producer: Mapping[str, object] = field(default_factory=dict)
+    """Configuration of its producer."""
     pipe: bool | None = None
     """Whether an exactly-once pipe works beside the others; drawn if None."""
     pipe_options: PipeOptions = field(

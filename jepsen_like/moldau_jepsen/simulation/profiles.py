@@ -336,6 +336,27 @@ TRANSACTIONS = Profile(
     strikes=(4, 10),
 )
 
+PIPELINES = replace(
+    TRANSACTIONS,
+    name="pipelines",
+    text="many small batches of a transaction are on their way to one partition at once, and some are refused",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=_workload(
+            partitions=1,
+            senders=2,
+            group_readers=0,
+            sends_per_second=60.0,
+            in_flight_max=12,
+            crash_every_s=2.0,
+            producer={"linger.ms": 0, "batch.size": 64},
+        ),
+        transactional_producer={"linger.ms": 0, "batch.size": 64},
+    ),
+    strikes=(8, 16),
+    lengths=(0.2, 2.0),
+)
+
 IMPATIENT = replace(
     REPLICATION,
     name="impatient",
@@ -387,6 +408,7 @@ PROFILES: dict[str, Profile] = {
         HANDOVERS,
         CLEANING,
         TRANSACTIONS,
+        PIPELINES,
         IMPATIENT,
         GROUPS,
     )

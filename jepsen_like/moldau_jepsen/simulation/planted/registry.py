@@ -33,6 +33,7 @@ from moldau_jepsen.simulation.profiles import (
     IMPATIENT,
     LONE_LEADERS,
     OUTAGES,
+    PIPELINES,
     REJOINS,
     REPLICATION,
     RETENTION,
@@ -289,7 +290,7 @@ LOG = (
         area="log",
         text="a gap in sequence numbers passes",
         patches=logs.sequence_gaps_accepted,
-        profile=DIVERGENCE,
+        profile=PIPELINES,
     ),
     Mutant(
         name="log-not-synced",
