@@ -13,6 +13,7 @@ import gc
 import json
 import multiprocessing
 import os
+import threading
 import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -83,9 +84,19 @@ def _broken(seed: int, error: Exception, mutant: str) -> Result:
 
 
 def _settle_in() -> None:
-    """What a worker has imported stays: its collector need not look at that before every seed."""
+    """What a worker has imported stays: its collector need not look at that before every seed. It ends with the
+    campaign, however that ends.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.collect()
     gc.freeze()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are started by a campaign"
+    parent.join()
+    os._exit(1)
 
 
 def run_seeds(
