@@ -31,6 +31,7 @@ from moldau_jepsen.workloads.final_read import (
     polled,
     read_everything,
 )
+from moldau_jepsen.workloads.recorder import Rebalances, Recorder
 
 if TYPE_CHECKING:
     import random
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
-    from moldau_jepsen.workloads.recorder import Recorder
 
 TRANSACTION_TIMEOUT_MS = 5_000
 _FLUSH_SHARE = 0.5
@@ -209,7 +209,7 @@ class PipeWorkload:
 
     # -- the workers -------------------------------------------------------------------------------------------------
 
-    def _consumer(self, environment: Environment) -> Consumer:
+    def _consumer(self, environment: Environment, rebalances: Rebalances | None = None) -> Consumer:
         config = {
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -218,7 +218,8 @@ class PipeWorkload:
             **self._options.consumer,
             "bootstrap.servers": self._bootstrap,
         }
-        return Consumer(config, environment=environment)
+        told = rebalances.told if rebalances is not None else None
+        return Consumer(config, environment=environment, on_assigned=told, on_revoked=told)
 
     def _producer(self, environment: Environment, transactional_id: str) -> Producer:
         config = {
@@ -234,14 +235,15 @@ class PipeWorkload:
     async def _live(self, process: int, transactional_id: str, environment: Environment) -> None:
         why = "the client crashed"
         under_way: list[_Transaction] = []
+        rebalances = Rebalances()
         try:
             async with (
-                self._consumer(environment) as consumer,
+                self._consumer(environment, rebalances) as consumer,
                 self._producer(environment, transactional_id) as producer,
             ):
                 await _persist(producer.init_transactions)
                 consumer.subscribe([self._options.source])
-                await self._transact(process, consumer, producer, environment.random, under_way)
+                await self._transact(process, consumer, rebalances, producer, environment.random, under_way)
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
             why = f"{error.code.name}: {error}"
         finally:
@@ -252,12 +254,13 @@ class PipeWorkload:
         self,
         process: int,
         consumer: Consumer,
+        rebalances: Rebalances,
         producer: Producer,
         draw: random.Random,
         under_way: list[_Transaction],
     ) -> None:
         """Transaction after transaction, until everything is through."""
-        generation = -1
+        seen = (-1, 0)
         rewound = False
         while not self._drained:
             begun = self._recorder.now_ms()
@@ -267,13 +270,12 @@ class PipeWorkload:
                 await trio.sleep(RETRY_S)
                 rewound = True
                 continue
-            moved = consumer.group_generation != generation
+            now = (consumer.group_generation, rebalances.count)
+            moved = now != seen
             if moved:
-                generation = consumer.group_generation
+                seen = now
                 owned = tuple(TopicPartition(*partition) for partition in consumer.assignment)
-                self._recorder.operation(
-                    process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=generation
-                )
+                self._recorder.operation(process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=now[0])
             if not batches:
                 continue
             transaction = _Transaction(begun, polled(batches), rebalanced=moved or rewound)

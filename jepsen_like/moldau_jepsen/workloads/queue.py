@@ -19,13 +19,13 @@ from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, VALUE_BYTES, polled, read_everything
+from moldau_jepsen.workloads.recorder import Rebalances, Recorder
 
 if TYPE_CHECKING:
     import random
 
     from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
-    from moldau_jepsen.workloads.recorder import Recorder
 
 GROUP = "chaos-readers"
 
@@ -165,7 +165,7 @@ class QueueWorkload:
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
-    def _consumer(self, **more: object) -> Consumer:
+    def _consumer(self, rebalances: Rebalances | None = None, /, **more: object) -> Consumer:
         config = {
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -174,7 +174,8 @@ class QueueWorkload:
             **more,
             "bootstrap.servers": self._bootstrap,
         }
-        return Consumer(config, environment=self._environment)
+        told = rebalances.told if rebalances is not None else None
+        return Consumer(config, environment=self._environment, on_assigned=told, on_revoked=told)
 
     async def _read_assigned(self, process: int, draw: random.Random) -> None:
         partitions = self._options.topic_partitions
@@ -198,11 +199,11 @@ class QueueWorkload:
             self._recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches), rebalanced=rebalanced)
 
     async def _read_in_group(self, process: int, draw: random.Random) -> None:
-        async with self._consumer(**{"group.id": GROUP}) as consumer:
+        rebalances = Rebalances()
+        async with self._consumer(rebalances, **{"group.id": GROUP}) as consumer:
             consumer.subscribe([self._options.topic])
-            generation = -1
+            seen = (-1, 0)
             while not self._stopping.is_set():
-                before = consumer.group_generation
                 begun = self._recorder.now_ms()
                 try:
                     batches = await consumer.poll(POLL_TIMEOUT_MS)
@@ -211,17 +212,17 @@ class QueueWorkload:
                     self._recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text, rebalanced=True)
                     await trio.sleep(0.1)
                     continue
-                moved = consumer.group_generation != generation
+                now = (consumer.group_generation, rebalances.count)
+                moved = now != seen
                 if moved:
-                    generation = consumer.group_generation
+                    seen = now
                     owned = tuple(TopicPartition(*partition) for partition in consumer.assignment)
                     self._recorder.operation(
-                        process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=generation
+                        process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=now[0]
                     )
                 if batches:
-                    rebalanced = moved or before != generation
                     part = polled(batches)
-                    self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=rebalanced)
+                    self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved)
                     if draw.random() < 0.3:
                         await self._commit(consumer)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.history import Kind, MicroOperation, Operation, Status, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from moldau.runtime.environment import Clock
 
@@ -82,3 +82,19 @@ class Recorder:
                     self.acknowledged_end[send.partition] = max(end, send.offset + 1)
         self.polled += sum(len(pairs) for poll in operation.polls for _, pairs in poll.records)
         self._sink(operation)
+
+
+class Rebalances:
+    """Counts what a consumer is told about its partitions, by callbacks.
+
+    The generation does not tell: a member that lost its partitions and joins again is given the same generation when
+    nothing else has changed, and its positions start over from the committed offsets.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was told."""
+        self.count = 0
+
+    async def told(self, _partitions: Sequence[TopicPartition]) -> None:
+        """For ``on_assigned`` and ``on_revoked``."""
+        self.count += 1

@@ -1,0 +1,83 @@
+"""Goal: a reader in a group that is given its partitions anew says so, also when the generation stays the same.
+
+Method: the workload with a stub in the consumer's place. Found by seed 400 of whole clusters: a member whose session
+had expired joined again, was given generation 1 again, and began at the committed offset.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import trio
+import trio.testing
+
+from moldau.cluster.metadata import TopicPartition
+from moldau_jepsen.checkers import CheckOptions, check_history
+from moldau_jepsen.history import Kind
+from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.recorder import Recorder
+
+ASSIGNED, AGAIN = object(), object()
+SCRIPT = (ASSIGNED, [0, 1], [2, 3], AGAIN, [2, 3], [4])
+
+
+class StubConsumer:
+    """Gives out the offsets of a script; the generation is always 1."""
+
+    group_generation = 1
+
+    def __init__(self, config, *, environment, on_assigned, on_revoked):
+        self.assignment = [TopicPartition("queue", 0)]
+        self.on_assigned, self.on_revoked = on_assigned, on_revoked
+        self.script = iter(SCRIPT)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    def subscribe(self, topics):
+        pass
+
+    async def commit(self):
+        pass
+
+    async def poll(self, timeout_ms):
+        await trio.sleep(0.1)
+        offsets = next(self.script, None)
+        if offsets is None:
+            await trio.sleep_forever()
+        if offsets is AGAIN:
+            await self.on_revoked(self.assignment)
+        if offsets in (ASSIGNED, AGAIN):
+            await self.on_assigned(self.assignment)
+            offsets = next(self.script)
+        records = [SimpleNamespace(offset=offset, value=offset.to_bytes(8, "big")) for offset in offsets]
+        return [SimpleNamespace(topic="queue", partition=0, records=records)]
+
+
+def test_positions_that_start_over_within_a_generation_are_no_anomaly(monkeypatch):
+    monkeypatch.setattr("moldau_jepsen.workloads.queue.Consumer", StubConsumer)
+    history = []
+    clock = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
+    environment = SimpleNamespace(random=random.Random(1), clock=clock)
+    options = QueueOptions(partitions=1, senders=0, assigned_readers=0, group_readers=1, crash_every_s=0.0)
+
+    async def main():
+        workload = QueueWorkload(environment, "b:9092", options, Recorder(environment.clock, history.append))
+        with trio.move_on_after(5):
+            await workload.run()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    told = [(one.kind, one.rebalanced) for one in history]
+    assert told == [
+        (Kind.SUBSCRIBE, False),
+        (Kind.POLL, True),
+        (Kind.POLL, False),
+        (Kind.SUBSCRIBE, False),
+        (Kind.POLL, True),
+        (Kind.POLL, False),
+    ]
+    assert check_history(history, CheckOptions(final_phase=False)).valid
