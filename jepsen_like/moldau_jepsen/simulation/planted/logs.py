@@ -23,10 +23,6 @@ def dedup_lost_on_failover() -> list[Patch]:
     return [(PartitionLog, "_replicate_producer", lambda self, header, data: None)]
 
 
-def sequence_gaps_accepted() -> list[Patch]:
-    return [(ProducerStateManager, "_check_sequence", lambda self, entry, header: None)]
-
-
 def log_not_synced() -> list[Patch]:
     original = SegmentedLog.flush_work
 
