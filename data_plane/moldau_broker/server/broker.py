@@ -47,7 +47,7 @@ from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.server.apis import BASE_APIS, api_table
 from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
-from moldau_broker.server.directory_watch import DirectoryWatch, failure_causes
+from moldau_broker.server.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
 from moldau_broker.server.log_tasks import LogSyncs, LogTasks
@@ -213,7 +213,7 @@ class Broker:
             logs = self._open_logs(follower.image.cluster_id)
         await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
         if not logs.online_directories:
-            raise BrokerStartError(f"all log directories have failed: {failure_causes(logs)}")
+            raise LogDirectoriesFailedError(f"all log directories have failed: {failure_causes(logs)}")
         await self._bind()
         self._build(logs, controller, follower)
         await self._start_tasks(nursery)
