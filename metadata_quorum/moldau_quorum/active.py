@@ -27,6 +27,7 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, Br
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import Signal
+from moldau.runtime.tls_context import plain_environment
 from moldau_quorum.broker_probe import BrokerProbes
 from moldau_quorum.controller.cluster import fence_records
 from moldau_quorum.controller.context import Context, Settings
@@ -157,7 +158,7 @@ class ActiveController:
         self._sessions = BrokerSessions(
             timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
         )
-        self._probes = BrokerProbes(environment)
+        self._probes = BrokerProbes(plain_environment(environment))
         self._next_rebalance_ms = float("inf")
         self._decisions = self._commands = self._refused_busy = self._fenced = 0
         machine.on_leadership(self._leadership_changed)

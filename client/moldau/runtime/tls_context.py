@@ -136,17 +136,17 @@ class TlsNetwork:
 
     def __init__(self, network: Network, context: ssl.SSLContext) -> None:
         """Opens connections through ``network``."""
-        self._network = network
+        self.plain: Final = network
         self._context = context
         self._scratch = bytearray(CIPHERTEXT_BYTES)
 
     async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
         """See ``Network.listen``."""
-        return await self._network.listen(host, port, backlog=backlog)
+        return await self.plain.listen(host, port, backlog=backlog)
 
     async def connect(self, host: str, port: int) -> TlsConnection:
         """See ``Network.connect``; raises ``TlsHandshakeError`` when the peers do not agree."""
-        connection = await self._network.connect(host, port)
+        connection = await self.plain.connect(host, port)
         try:
             try:
                 secured = TlsConnection(
@@ -177,6 +177,12 @@ def outgoing_environment(
         raise ConfigError(problems)
     context = client_context(settings, environment.disk)
     return replace(environment, network=TlsNetwork(environment.network, context))
+
+
+def plain_environment(environment: Environment) -> Environment:
+    """Returns the environment without the TLS of its connections: to see who listens, without a word."""
+    network = environment.network
+    return replace(environment, network=network.plain) if isinstance(network, TlsNetwork) else environment
 
 
 class ListenerTls:
@@ -235,5 +241,6 @@ __all__ = [
     "client_environment",
     "listener_tls",
     "outgoing_environment",
+    "plain_environment",
     "server_context",
 ]

@@ -19,7 +19,7 @@ from moldau.runtime.real import real_environment
 from moldau.runtime.rpc import RpcConnection
 from moldau.runtime.server import ServerLimits, serve
 from moldau.runtime.tls import TlsConnection, TlsHandshakeError
-from moldau.runtime.tls_context import ListenerTls, TlsNetwork, client_context, server_context
+from moldau.runtime.tls_context import ListenerTls, TlsNetwork, client_context, plain_environment, server_context
 from moldau_jepsen.simulation.world import run_world
 
 HOST = "server"
@@ -357,6 +357,15 @@ def test_handshakes_have_a_deadline_and_a_bound(run, caplog):
         run(test)
     assert "3 TLS handshakes are under way" in caplog.text
     assert caplog.text.count("TLS handshake took too long") == 3
+
+
+def test_a_look_at_a_listener_needs_no_tls(run):
+    async def test(given_server, given_client, host):
+        secured = outgoing(given_client)
+        assert plain_environment(secured) == given_client
+        assert plain_environment(given_client) is given_client
+
+    run(test)
 
 
 # --- configuration
