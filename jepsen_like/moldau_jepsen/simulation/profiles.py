@@ -389,10 +389,11 @@ GROUPS = Profile(
             crash_every_s=3.0,
             consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
         ),
+        struck=Struck.ALL,
     ),
-    kinds=(FaultKind.RESET, FaultKind.SLOW, FaultKind.LINK, FaultKind.CUT, FaultKind.KILL_LEADER),
-    strikes=(8, 16),
-    lengths=(0.3, 2.5),
+    kinds=(FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.LINK, FaultKind.KILL_LEADER),
+    strikes=(16, 24),
+    lengths=(1.2, 2.5),
 )
 
 PROFILES: dict[str, Profile] = {
