@@ -64,7 +64,7 @@ class ClusterSampler:
         for node in self._cluster.brokers:
             if self._cluster.state(node.node_id) is not ProcessState.RUNNING:
                 continue
-            answer = probe.fetch_metadata(node.port, self._topics, ANSWER_TIMEOUT_MS)
+            answer = probe.fetch_metadata(node.door, self._topics, ANSWER_TIMEOUT_MS)
             for topic in () if answer is None else answer.topics:
                 for partition in topic.partitions:
                     key = (topic.name or "", partition.partition_index)
@@ -85,7 +85,7 @@ class ClusterSampler:
             replica_id=CLIENT,
             topics=[ListOffsetsTopic(name=topic, partitions=wanted) for topic, wanted in by_topic.items()],
         )
-        answer = probe.ask(nodes[0].port, request, LIST_OFFSETS_VERSION, ListOffsetsResponse, ANSWER_TIMEOUT_MS)
+        answer = probe.ask(nodes[0].door, request, LIST_OFFSETS_VERSION, ListOffsetsResponse, ANSWER_TIMEOUT_MS)
         for topic_answer in () if answer is None else answer.topics:
             for partition_answer in topic_answer.partitions:
                 if partition_answer.error_code == 0:

@@ -269,7 +269,7 @@ class LocalCluster:
         from moldau_jepsen.launcher import probe
 
         for node in self._running("controller"):
-            answer = probe.fetch_quorum(node.port, PROBE_TIMEOUT_MS)
+            answer = probe.fetch_quorum(node.door, PROBE_TIMEOUT_MS)
             if answer is None or answer.error_code != 0 or not answer.topics:
                 continue
             partition = answer.topics[0].partitions[0]
@@ -290,7 +290,7 @@ class LocalCluster:
         for node in self._running("broker"):
             if ask is not None and node.node_id != ask:
                 continue
-            answer = probe.fetch_metadata(node.port, [topic], PROBE_TIMEOUT_MS)
+            answer = probe.fetch_metadata(node.door, [topic], PROBE_TIMEOUT_MS)
             if answer is None:
                 continue
             for entry in answer.topics:
@@ -321,7 +321,7 @@ class LocalCluster:
     def _partitions(self, node: Node) -> list[MetadataResponsePartition] | None:
         from moldau_jepsen.launcher import probe
 
-        answer = probe.fetch_metadata(node.port, None, PROBE_TIMEOUT_MS)
+        answer = probe.fetch_metadata(node.door, None, PROBE_TIMEOUT_MS)
         if answer is None or any(topic.error_code for topic in answer.topics):
             return None
         return [partition for topic in answer.topics for partition in topic.partitions]
@@ -343,7 +343,7 @@ class LocalCluster:
         from moldau_jepsen.launcher import probe
 
         for node in self._running("broker"):
-            answer = probe.fetch_metadata(node.port, [], PROBE_TIMEOUT_MS)
+            answer = probe.fetch_metadata(node.door, [], PROBE_TIMEOUT_MS)
             if answer is not None:
                 return sorted(broker.node_id for broker in answer.brokers)
         return None
@@ -351,7 +351,7 @@ class LocalCluster:
     def _sees_all(self, node: Node) -> bool:
         from moldau_jepsen.launcher import probe
 
-        answer = probe.fetch_metadata(node.port, [], PROBE_TIMEOUT_MS)
+        answer = probe.fetch_metadata(node.door, [], PROBE_TIMEOUT_MS)
         if answer is None:
             return False
         seen = {broker.node_id for broker in answer.brokers}
@@ -361,7 +361,7 @@ class LocalCluster:
 
     def _spawn(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            if port_in_use(node.port):
+            if not node.namespace and port_in_use(node.port):
                 raise LauncherUsageError(f"port {node.port} of {node.role} {node.node_id} is in use by another process")
         for node in nodes:
             process.spawn(node, tied_to_parent=self._tied_to_parent)

@@ -19,7 +19,7 @@ from moldau.protocol.messages.describe_quorum import (
 )
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
-from moldau_jepsen.launcher.spec import HOST
+from moldau_jepsen.launcher.spec import HOST, Door
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +46,13 @@ def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
     return bytes(chunks)
 
 
-def ask(port: int, request: Request, version: int, response_class: type[R], timeout_ms: float) -> R | None:
-    """Sends one request to ``HOST:port`` and returns the answer, or None when none came in time."""
+def ask(where: int | Door, request: Request, version: int, response_class: type[R], timeout_ms: float) -> R | None:
+    """Sends one request to a door, or to a port of ``HOST``; returns the answer, or None when none came in time."""
     deadline = time.monotonic() + timeout_ms / 1000
+    door = Door(HOST, where) if isinstance(where, int) else where
+    source = (door.source, 0) if door.source else None
     try:
-        with socket.create_connection((HOST, port), timeout=timeout_ms / 1000) as peer:
+        with socket.create_connection((door.host, door.port), timeout_ms / 1000, source) as peer:
             peer.sendall(encode_request(request, version, 1, CLIENT_ID))
             size = int.from_bytes(_read_exactly(peer, 4, deadline), "big")
             if not 4 <= size <= FRAME_BYTES_MAX:
@@ -61,15 +63,15 @@ def ask(port: int, request: Request, version: int, response_class: type[R], time
         return None
 
 
-def fetch_metadata(port: int, topics: Sequence[str] | None, timeout_ms: float) -> MetadataResponse | None:
-    """Metadata as the broker at ``port`` sees it; an empty ``topics`` asks for brokers only, None for all topics."""
+def fetch_metadata(where: int | Door, topics: Sequence[str] | None, timeout_ms: float) -> MetadataResponse | None:
+    """Metadata as the broker ``where`` sees it; an empty ``topics`` asks for brokers only, None for all topics."""
     names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
-    return ask(port, request, METADATA_VERSION, MetadataResponse, timeout_ms)
+    return ask(where, request, METADATA_VERSION, MetadataResponse, timeout_ms)
 
 
-def fetch_quorum(port: int, timeout_ms: float) -> DescribeQuorumResponse | None:
-    """The metadata quorum as the node at ``port`` sees it."""
+def fetch_quorum(where: int | Door, timeout_ms: float) -> DescribeQuorumResponse | None:
+    """The metadata quorum as the node ``where`` sees it."""
     request = DescribeQuorumRequest(
         topics=[
             DescribeQuorumRequestTopicData(
@@ -77,4 +79,4 @@ def fetch_quorum(port: int, timeout_ms: float) -> DescribeQuorumResponse | None:
             )
         ]
     )
-    return ask(port, request, DESCRIBE_QUORUM_VERSION, DescribeQuorumResponse, timeout_ms)
+    return ask(where, request, DESCRIBE_QUORUM_VERSION, DescribeQuorumResponse, timeout_ms)

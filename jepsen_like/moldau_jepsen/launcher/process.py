@@ -59,7 +59,8 @@ def spawn(node: Node, *, tied_to_parent: bool) -> None:
 
     With ``tied_to_parent`` the node ends when this process ends; otherwise it lives on, in a session of its own.
     """
-    command = [sys.executable, "-P", "-m"]
+    command = ["ip", "netns", "exec", node.namespace] if node.namespace else []  # gives way to the node: one process
+    command += [sys.executable, "-P", "-m"]
     # The same server either way; behind the second door it is given a disk and clocks that the harness rules.
     command += ["moldau_cli.chaos_server", node.hostile] if node.hostile else ["moldau_cli", "server"]
     command.append(node.config)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 HOST = "127.0.0.1"
-"""Address of every listener: a literal, because ``localhost`` means two addresses to some clients."""
+"""Address of listeners that have no place of their own: a literal, because ``localhost`` means two addresses to some
+clients."""
 
 FILE_NAME = "cluster.json"
 FILE_VERSION = 1
@@ -31,6 +32,25 @@ class LauncherUsageError(LauncherError):
     """What was asked cannot be asked of this cluster or directory (exit code 2 on the command line)."""
 
 
+class Door(NamedTuple):
+    """Where the harness asks a node: its own listener, past proxies and cuts."""
+
+    host: str
+    port: int
+    source: str = ""
+    """Address of this machine to ask from; empty: the kernel chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A network namespace with an address of its own (``moldau_jepsen.chaos.namespaces``)."""
+
+    host: str
+    namespace: str
+    asked_from: str = ""
+    """Address that the harness asks from (``Door.source``)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """What to start.
@@ -41,6 +61,9 @@ class ClusterSpec:
     ``ports`` names the listening port of each node (brokers first) instead. ``advertised_ports``, as many, are what the
     nodes tell each other and clients, for clusters whose links pass a proxy (``moldau_jepsen.chaos.links``); the
     proxies must forward to ``ports`` before the cluster starts.
+
+    ``places``, as many again, are the network namespaces that the nodes run in instead of this machine's own; they must
+    be there, and ``ports`` must name the ports.
     """
 
     brokers: int = 3
@@ -49,6 +72,7 @@ class ClusterSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[int, ...] = ()
     advertised_ports: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
     hostile: bool = False
     """Nodes run on disks and clocks that the harness rules (``launcher.hostile``): ``LocalCluster.lose_power`` and
     ``LocalCluster.control`` work."""
@@ -59,9 +83,12 @@ class ClusterSpec:
                 raise LauncherUsageError(f"number of {name} must be 1..{NODES_MAX}, not {count}")
         if self.base_port is not None and not 1024 <= self.base_port <= 65535 - self.nodes:
             raise LauncherUsageError(f"base port must be 1024..{65535 - self.nodes}, not {self.base_port}")
-        for name, ports in (("ports", self.ports), ("advertised ports", self.advertised_ports)):
+        given = (("ports", self.ports), ("advertised ports", self.advertised_ports), ("places", self.places))
+        for name, ports in given:
             if ports and len(ports) != self.nodes:
                 raise LauncherUsageError(f"{name} must be one per node ({self.nodes}), not {len(ports)}")
+        if self.places and not self.ports:
+            raise LauncherUsageError("places need ports: nobody knows which are free in another namespace")
 
     @property
     def nodes(self) -> int:
@@ -83,16 +110,24 @@ class Node:
     started: str = ""
     advertised_port: int = 0  # 0: the listener's own
     hostile: str = ""  # directory of the undo journal and the control file; empty: the machine's own disk and clocks
+    host: str = HOST
+    namespace: str = ""  # network namespace it runs in; empty: the one of this process
+    asked_from: str = ""  # see ``Door.source``
 
     @property
     def address(self) -> str:
         """``host:port`` where others reach it: its listener, or the proxy in front of it."""
-        return f"{HOST}:{self.advertised_port or self.port}"
+        return f"{self.host}:{self.advertised_port or self.port}"
+
+    @property
+    def door(self) -> Door:
+        """Where the harness asks it."""
+        return Door(self.host, self.port, self.asked_from)
 
     @property
     def listener(self) -> str:
         """``NAME://host:port`` of its listener."""
-        return f"{self.listener_name}://{HOST}:{self.port}"
+        return f"{self.listener_name}://{self.host}:{self.port}"
 
     @property
     def listener_name(self) -> str:
@@ -107,7 +142,8 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
     names += [(CONTROLLER_ID_FIRST + number, "controller") for number in range(spec.controllers)]
     nodes = []
     advertised = spec.advertised_ports or (0,) * spec.nodes
-    for (node_id, role), port, advertised_port in zip(names, ports, advertised, strict=True):
+    places = spec.places or (Place(host=HOST, namespace=""),) * spec.nodes
+    for (node_id, role), port, advertised_port, place in zip(names, ports, advertised, places, strict=True):
         home = directory / f"{role}-{node_id}"
         nodes.append(
             Node(
@@ -119,6 +155,9 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
                 log=str(home / "server.log"),
                 advertised_port=advertised_port,
                 hostile=str(home / "hostile") if spec.hostile else "",
+                host=place.host,
+                namespace=place.namespace,
+                asked_from=place.asked_from,
             )
         )
     return nodes
@@ -171,7 +210,7 @@ def to_json(nodes: Sequence[Node]) -> str:
             {
                 "id": node.node_id,
                 "role": node.role,
-                "host": HOST,
+                "host": node.host,
                 "port": node.port,
                 "advertised_port": node.advertised_port,
                 "pid": node.pid,
@@ -180,6 +219,8 @@ def to_json(nodes: Sequence[Node]) -> str:
                 "config": node.config,
                 "log": node.log,
                 "hostile": node.hostile,
+                "namespace": node.namespace,
+                "asked_from": node.asked_from,
             }
             for node in nodes
         ],
@@ -205,6 +246,9 @@ def from_json(text: str, origin: str) -> list[Node]:
                 log=str(entry["log"]),
                 advertised_port=int(entry.get("advertised_port", 0)),
                 hostile=str(entry.get("hostile", "")),
+                host=str(entry.get("host", HOST)),
+                namespace=str(entry.get("namespace", "")),
+                asked_from=str(entry.get("asked_from", "")),
             )
             for entry in document["nodes"]
         ]

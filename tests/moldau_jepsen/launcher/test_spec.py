@@ -7,7 +7,9 @@ import pytest
 from moldau.runtime.config import parse_server_config
 from moldau_jepsen.launcher.spec import (
     ClusterSpec,
+    Door,
     LauncherUsageError,
+    Place,
     bootstrap_of,
     from_json,
     node_properties,
@@ -37,6 +39,23 @@ def test_the_cluster_file_is_lossless(tmp_path):
     nodes = nodes_of(tmp_path)
     nodes[0].pid, nodes[0].started = 4711, "99"
     assert from_json(to_json(nodes), "here") == nodes
+
+
+def test_nodes_in_places_of_their_own_are_known_by_their_addresses(tmp_path):
+    places = tuple(
+        Place(host=f"198.18.0.{number}", namespace=f"n{number}", asked_from="198.18.0.9") for number in (1, 2)
+    )
+    nodes = nodes_of(tmp_path, brokers=1, controllers=1, ports=(9092, 9093), places=places)
+    assert from_json(to_json(nodes), "here") == nodes
+    assert bootstrap_of(nodes) == "198.18.0.1:20000"
+    assert nodes[1].door == Door("198.18.0.2", 20001, "198.18.0.9")
+    text = node_properties(nodes[0], nodes, {})
+    assert "listeners=PLAINTEXT://198.18.0.1:20000\n" in text
+    assert "controller.quorum.voters=101@198.18.0.2:20001\n" in text
+    with pytest.raises(LauncherUsageError, match="places must be one per node"):
+        ClusterSpec(brokers=3, controllers=3, places=places)
+    with pytest.raises(LauncherUsageError, match="places need ports"):
+        ClusterSpec(brokers=1, controllers=1, places=places)
 
 
 @pytest.mark.parametrize(
