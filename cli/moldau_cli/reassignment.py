@@ -39,8 +39,6 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
             if broker in load and load[broker] < share:
                 kept[where].append(broker)
                 load[broker] += 1
-    led = dict.fromkeys(load, 0)
-    planned: Replicas = {}
     for where, replicas in sorted(current.items()):
         chosen = kept[where]
         while len(chosen) < len(replicas):
@@ -48,10 +46,32 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
             target = min(free, key=lambda broker: (load[broker], broker))
             chosen.append(target)
             load[target] += 1
+    _level(kept, load)
+    led = dict.fromkeys(load, 0)
+    planned: Replicas = {}
+    for where in sorted(current):
+        chosen = kept[where]
         leader = min(chosen, key=lambda broker: (led[broker], chosen.index(broker)))
         led[leader] += 1
         planned[where] = [leader, *(broker for broker in chosen if broker != leader)]
     return {where: replicas for where, replicas in planned.items() if replicas != list(current[where])}
+
+
+def _level(kept: Replicas, load: dict[int, int]) -> None:
+    """Moves single replicas until no broker holds two more than another.
+
+    One of two such brokers is in more partitions than the other, so there is always a replica that can move between
+    them; each move brings the loads closer, so it ends.
+    """
+    while load:
+        most = max(load, key=lambda broker: (load[broker], broker))
+        least = min(load, key=lambda broker: (load[broker], broker))
+        if load[most] - load[least] < 2:
+            return
+        where = next(where for where, chosen in sorted(kept.items()) if most in chosen and least not in chosen)
+        kept[where][kept[where].index(most)] = least
+        load[most] -= 1
+        load[least] += 1
 
 
 def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, object]:
