@@ -168,13 +168,17 @@ class ClusterObserver:
 
     def _look_at_followers(self, leader_id: int, view: _ReplicaView, watermark: int) -> None:
         # Committed is what the metadata says, not what the leader believes.
-        committed = self._judge.partition(view.key).states.get(view.partition.replica.state.partition_epoch)
+        states = self._judge.partition(view.key).states
+        committed = states.get(view.partition.replica.state.partition_epoch)
         if committed is None or committed.leader_epoch != view.partition.replica.state.leader_epoch:
             return
+        newest = states[max(states)]
         for member in committed.isr:
             broker = self._cluster.brokers.get(member)
             if member == leader_id or broker is None or not broker.is_built:
                 continue
+            if member not in newest.isr:
+                continue  # it has left since, maybe for good and with its log; the leader has yet to hear of it
             partition = broker.context.replicas.partitions.get(view.partition.key)
             if partition is not None and partition.topic_id == view.partition.topic_id:
                 self._judge.isr_holds(view.key, leader_id, watermark, member, partition.log.log_end_offset)
