@@ -76,7 +76,7 @@ def test_a_pipe_holds_while_workers_and_brokers_die(seed):
 class Stub:
     """A client whose end, when it is cancelled, comes as a group: it was waiting in several tasks."""
 
-    group_generation, assignment = 1, ()
+    assignment_generation, assignment = 1, ()
 
     def __init__(self, *_, **__):
         pass

@@ -25,7 +25,7 @@ SCRIPT = (ASSIGNED, [0, 1], [2, 3], AGAIN, [2, 3], [4])
 class StubConsumer:
     """Gives out the offsets of a script; the generation is always 1."""
 
-    group_generation = 1
+    assignment_generation = 1
 
     def __init__(self, config, *, environment, on_assigned, on_revoked):
         self.assignment = [TopicPartition("queue", 0)]

@@ -239,6 +239,14 @@ class Consumer:
         """Generation of the group that this member belongs to; -1 for none."""
         return -1 if self._membership is None else self._membership.generation
 
+    @property
+    def assignment_generation(self) -> int:
+        """Generation in which the group's leader gave this member its ``assignment``; -1 for none.
+
+        Behind ``group_generation`` while the member has joined a newer one and waits for its assignment there.
+        """
+        return -1 if self._membership is None else self._membership.owned_generation
+
     def group_metadata(self) -> GroupMetadata:
         """This member's place in its group, for ``Producer.send_offsets_to_transaction`` (KIP-447).
 

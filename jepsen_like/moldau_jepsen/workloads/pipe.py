@@ -270,7 +270,7 @@ class PipeWorkload:
                 await trio.sleep(RETRY_S)
                 rewound = True
                 continue
-            now = (consumer.group_generation, rebalances.count)
+            now = (consumer.assignment_generation, rebalances.count)
             moved = now != seen
             if moved:
                 seen = now

@@ -212,7 +212,7 @@ class QueueWorkload:
                     self._recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text, rebalanced=True)
                     await trio.sleep(0.1)
                     continue
-                now = (consumer.group_generation, rebalances.count)
+                now = (consumer.assignment_generation, rebalances.count)
                 moved = now != seen
                 if moved:
                     seen = now

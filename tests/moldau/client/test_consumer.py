@@ -593,6 +593,7 @@ def test_a_commit_that_comes_too_late_fails_and_the_member_joins_again(code):
             consumer.subscribe(["t"])
             await take(consumer, 10)
             generation = consumer.group_generation
+            assert consumer.assignment_generation == generation
             cluster.fail_next(ApiKey.OFFSET_COMMIT, code)
             with pytest.raises(KafkaError, match=f"offsets were not committed .{code.name}"):
                 await consumer.commit()
