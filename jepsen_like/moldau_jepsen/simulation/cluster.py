@@ -49,6 +49,8 @@ class ClusterShape:
 
     controllers: int = 3
     brokers: int = 3
+    directories: int = 1
+    """Log directories of a broker (``log.dirs``); a controller has one."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +83,11 @@ class SimulatedCluster:
         """``bootstrap.servers`` of clients."""
         return ",".join(f"{self.host(node_id)}:{BROKER_PORT}" for node_id in self.broker_ids)
 
+    def log_directories(self, node_id: int) -> list[str]:
+        """Paths of a node's log directories, each on a device of its own."""
+        count = 1 if node_id >= CONTROLLER_ID_FIRST else self.shape.directories
+        return ["/data", *(f"/data{number}" for number in range(2, count + 1))]
+
     def settings(self, node_id: int) -> dict[str, object]:
         """Returns the configuration of a node."""
         is_controller = node_id >= CONTROLLER_ID_FIRST
@@ -97,7 +104,7 @@ class SimulatedCluster:
                 if is_controller
                 else f"PLAINTEXT://{self.host(node_id)}:{BROKER_PORT}"
             ),
-            "log.dirs": "/data",
+            "log.dirs": ",".join(self.log_directories(node_id)),
             "default.replication.factor": str(replicas),
             "min.insync.replicas": str(max(1, replicas - 1)),
             "offsets.topic.replication.factor": str(replicas),
@@ -167,6 +174,22 @@ class SimulatedCluster:
             self.world.trace.note("stop", self.host(node_id))
             self._stops[node_id].set()
 
+    async def restart(self, node_id: int) -> None:
+        """Ends the process of a node in order, and starts it again."""
+        self.stop(node_id)
+        await self.machines[node_id].wait_ended()
+        self.start(node_id)
+
+    def offline_directories(self, node_id: int) -> list[str]:
+        """Paths of the log directories that a running broker has given up; it looks at them again when it starts."""
+        broker = self.brokers.get(node_id)
+        return broker.context.logs.offline_directories if broker is not None and broker.is_built else []
+
+    def _stop_where_directories_failed(self) -> None:
+        for node_id in self.broker_ids if self.shape.directories > 1 else ():
+            if self.offline_directories(node_id) and not self._stops[node_id].is_set():
+                self.stop(node_id)
+
     @property
     def running(self) -> list[int]:
         """Ids of the nodes whose process runs."""
@@ -210,11 +233,14 @@ class SimulatedCluster:
     async def wait_healthy(self, seconds: float) -> None:
         """Waits until ``is_healthy``, and starts what has ended meanwhile, as a service manager does.
 
+        Brokers whose log directories have failed are restarted, as an operator does who has mended a device.
+
         Raises ``ClusterNotReadyError`` after ``seconds``.
         """
         with trio.move_on_after(seconds):
             while not self.is_healthy():
                 self.start_all()
+                self._stop_where_directories_failed()
                 await trio.sleep(POLL_SECONDS)
             return
         raise ClusterNotReadyError(f"the cluster is not healthy after {seconds} s: {self.describe()}")

@@ -29,6 +29,7 @@ KIND_PROBABILITY = 0.35
 STRIKES_PER_KIND_MAX = 4
 LENGTH_SECONDS = (0.2, 6.0)
 CLIENT_PAUSE_PROBABILITY = 0.3
+DIRECTORY_FULL_PROBABILITY = 0.3
 HANG_SECONDS = 1.2
 HANG_SECONDS_GOING_ON = 0.4
 STORM_PROBABILITY = 0.25
@@ -69,15 +70,20 @@ class FaultKind(enum.Enum):
     DISK_SLOW = "disk-slow"  # a disk takes long for everything
     DISK_FULL = "disk-full"  # nothing more fits on a disk
     DISK_ERROR = "disk-error"  # some writes and syncs of a disk fail
+    DIRECTORY = "directory"  # the device of one log directory of a broker is gone, or full
     CLOCK_RATE = "clock-rate"  # a clock runs too fast or too slow
     CLOCK_JUMP = "clock-jump"  # a wall clock is set
     VOTERS = "voters"  # a controller loses its vote, and gets it back
     REASSIGN = "reassign"  # partitions move to other brokers
+    MOVE_DIRECTORY = "move-directory"  # replicas move between the log directories of a broker
     ELECT = "elect"  # preferred leaders are elected, again and again
 
 
 NEEDS_SYNC = (FaultKind.POWER, FaultKind.POWER_ALL)
 """Kinds that strike brokers only when records are synced before they are acknowledged."""
+
+NEEDS_DIRECTORIES = (FaultKind.DIRECTORY, FaultKind.MOVE_DIRECTORY)
+"""Kinds that do nothing to brokers with one log directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +142,8 @@ class FaultInjector:
         self.struck = 0
         self.disk_errors: dict[int, None] = {}
         """Nodes whose disk failed at some time: their processes may end for it."""
+        self.directory_errors: dict[int, dict[str, None]] = {}
+        """Log directories that failed alone at some time, by broker: it may end only when it has no other."""
         self._deeds: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
             FaultKind.KILL: lambda draw: self._kill([draw.choice(self._nodes)]),
             FaultKind.KILL_LEADER: lambda draw: self._kill([self._leader(draw)]),
@@ -159,10 +167,12 @@ class FaultInjector:
             FaultKind.DISK_SLOW: self._disk_slow,
             FaultKind.DISK_FULL: self._disk_full,
             FaultKind.DISK_ERROR: self._disk_error,
+            FaultKind.DIRECTORY: self._directory,
             FaultKind.CLOCK_RATE: self._clock_rate,
             FaultKind.CLOCK_JUMP: self._clock_jump,
             FaultKind.VOTERS: self.moves.remove_voter,
             FaultKind.REASSIGN: self.moves.reassign,
+            FaultKind.MOVE_DIRECTORY: self.moves.move_directories,
             FaultKind.ELECT: self.moves.elect,
         }
         assert len(self._deeds) == len(FaultKind), "every kind has its deed"
@@ -213,10 +223,26 @@ class FaultInjector:
         self._world.network.heal_all()
         for node_id, machine in self._cluster.machines.items():
             self._calm_disk(node_id)
+            machine.disk.profile.failing_paths = machine.disk.profile.full_paths = ()
             machine.clock.set_rate(1.0)
         for machine in self._world.nodes.values():
             machine.resume()
         self._cluster.start_all()
+
+    def may_fail(self, node_id: int) -> list[str]:
+        """Log directories of a node that its faults explain the failure of."""
+        if node_id in self.disk_errors:
+            return self._cluster.log_directories(node_id)
+        return list(self.directory_errors.get(node_id, ()))
+
+    def unexplained_directories(self) -> list[str]:
+        """Log directories that a broker has given up although no fault struck them, as ``broker-1: /data``."""
+        return [
+            f"{self._cluster.host(node_id)}: {path}"
+            for node_id in self._cluster.broker_ids
+            for path in self._cluster.offline_directories(node_id)
+            if path not in self.may_fail(node_id)
+        ]
 
     # --- whom
 
@@ -402,6 +428,13 @@ class FaultInjector:
         profile.capacity_bytes = 1 << 32
         profile.write_error_probability = profile.sync_error_probability = profile.read_error_probability = 0.0
 
+    def _mend(self, node_id: int) -> None:
+        """What an operator does with a node whose disk works again: a directory that failed needs a restart."""
+        if self._cluster.shape.directories > 1 and self._cluster.offline_directories(node_id):
+            self._world.nursery.start_soon(self._cluster.restart, node_id)
+        else:
+            self._start([node_id])
+
     def _disk_slow(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._nodes)
         profile = self._cluster.machines[node_id].disk.profile
@@ -417,7 +450,7 @@ class FaultInjector:
 
         def end() -> None:
             self._calm_disk(node_id)
-            self._start([node_id])
+            self._mend(node_id)
 
         return end
 
@@ -430,7 +463,31 @@ class FaultInjector:
 
         def end() -> None:
             self._calm_disk(node_id)
-            self._start([node_id])
+            self._mend(node_id)
+
+        return end
+
+    def _directory(self, draw: random.Random) -> Callable[[], None]:
+        if self._cluster.shape.directories < 2 or self.struck_nodes is Struck.CONTROLLERS:
+            return lambda: None
+        node_id = draw.choice(self._cluster.broker_ids)
+        profile = self._cluster.machines[node_id].disk.profile
+        path = draw.choice(self._cluster.log_directories(node_id))
+        full = draw.random() < DIRECTORY_FULL_PROBABILITY
+        if full:
+            profile.full_paths = (*profile.full_paths, path)
+        else:
+            profile.failing_paths = (*profile.failing_paths, path)
+        self.directory_errors.setdefault(node_id, {})[path] = None
+        self._world.trace.note("directory", self._cluster.host(node_id), path, "full" if full else "gone")
+
+        def end() -> None:
+            # Another fault may hold the same directory still: each takes its own mark back.
+            if full:
+                profile.full_paths = _without(profile.full_paths, path)
+            else:
+                profile.failing_paths = _without(profile.failing_paths, path)
+            self._mend(node_id)
 
         return end
 
@@ -443,6 +500,14 @@ class FaultInjector:
         clock = self._cluster.machines[draw.choice(self._nodes)].clock
         clock.jump_wall(draw.choice((-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0)))
         return lambda: None
+
+
+def _without(paths: tuple[str, ...], path: str) -> tuple[str, ...]:
+    """Returns ``paths`` with one occurrence of ``path`` less, if there is one."""
+    left = list(paths)
+    if path in left:
+        left.remove(path)
+    return tuple(left)
 
 
 def _between(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:

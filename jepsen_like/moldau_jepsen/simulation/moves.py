@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.admin import Admin
-from moldau.protocol.errors import KafkaError
-from moldau_jepsen.simulation.cluster import CONTROLLER_PORT, ClusterNotReadyError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from moldau.runtime.rpc import RpcConnection
+from moldau_jepsen.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, ClusterNotReadyError
 
 if TYPE_CHECKING:
     import random
@@ -140,6 +147,57 @@ class Moves:
 
         strike()
         return end
+
+    # --- log directories
+
+    def move_directories(self, draw: random.Random) -> Callable[[], None]:
+        """Moves drawn replicas of a drawn broker to other log directories of it, once now and once more at the end,
+        when the first move may be under way.
+        """
+        directories = self._cluster.log_directories(self._cluster.broker_ids[0])
+        if len(directories) < 2:
+            return lambda: None
+        node_id = draw.choice(self._cluster.broker_ids)
+
+        def begin() -> None:
+            broker = self._cluster.brokers.get(node_id)
+            if broker is None or not broker.is_built:
+                return
+            held = sorted(broker.context.logs.logs.items())
+            targets = [
+                (key.topic, key.partition, draw.choice([path for path in directories if path != log.parent_directory]))
+                for key, log in draw.sample(held, min(len(held), draw.randint(1, 4)))
+            ]
+            if targets:
+                self._world.nursery.start_soon(self._move_directories, node_id, targets)
+
+        begin()
+        return begin
+
+    async def _move_directories(self, node_id: int, targets: list[tuple[str, int, str]]) -> None:
+        request = AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=topic, partitions=[number])])
+                for topic, number, path in targets
+            ]
+        )
+        environment, host = self._machine.environment, self._cluster.host(node_id)
+        try:
+            connection = await RpcConnection.open(environment, host, BROKER_PORT, ADMIN_HOST, timeout_ms=API_TIMEOUT_MS)
+            try:
+                answer = await connection.request_as(AlterReplicaLogDirsResponse, request, timeout_ms=API_TIMEOUT_MS)
+            finally:
+                connection.close()
+        except (OSError, trio.TooSlowError) as error:
+            outcome = str(error)
+        else:
+            outcome = ", ".join(
+                f"{result.topic_name}-{partition.partition_index} {ErrorCode(partition.error_code).name}"
+                for result in answer.results
+                for partition in result.partitions
+            )
+        shown = ", ".join(f"{topic}-{number} to {path}" for topic, number, path in targets)
+        self._world.trace.note("move", "directories", f"of {host}: {shown}: {outcome}")
 
     # --- restarts
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.simulation.cluster import ClusterShape
 from moldau_jepsen.simulation.coverage import Coverage
-from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck, plan_faults
+from moldau_jepsen.simulation.faults import NEEDS_DIRECTORIES, FaultKind, PlannedFault, Struck, plan_faults
 from moldau_jepsen.simulation.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.world import derive_random
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.history import Operation
+
+SEVERAL_DIRECTORIES_PROBABILITY = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class RunOptions:
     """Instead of the plan that the seed gives: for shrinking and for regressions."""
     synced: bool | None = None
     """Whether records are synced before they are acknowledged; drawn if None."""
+    directories: int | None = 1
+    """Log directories of each broker; drawn if None, as campaigns have it."""
     struck: Struck | None = None
     """Which nodes faults strike; drawn if None."""
     config_changes_per_second: float = 5.0
@@ -133,7 +137,16 @@ class Result:
 
 def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     """Returns the faults that a seed draws."""
-    return plan_faults(derive_random(seed, "fault plan"), options.fault_seconds, options.kinds)
+    several = drawn_directories(seed, options) > 1
+    kinds = [kind for kind in options.kinds if several or kind not in NEEDS_DIRECTORIES]
+    return plan_faults(derive_random(seed, "fault plan"), options.fault_seconds, kinds or options.kinds)
+
+
+def drawn_directories(seed: int, options: RunOptions) -> int:
+    """Returns the number of log directories of each broker; of a stream of its own, so that it shifts no other draw."""
+    if options.directories is not None:
+        return options.directories
+    return 2 if derive_random(seed, "log directories").random() < SEVERAL_DIRECTORIES_PROBABILITY else 1
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

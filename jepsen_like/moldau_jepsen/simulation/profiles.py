@@ -428,4 +428,4 @@ def drawn_profile(seed: int) -> Profile | None:
 def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
     profile = drawn_profile(seed)
-    return RunOptions() if profile is None else profile.of_seed(seed)
+    return RunOptions(directories=None) if profile is None else profile.of_seed(seed)

@@ -8,6 +8,7 @@ violation ends the run.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,11 +17,11 @@ from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.history import Status
 from moldau_jepsen.simulation.clients import CLIENT_HOST, Clients
-from moldau_jepsen.simulation.cluster import ClusterNotReadyError, ClusterShape, SimulatedCluster
+from moldau_jepsen.simulation.cluster import ClusterNotReadyError, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultInjector, Struck
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
-from moldau_jepsen.simulation.options import draw_settings, planned_faults
+from moldau_jepsen.simulation.options import draw_settings, drawn_directories, planned_faults
 from moldau_jepsen.simulation.watch import StepGuard, place_of
 from moldau_jepsen.workloads.recorder import Recorder
 
@@ -52,7 +53,8 @@ class Run:
         settings = {**draw_settings(draw), **options.shape.settings}
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
-        shape = ClusterShape(controllers=options.shape.controllers, brokers=options.shape.brokers, settings=settings)
+        directories = drawn_directories(world.seed, options)
+        shape = replace(options.shape, directories=directories, settings=settings)
         self.cluster = SimulatedCluster(world, shape)
         self.judge = ClusterInvariants(trio.current_time)
         self.observer = ClusterObserver(self.cluster, self.judge)
@@ -76,6 +78,7 @@ class Run:
         return {
             "fault_seconds": self.options.fault_seconds,
             "synced": self.synced,
+            "directories": self.cluster.shape.directories,
             "struck": self.injector.struck_nodes.value,
             "transactions": self.clients.transactions,
             "pipe": self.clients.pipe,
@@ -98,8 +101,12 @@ class Run:
         for name, failure in self.world.failures:
             node_id = int(name.rpartition("-")[2])
             of_disk = all(isinstance(error, OSError | LogStorageError) for error in leaves(failure))
-            if not (of_disk and node_id in self.injector.disk_errors):
+            may_fail = self.injector.may_fail(node_id)
+            if not (of_disk and len(may_fail) == len(self.cluster.log_directories(node_id))):
                 found.append(f"node-failed: {name}: {place_of(failure)}")
+        found += [
+            f"directory-failed: {text}, which no fault struck" for text in self.injector.unexplained_directories()
+        ]
         self.violations = [*found, *(text for text in self.violations if text.startswith("at the end"))]
 
     async def run(self) -> None:

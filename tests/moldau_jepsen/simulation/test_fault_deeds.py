@@ -10,16 +10,19 @@ import random
 
 import trio
 
+from moldau_jepsen.simulation.campaign import RunOptions, planned_faults, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.faults import (
     HANG_SECONDS,
     HANG_SECONDS_GOING_ON,
+    NEEDS_DIRECTORIES,
     FaultInjector,
     FaultKind,
     PlannedFault,
     Struck,
 )
 from moldau_jepsen.simulation.moves import ring_cuts
+from moldau_jepsen.simulation.options import drawn_directories
 from moldau_jepsen.simulation.world import run_world
 
 CALM = {"paused": [], "down": [], "cut": [], "slow": [], "disks": [], "rates": []}
@@ -42,6 +45,7 @@ VISIBLE = {
     FaultKind.SLOW: "slow",
     FaultKind.DISK_SLOW: "disks",
     FaultKind.DISK_FULL: "disks",
+    FaultKind.DIRECTORY: "disks",
     FaultKind.CLOCK_RATE: "rates",
 }
 """What shows one step after the beginning. The others take time or strike by chance: see what the timeline says."""
@@ -51,6 +55,7 @@ TOLD = {
     FaultKind.ROLL: "stop",
     FaultKind.VOTERS: "move",
     FaultKind.REASSIGN: "move",
+    FaultKind.MOVE_DIRECTORY: "move",
     FaultKind.ELECT: "move",
 }
 
@@ -72,6 +77,8 @@ def state_of(cluster):
             or machine.disk.profile.offload_delay_jitter > 0.001
             or machine.disk.profile.write_error_probability
             or machine.disk.profile.sync_error_probability
+            or machine.disk.profile.failing_paths
+            or machine.disk.profile.full_paths
         ],
         "rates": [node_id for node_id, machine in machines.items() if machine.clock._rate != 1.0],
     }
@@ -79,7 +86,7 @@ def state_of(cluster):
 
 async def every_kind(world):
     """Strikes with each kind; returns what was seen of each."""
-    cluster = SimulatedCluster(world, ClusterShape(settings={"log.flush.interval.messages": "1"}))
+    cluster = SimulatedCluster(world, ClusterShape(directories=2, settings={"log.flush.interval.messages": "1"}))
     cluster.start_all()
     await cluster.wait_healthy(60)
     await cluster.create_topic(world.node("client").environment, "flights", 2, {})
@@ -100,6 +107,7 @@ async def every_kind(world):
             raise AssertionError(f"after {kind.value}") from error
         notes = [note.kind for note in world.trace.notes()[before:]]
         seen[kind] = (during, after, notes, injector.moves.voters())
+    assert injector.unexplained_directories() == []
     failures = [name for name, _ in world.failures if int(name.rpartition("-")[2]) not in injector.disk_errors]
     return seen, failures
 
@@ -152,3 +160,59 @@ def test_in_a_ring_each_node_hears_a_majority_of_its_own():
         assert all(host in others for host, others in heard.items())
         assert len(set(heard.values())) == count
         assert len(set(cuts)) == len(cuts)
+
+
+def test_a_directory_fails_alone_replicas_move_and_the_broker_comes_back_with_all_of_it():
+    faults = (
+        PlannedFault(kind=FaultKind.DIRECTORY, begin=1.0, end=4.0, number=0),
+        PlannedFault(kind=FaultKind.MOVE_DIRECTORY, begin=1.5, end=6.0, number=1),
+    )
+    options = RunOptions(
+        directories=2, fault_seconds=8.0, struck=Struck.BROKERS, pipe=False, transactions=False, faults=faults
+    )
+    result = run_seed(3, options)
+    assert result.passed, result.violations
+    lines = [line.split(maxsplit=2) for line in result.timeline]
+    (struck,) = [rest.split() for _, _, rest in lines if rest.startswith("directory    ")]
+    _, host, path, _ = struck
+    node = host.rpartition("-")[2]
+    told = [rest for _, _, rest in lines]
+    failed = next(i for i, text in enumerate(told) if "log-directory-failed" in text)
+    assert f"node={node} directory={path} " in told[failed]
+    exits = [i for i, text in enumerate(told) if text.startswith("exit ")]
+    assert [told[i].split() for i in exits] == [["exit", host, "1", "normally"]], "only the healing ended it"
+    healed = next(i for i, text in enumerate(told) if text.startswith("heal ") and text.endswith(" directory"))
+    assert failed < healed < exits[0]
+    assert any(text.split() == ["start", host, "2"] for text in told[exits[0] :])
+    assert any("replica-moved" in text for text in told)
+
+
+def test_several_directories_and_their_faults_are_drawn_for_a_share_of_the_seeds():
+    options = RunOptions(directories=None)
+    several = [seed for seed in range(300) if drawn_directories(seed, options) > 1]
+    assert 60 < len(several) < 120
+    for seed in range(300):
+        kinds = {fault.kind for fault in planned_faults(seed, options)}
+        assert seed in several or not kinds & set(NEEDS_DIRECTORIES)
+    assert any({fault.kind for fault in planned_faults(seed, options)} >= set(NEEDS_DIRECTORIES) for seed in several)
+
+
+async def unexplained(world):
+    """A directory that fails while no fault says so; returns what is told of it."""
+    cluster = SimulatedCluster(world, ClusterShape(directories=2))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 4, {})
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    await cluster.wait_healthy(60)
+    before = injector.unexplained_directories()
+    world.node("broker-2").disk.profile.failing_paths = ("/data2",)
+    await trio.sleep(10)
+    return before, injector.unexplained_directories(), cluster.is_healthy()
+
+
+def test_a_directory_that_no_fault_struck_is_told():
+    before, after, healthy = run_world(unexplained, 5)
+    assert before == []
+    assert after == ["broker-2: /data2"]
+    assert not healthy
