@@ -14,7 +14,7 @@ import trio.testing
 from moldau_jepsen.chaos.clients import ClientOptions, Workload
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
-from moldau_jepsen.chaos.run import ChaosOptions, once_more, refuse_impossible
+from moldau_jepsen.chaos.run import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation
 from moldau_jepsen.history import write_history
@@ -120,3 +120,26 @@ def test_a_register_that_no_order_explains_fails_the_run(tmp_path: Path) -> None
         result = judge(tmp_path)
         assert result.valid is valid
         assert ("not linearizable" in " ".join(result.deaths)) is not valid
+
+
+def test_what_links_lack_is_left_out_and_told_in_one_line_each() -> None:
+    kinds = (FaultKind.KILL, FaultKind.SLOW, FaultKind.LOSS, FaultKind.RESET)
+    assert possible_kinds(kinds, {}) == (kinds, [])
+    assert possible_kinds(kinds, {"delay": "no netem"}) == (
+        kinds,
+        ["slow links have a low rate instead of a delay: no netem"],
+    )
+    assert possible_kinds(kinds, {"delay": "no htb", "rate": "no htb", "loss": "no htb", "reset": "no ss"}) == (
+        (FaultKind.KILL,),
+        ["left out loss: no htb", "left out reset: no ss", "left out slow: no htb"],
+    )
+    assert possible_kinds((FaultKind.CUT,), {"delay": "no netem", "loss": "no u32"}) == ((FaultKind.CUT,), [])
+
+
+def test_a_run_in_namespaces_is_had_once_more_in_namespaces(tmp_path: Path) -> None:
+    options = ChaosOptions(directory=tmp_path, network=Network.NAMESPACES)
+    assert "--network namespaces" in once_more(options)
+    assert "--network" not in once_more(ChaosOptions(directory=tmp_path))
+    assert once_more(ChaosOptions(directory=tmp_path, network=Network.NAMESPACES, control=CONTROLS["acks-1"])).endswith(
+        "--network namespaces"
+    )

@@ -12,7 +12,8 @@ from functools import partial
 import pytest
 import trio
 
-from moldau_jepsen.chaos.links import CLIENT, HOST, Link, LinkRule, Links, member_of
+from moldau_jepsen.chaos.links import HOST, Links, member_of
+from moldau_jepsen.chaos.rules import CLIENT, Link, LinkRule
 from moldau_jepsen.launcher.ports import take_free_ports
 
 

@@ -6,7 +6,7 @@ holds.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from moldau_jepsen.chaos.links import CLIENT, Link, LinkRule, Links
+from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
 from moldau_jepsen.chaos.nemesis import CONTROLLER_SHARE, FaultEvent, Nemesis
 from moldau_jepsen.chaos.rot import damage
-from moldau_jepsen.chaos.schedule import MACHINE_KINDS, TARGETS, FaultKind, PlannedFault, Target, plan_faults
+from moldau_jepsen.chaos.rules import CLIENT, Link, LinkRule, LinkRules
+from moldau_jepsen.chaos.schedule import (
+    MACHINE_KINDS,
+    PROXY_KINDS,
+    TARGETS,
+    FaultKind,
+    PlannedFault,
+    Target,
+    plan_faults,
+)
 from moldau_jepsen.launcher.control import HEALTHY, Control
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import LauncherError, Node
@@ -113,9 +122,35 @@ class ValueVoters:
         return self.restored
 
 
+class ValueLinks(LinkRules):
+    """Rules that nobody carries out; calls block, as those of namespaces do, and are refused outside of ``inline``."""
+
+    blocks = True
+
+    def __init__(self, **lacks: str) -> None:
+        super().__init__()
+        self.lacks = lacks
+        self.seen: list[LinkRule] = []
+
+    def reset(self, members: Iterable[int]) -> int:
+        assert INLINE, "a call that blocks was made in the event loop"
+        return len(list(members))
+
+    def _carry_out(self, changes: Mapping[Link, tuple[LinkRule, LinkRule]]) -> None:
+        assert INLINE, "a call that blocks was made in the event loop"
+        self.seen += [now for _, now in changes.values()]
+
+
+INLINE: list[int] = []
+
+
 async def inline(function: Callable[[int], object], node_id: int) -> object:
     await trio.lowlevel.checkpoint()
-    return function(node_id)
+    INLINE.append(node_id)
+    try:
+        return function(node_id)
+    finally:
+        INLINE.pop()
 
 
 def fault(kind: FaultKind, target: Target, begin_ms: float = 0, end_ms: float = 1000, seed: int = 1) -> PlannedFault:
@@ -125,7 +160,8 @@ def fault(kind: FaultKind, target: Target, begin_ms: float = 0, end_ms: float = 
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     events: list[FaultEvent] = []
-    cluster, links, voters = ValueCluster(), Links({}), ValueVoters()
+    cluster, voters = ValueCluster(), ValueVoters()
+    links = Links({}) if kind in PROXY_KINDS else ValueLinks()
 
     async def main() -> None:
         nemesis = Nemesis(cluster, links, ValueOperations(), events.append, voters=voters, in_thread=inline)
@@ -147,6 +183,45 @@ def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
             assert control.rate == 1.0
     if kind is FaultKind.VOTERS:
         assert [call for call, _ in voters.calls] == ["remove", "add"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks", "expected"),
+    [
+        (FaultKind.SLOW, {}, "delay_ms"),
+        (FaultKind.SLOW, {"delay": "no netem"}, "bytes_per_second"),
+        (FaultKind.LOSS, {"delay": "no netem"}, "loss"),
+        (FaultKind.CUT, {"delay": "no netem", "loss": "no u32", "rate": "no htb"}, "cut"),
+        (FaultKind.RESET, {}, ""),
+    ],
+)
+def test_links_are_harmed_as_they_can_be_and_outside_of_the_event_loop(
+    kind: FaultKind, lacks: dict[str, str], expected: str
+) -> None:
+    links, events = ValueLinks(**lacks), list[FaultEvent]()
+
+    async def main() -> None:
+        nemesis = Nemesis(ValueCluster(), links, ValueOperations(), events.append, in_thread=inline)
+        await nemesis.run([fault(kind, Target.ONE)])
+        await nemesis.recover()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    imposed = [rule for rule in links.seen if rule != LinkRule()]
+    assert bool(imposed) == bool(expected)
+    assert all(getattr(rule, expected) for rule in imposed)
+    assert len(links.seen) == 2 * len(imposed)
+    assert events[0].nodes
+
+
+@pytest.mark.parametrize("kind", [FaultKind.SLOW, FaultKind.LOSS])
+def test_what_links_lack_is_no_fault(kind: FaultKind) -> None:
+    async def main() -> None:
+        links = ValueLinks(delay="no netem", rate="no htb", loss="no htb")
+        nemesis = Nemesis(ValueCluster(), links, ValueOperations(), lambda event: None, in_thread=inline)
+        with pytest.RaisesGroup(pytest.RaisesExc(LauncherError, match=f"fault {kind.value}: no ")):
+            await nemesis.run([fault(kind, Target.ONE)])
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_the_ring_cuts_pairs_and_isolation_cuts_clients_too() -> None:
@@ -200,7 +275,7 @@ def test_overlapping_faults_on_one_node_and_one_link_do_not_undo_each_other() ->
 def test_after_any_plan_recovery_leaves_all_running_and_all_links_open() -> None:
     for seed in range(5):
         cluster, links = ValueCluster(), Links({})
-        plan = plan_faults(random.Random(seed), duration_ms=400, kinds=list(FaultKind), window_ms=100, calm_share=0)
+        plan = plan_faults(random.Random(seed), duration_ms=400, kinds=PROXY_KINDS, window_ms=100, calm_share=0)
 
         async def main(
             cluster: ValueCluster = cluster, links: Links = links, plan: tuple[PlannedFault, ...] = plan
@@ -220,7 +295,7 @@ def test_after_any_plan_recovery_leaves_all_running_and_all_links_open() -> None
 def test_link_faults_without_proxies_are_refused() -> None:
     async def main() -> None:
         nemesis = Nemesis(ValueCluster(), None, ValueOperations(), lambda event: None, in_thread=inline)
-        with pytest.RaisesGroup(pytest.RaisesExc(LauncherError, match="pass proxies")):
+        with pytest.RaisesGroup(pytest.RaisesExc(LauncherError, match="links are ruled")):
             await nemesis.run([fault(FaultKind.CUT, Target.ONE)])
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from moldau_jepsen.chaos.folder import ChaosResult
-    from moldau_jepsen.chaos.run import Progress
+    from moldau_jepsen.chaos.run import Network, Progress
     from moldau_jepsen.chaos.schedule import FaultKind
     from moldau_jepsen.checkers import CheckOptions, Verdict
     from moldau_jepsen.history import HistoryFile
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
 WORKLOADS = ("queue", "transactions", "pipe", "register", "all")
+NETWORKS = ("proxies", "namespaces")
 Pairs = list[str] | None
 CONTROL_SECONDS = 60.0
 """Scale of the progress bar only: a control lasts as long as its script."""
@@ -39,6 +40,12 @@ def run(
         str, typer.Option(help="What the clients do: queue, transactions, pipe, register, or all.")
     ] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
+    network: Annotated[
+        str,
+        typer.Option(
+            help="What rules the links: proxies (before every node), or namespaces (of the network; as root)."
+        ),
+    ] = "proxies",
     duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
     seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
     window: Annotated[float, typer.Option(min=1, help="Seconds until other faults are drawn.")] = 30.0,
@@ -71,23 +78,29 @@ def run(
 ) -> None:
     """Run clients against a cluster while faults strike it; exit code 1 when an anomaly was found."""
     from moldau_jepsen.chaos.clients import ClientOptions, Workload
-    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, refuse_impossible, run_chaos
+    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, Network, refuse_impossible, run_chaos
+    from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
     from moldau_jepsen.workloads.queue import QueueOptions
 
+    if network not in NETWORKS:
+        raise UsageError(f"unknown network {network!r}; known: {', '.join(NETWORKS)}")
     if workload not in WORKLOADS:
         raise UsageError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}")
     chosen = int(time.time()) if seed is None else seed
     target = directory if directory is not None else Path(f"moldau-chaos-{chosen}")
     if control is not None:
-        _run_controls(control, target, chosen, keep_data=keep_data)
+        _run_controls(control, target, chosen, Network(network), keep_data=keep_data)
         return
-    everything = FOREIGN_KINDS if bootstrap is not None else None
+    everything = tuple(FaultKind) if network == Network.NAMESPACES.value else PROXY_KINDS
+    if bootstrap is not None:
+        everything = FOREIGN_KINDS
     with run_errors():
         options = ChaosOptions(
             directory=target,
             duration_s=duration,
             seed=chosen,
             kinds=parse_kinds(faults, everything),
+            network=Network(network),
             window_s=window,
             churn=churn,
             brokers=brokers,
@@ -111,7 +124,7 @@ def run(
     _answer(result)
 
 
-def _run_controls(name: str, directory: Path, seed: int, *, keep_data: bool) -> None:
+def _run_controls(name: str, directory: Path, seed: int, network: Network, *, keep_data: bool) -> None:
     """Runs one control, or each; exits with 1 when one is acquitted."""
     from moldau_jepsen.chaos.clients import ClientOptions
     from moldau_jepsen.chaos.controls import CONTROLS
@@ -128,6 +141,7 @@ def _run_controls(name: str, directory: Path, seed: int, *, keep_data: bool) -> 
             duration_s=CONTROL_SECONDS,
             seed=seed,
             kinds=(),
+            network=network,
             settings=control.settings,
             clients=ClientOptions(workload=control.workload, queue=queue),
             control=control,
@@ -199,12 +213,12 @@ def _answer(result: ChaosResult) -> None:
         raise typer.Exit(1)
 
 
-def parse_kinds(text: str, everything: tuple[FaultKind, ...] | None) -> tuple[FaultKind, ...]:
-    """Reads ``--faults``; ``everything`` is what ``all`` stands for (None: every kind). Raises ``UsageError``."""
+def parse_kinds(text: str, everything: tuple[FaultKind, ...]) -> tuple[FaultKind, ...]:
+    """Reads ``--faults``; ``everything`` is what ``all`` stands for. Raises ``UsageError``."""
     from moldau_jepsen.chaos.schedule import FaultKind
 
     if text == "all":
-        return tuple(FaultKind) if everything is None else everything
+        return everything
     if text == "none":
         return ()
     known = {kind.value: kind for kind in FaultKind}
@@ -255,6 +269,8 @@ def progress_bar(duration_s: float) -> Iterator[Callable[[Progress], None]]:
             figures = f"{progress.acknowledged:,} acknowledged, {progress.polled:,} read"
             done = min(progress.elapsed_s, duration_s)
             bar.update(task, description=progress.phase, completed=done, figures=figures)
+            if progress.note:
+                bar.console.print(progress.note, highlight=False)
             if progress.fault:
                 bar.console.print(f"{progress.elapsed_s:8.1f} s  {progress.fault}", highlight=False)
 

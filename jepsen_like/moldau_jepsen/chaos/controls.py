@@ -18,7 +18,7 @@ from moldau_jepsen.checkers import AnomalyKind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from moldau_jepsen.chaos.links import Links
+    from moldau_jepsen.chaos.rules import LinkRules
 
 BEFORE_S = 5.0
 FENCED_AFTER_S = 15.0
@@ -33,7 +33,7 @@ RESETS = 150
 class Stage(Protocol):
     """What a script moves; brokers are numbered from 1."""
 
-    links: Links | None
+    links: LinkRules | None
 
     async def pause(self, *nodes: int) -> None: ...
 
@@ -90,7 +90,7 @@ async def _nothing(stage: Stage) -> None:
 
 async def _reset_connections(stage: Stage) -> None:
     """Connections end between a write and its answer, again and again."""
-    assert stage.links is not None, "controls run on clusters behind proxies"
+    assert stage.links is not None, "controls run on clusters whose links are ruled"
     await trio.sleep(BEFORE_S)
     for _ in range(RESETS):
         stage.links.reset((1, 2, 3))

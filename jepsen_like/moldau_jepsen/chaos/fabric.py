@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import trio
 
 from moldau.runtime.exceptions import leaves
-from moldau_jepsen.chaos.links import CLIENT, Link, LinkRule, Links
+from moldau_jepsen.chaos.links import Links
+from moldau_jepsen.chaos.rules import CLIENT, Link, LinkRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

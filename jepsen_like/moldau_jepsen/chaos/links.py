@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
+
+from moldau_jepsen.chaos.rules import CLIENT, LOSS, Link, LinkRule, LinkRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,31 +31,9 @@ CHUNKS_HELD_MAX = 32  # per direction of a connection: 2 MiB, then the sender fe
 HEADER_BYTES_MAX = 1024  # of a first frame that is read to learn the client id
 CONNECTIONS_PER_NODE_MAX = 2_000
 CONNECT_TIMEOUT_S = 5.0
-CLIENT = 0
-"""Stands for all clients in link rules; node ids begin at 1."""
 
 _MEMBER = re.compile(rb"^(?:broker|controller|node|raft)-(\d{1,9})(?:\D|$)")
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, zero seconds: close sends RST
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The directed path of bytes from one member to another (``CLIENT`` for any client)."""
-
-    source: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRule:
-    """What happens to bytes on a link."""
-
-    cut: bool = False
-    delay_ms: float = 0.0
-    bytes_per_second: float = 0.0  # 0 is unlimited
-
-
-OPEN = LinkRule()
 
 
 def member_of(first_bytes: bytes) -> int | None:
@@ -78,13 +57,16 @@ def member_of(first_bytes: bytes) -> int | None:
     return int(match[1]) if match else CLIENT
 
 
-class Links:
+class Links(LinkRules):
     """The proxies of one cluster. All methods belong to one ``trio.run``."""
+
+    blocks = False
 
     def __init__(self, targets: Mapping[int, int]) -> None:
         """``targets`` maps node ids to the ports they listen on."""
+        super().__init__()
+        self.lacks = {LOSS: "a proxy holds bytes back, it loses none"}
         self._targets = dict(targets)
-        self._rules: dict[Link, LinkRule] = {}
         self._changed = trio.Event()
         self._open: dict[int, tuple[Link, trio.SocketStream, trio.SocketStream | None]] = {}
         self._next_number = 0
@@ -92,32 +74,8 @@ class Links:
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
-    def set_rule(self, link: Link, rule: LinkRule) -> None:
-        """Replaces the rule of one directed link, for bytes that have not been forwarded yet."""
-        if rule == OPEN:
-            self._rules.pop(link, None)
-        else:
-            self._rules[link] = rule
-        self._changed.set()
-        self._changed = trio.Event()
-
-    def rule(self, link: Link) -> LinkRule:
-        """The rule that holds now."""
-        return self._rules.get(link, OPEN)
-
-    def cut(self, sources: Iterable[int], targets: Iterable[int], *, both_ways: bool = True) -> None:
-        """Cuts every link from ``sources`` to ``targets``, and back with ``both_ways``."""
-        target_list = list(targets)
-        for source in sources:
-            for target in target_list:
-                if source != target:
-                    self.set_rule(Link(source, target), LinkRule(cut=True))
-                    if both_ways:
-                        self.set_rule(Link(target, source), LinkRule(cut=True))
-
-    def heal(self) -> None:
-        """Removes all rules."""
-        self._rules.clear()
+    def _carry_out(self, changes: Mapping[Link, tuple[LinkRule, LinkRule]]) -> None:
+        """Wakes who waits: the pumps look at the rules themselves."""
         self._changed.set()
         self._changed = trio.Event()
 

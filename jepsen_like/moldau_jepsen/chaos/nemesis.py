@@ -8,7 +8,6 @@ heals all that is left, whatever happened before.
 
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +16,17 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import trio
 
-from moldau_jepsen.chaos.links import CLIENT, OPEN, Link, LinkRule, Links
 from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
 from moldau_jepsen.chaos.rot import damage
+from moldau_jepsen.chaos.rules import CLIENT, DELAY, LOSS, RATE, Link, LinkFaults, LinkRule
 from moldau_jepsen.chaos.schedule import FaultKind, PlannedFault, Target, choose_nodes, ring_cuts
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import LauncherError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
+    from moldau_jepsen.chaos.rules import InThread, LinkRules
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.spec import Node
     from moldau_jepsen.launcher.undo import PowerLoss
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CONTROLLER_SHARE = 0.35
 """Share of faults on processes and links that strike controllers; the others strike brokers."""
 SLOW_MS = (20.0, 400.0)
+SLOW_BYTES_PER_S = (10_000.0, 200_000.0)
+"""Of links that know no delay."""
+LOSSES = (1 / 32, 1 / 16, 1 / 8, 1 / 4)
 RESET_EVERY_S = (0.2, 2.0)
 ACTION_TIMEOUT_S = 60.0
 RESTORE_TIMEOUT_S = 90.0
@@ -77,12 +80,6 @@ class Cluster(Protocol):
     def is_whole(self) -> bool: ...
 
     def can_do_without(self, node_id: int) -> bool: ...
-
-
-class InThread(Protocol):
-    """Runs a blocking call outside the event loop, as ``trio.to_thread.run_sync`` does."""
-
-    def __call__(self, function: Callable[[int], object], node_id: int, /) -> Awaitable[object]: ...
 
 
 class Operations(Protocol):
@@ -139,7 +136,7 @@ class Nemesis:
     def __init__(
         self,
         cluster: Cluster,
-        links: Links | None,
+        links: LinkRules | None,
         operations: Operations,
         report: Callable[[FaultEvent], None],
         *,
@@ -153,11 +150,10 @@ class Nemesis:
         Otherwise a record lives in page caches, and only one broker at a time may, when all replicas are in sync.
         """
         self._cluster = cluster
-        self._links = links
+        self._links = None if links is None else LinkFaults(links, in_thread)
         self._operations = operations
         self._report = report
         self._taken: dict[int, FaultKind] = {}
-        self._imposed: dict[Link, list[tuple[int, LinkRule]]] = {}
         self._in_thread = in_thread
         self._voters = voters
         self._synced = synced
@@ -165,7 +161,6 @@ class Nemesis:
         self._failed_until: dict[int, float] = {}  # nodes whose disk failed a moment ago
         self.deaths: list[str] = []
         """Nodes that ended though nobody had struck them, and nodes that did not come back."""
-        self._tokens = itertools.count()
         self._processes = trio.Lock()  # the launcher is not for several threads at once
 
     async def run(self, plan: Sequence[PlannedFault]) -> None:
@@ -180,9 +175,8 @@ class Nemesis:
 
     async def recover(self) -> None:
         """Heals all links, resumes and starts all nodes. Raises ``LauncherError`` when a node does not come back."""
-        self._imposed.clear()
         if self._links is not None:
-            self._links.heal()
+            await self._links.heal()
         for node in (*self._cluster.controllers, *self._cluster.brokers):
             if node.hostile:
                 await self._call(lambda node_id: self._cluster.control(node_id, _all_right), node.node_id)
@@ -433,21 +427,18 @@ class Nemesis:
 
     async def _strike_links(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
         if self._links is None:
-            raise LauncherError(f"fault {fault.kind.value} needs a cluster whose links pass proxies")
+            raise LauncherError(f"fault {fault.kind.value} needs a cluster whose links are ruled")
         struck, role = await self._choose(fault, draw)
         if fault.kind is FaultKind.RESET:
             count = 0
             while trio.current_time() < end:
-                count += self._links.reset(struck)
+                count += await self._links.reset(struck)
                 await trio.sleep(min(draw.uniform(*RESET_EVERY_S), max(0.0, end - trio.current_time())))
             return struck, f"{count} connections"
         rules, detail = self._rules_of(fault, draw, struck, role)
-        token = next(self._tokens)
-        for link, rule in rules:
-            self._impose(link, token, rule)
+        token = await self._links.impose(rules)
         await trio.sleep_until(end)
-        for link, _ in rules:
-            self._lift(link, token)
+        await self._links.lift(token)
         return struck, detail
 
     def _rules_of(
@@ -461,26 +452,27 @@ class Nemesis:
         others = [member for member in members if member not in struck]
         if fault.kind is FaultKind.ISOLATE:
             others.append(CLIENT)
-        if fault.kind is FaultKind.SLOW:
-            rule = LinkRule(delay_ms=round(draw.uniform(*SLOW_MS), 1))
-            return [(Link(node, other), rule) for node in struck for other in (*others, CLIENT)], f"{rule.delay_ms} ms"
+        if fault.kind in (FaultKind.SLOW, FaultKind.LOSS):
+            rule, detail = self._draw_rule(fault.kind, draw)
+            return [(Link(node, other), rule) for node in struck for other in (*others, CLIENT)], detail
         rules = [(Link(node, other), cut) for node in struck for other in others]
         if fault.kind is not FaultKind.CUT_ONE_WAY:
             rules += [(Link(other, node), cut) for node in struck for other in others]
         return rules, ""
 
-    # -- rules of several faults on one link --------------------------------------------------------------------------
-
-    def _impose(self, link: Link, token: int, rule: LinkRule) -> None:
+    def _draw_rule(self, kind: FaultKind, draw: random.Random) -> tuple[LinkRule, str]:
         assert self._links is not None
-        self._imposed.setdefault(link, []).append((token, rule))
-        self._links.set_rule(link, rule)
-
-    def _lift(self, link: Link, token: int) -> None:
-        assert self._links is not None
-        left = [entry for entry in self._imposed.get(link, []) if entry[0] != token]
-        self._imposed[link] = left
-        self._links.set_rule(link, left[-1][1] if left else OPEN)
+        lacks = self._links.links.lacks
+        if kind is FaultKind.LOSS and LOSS not in lacks:
+            share = draw.choice(LOSSES)
+            return LinkRule(loss=share), f"{share:.1%} of packets"
+        if kind is FaultKind.SLOW and DELAY not in lacks:
+            rule = LinkRule(delay_ms=round(draw.uniform(*SLOW_MS), 1))
+            return rule, f"{rule.delay_ms} ms"
+        if kind is FaultKind.SLOW and RATE not in lacks:
+            rule = LinkRule(bytes_per_second=float(round(draw.uniform(*SLOW_BYTES_PER_S))))
+            return rule, f"{rule.bytes_per_second / 1000:.0f} kB/s"
+        raise LauncherError(f"fault {kind.value}: {lacks.get(LOSS if kind is FaultKind.LOSS else DELAY)}")
 
 
 def _all_right(control: Control) -> Control:

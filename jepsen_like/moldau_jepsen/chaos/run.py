@@ -1,5 +1,5 @@
-"""One chaos run from start to report: a fresh cluster behind proxies, a workload, a plan of faults, the checkers, a
-folder.
+"""One chaos run from start to report: a fresh cluster behind proxies or in network namespaces, a workload, a plan of
+faults, the checkers, a folder.
 
 What remains is a folder (``moldau_jepsen.chaos.folder``). Against a cluster
 that was started elsewhere (``bootstrap``) the faults that need its processes or its links are refused; reassignments
@@ -8,6 +8,7 @@ and elections remain.
 
 from __future__ import annotations
 
+import enum
 import random
 import shlex
 import tempfile
@@ -24,9 +25,11 @@ from moldau_jepsen.chaos.clients import ClientOptions, RunClients
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.moves import Operator
+from moldau_jepsen.chaos.namespaces import NamespaceLinks, refusal
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
+from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
 from moldau_jepsen.chaos.sampler import ClusterSampler
-from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
+from moldau_jepsen.chaos.schedule import MACHINE_KINDS, PROXY_KINDS, FaultKind, plan_faults
 from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
 from moldau_jepsen.history import HistoryWriter
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.chaos.controls import Control
+    from moldau_jepsen.chaos.rules import LinkRules
     from moldau_jepsen.chaos.schedule import PlannedFault
     from moldau_jepsen.checkers import RegisterOperation
     from moldau_jepsen.workloads.operations import PartitionsSample
@@ -49,9 +53,18 @@ FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
 FLUSH_MESSAGES = "log.flush.interval.messages"
 READY_TIMEOUT_MS = 90_000
 CONTROL_BROKERS = 3
+BROKER_PORT, CONTROLLER_PORT = 9092, 9093
+"""In namespaces, where every node has all ports for itself."""
 SEGMENT_BYTES = "segment.bytes"
 SMALL_SEGMENT_BYTES = 64 * 1024
 """Of runs whose faults strike closed segments: there must be some."""
+
+
+class Network(enum.Enum):
+    """How the links of a fresh cluster are ruled."""
+
+    PROXIES = "proxies"  # a TCP proxy before every node
+    NAMESPACES = "namespaces"  # every node in a network namespace of its own; needs root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +75,8 @@ class ChaosOptions:
     """Where report, history and cluster go; created, must be empty."""
     duration_s: float = 60.0
     seed: int = 1
-    kinds: Sequence[FaultKind] = tuple(FaultKind)
+    kinds: Sequence[FaultKind] = PROXY_KINDS
+    network: Network = Network.PROXIES
     window_s: float = 30.0
     churn: bool = False
     """Reassignments, preferred elections and changes of voters go on from the beginning to the end."""
@@ -91,14 +105,23 @@ class Progress:
     acknowledged: int
     polled: int
     fault: str = ""
+    note: str = ""
 
 
 def refuse_impossible(options: ChaosOptions) -> None:
-    """Raises ``LauncherUsageError`` for options that contradict each other and for a directory that is in use."""
+    """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
+    network namespaces where there are none.
+    """
     if options.control is not None and (options.bootstrap is not None or options.brokers != CONTROL_BROKERS):
         raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
     if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
         raise LauncherUsageError(f"{options.directory} is not an empty directory")
+    if options.network is Network.PROXIES and FaultKind.LOSS in options.kinds and options.bootstrap is None:
+        raise LauncherUsageError(f"fault {FaultKind.LOSS.value} needs packets: give --network namespaces")
+    if options.network is Network.NAMESPACES:
+        reason = "they are for a fresh cluster" if options.bootstrap is not None else refusal()
+        if reason is not None:
+            raise LauncherUsageError(f"no --network namespaces: {reason}")
     if options.bootstrap is not None:
         refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
         if refused:
@@ -130,6 +153,8 @@ class _Run:
         self.deaths: list[str] = []
         self.register: tuple[RegisterOperation, ...] = ()
         self.stuck = ""
+        self.kinds = tuple(options.kinds)
+        self.notes: list[str] = []
         self.environment: Environment = real_environment(seed=options.seed)
 
     async def main(self) -> ChaosResult:
@@ -144,31 +169,48 @@ class _Run:
                     nursery.cancel_scope.cancel()
         return self._judge()
 
-    async def _cluster(self, stack: ExitStack, nursery: trio.Nursery) -> tuple[LocalCluster | None, Links | None, str]:
+    async def _cluster(
+        self, stack: ExitStack, nursery: trio.Nursery
+    ) -> tuple[LocalCluster | None, LinkRules | None, str]:
         options = self.options
         if options.bootstrap is not None:
             return None, None, options.bootstrap
         self._progress("start", 0, None)
-        count = options.brokers + options.controllers
-        ports = take_free_ports(2 * count)
+        ids = [*range(1, options.brokers + 1), *(101 + number for number in range(options.controllers))]
         spec = ClusterSpec(
             brokers=options.brokers,
             controllers=options.controllers,
             settings=options.settings,
             hostile=any(kind in MACHINE_KINDS for kind in options.kinds),
-            ports=tuple(ports[:count]),
-            advertised_ports=tuple(ports[count:]),
         )
-        ids = [*range(1, options.brokers + 1), *(101 + number for number in range(options.controllers))]
-        links = Links(dict(zip(ids, ports[:count], strict=True)))
-        await nursery.start(links.serve, dict(zip(ids, ports[count:], strict=True)))
+        links: LinkRules
+        if options.network is Network.NAMESPACES:
+            links = stack.enter_context(NamespaceLinks(ids))
+            self._leave_out(links)
+            spec = replace(
+                spec,
+                ports=(BROKER_PORT,) * options.brokers + (CONTROLLER_PORT,) * options.controllers,
+                places=tuple(links.place(node_id) for node_id in ids),
+            )
+        else:
+            ports = take_free_ports(2 * len(ids))
+            own, advertised = ports[: len(ids)], ports[len(ids) :]
+            spec = replace(spec, ports=tuple(own), advertised_ports=tuple(advertised))
+            links = proxies = Links(dict(zip(ids, own, strict=True)))
+            await nursery.start(proxies.serve, dict(zip(ids, advertised, strict=True)))
         home = options.directory / "cluster"
         if not options.keep_data:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-")))
         cluster = await trio.to_thread.run_sync(start_cluster, home, spec)
         return cluster, links, cluster.bootstrap
 
-    async def _work(self, cluster: LocalCluster | None, links: Links | None, bootstrap: str) -> None:
+    def _leave_out(self, links: LinkRules) -> None:
+        """Takes the kinds out of the plan that these links cannot carry out, and tells so."""
+        self.kinds, self.notes = possible_kinds(self.options.kinds, links.lacks)
+        for note in self.notes:
+            self._progress("start", 0, None, note=note)
+
+    async def _work(self, cluster: LocalCluster | None, links: LinkRules | None, bootstrap: str) -> None:
         options = self.options
         operations = ClusterOperations(self.environment, bootstrap, options.clients.queue.topic)
         with (options.directory / "history").open("wb") as stream:
@@ -200,13 +242,13 @@ class _Run:
         return {**small, **self.options.topic_configs}
 
     async def _harm(
-        self, cluster: LocalCluster | None, links: Links | None, operations: ClusterOperations, recorder: Recorder
+        self, cluster: LocalCluster | None, links: LinkRules | None, operations: ClusterOperations, recorder: Recorder
     ) -> None:
         options = self.options
         plan = plan_faults(
             random.Random(options.seed),
             duration_ms=options.duration_s * 1000,
-            kinds=options.kinds,
+            kinds=self.kinds,
             window_ms=options.window_s * 1000,
             churn=options.churn,
         )
@@ -277,7 +319,9 @@ class _Run:
             high_watermark_sum=before if sample.high_watermark_sum is None else sample.high_watermark_sum,
         )
 
-    def _progress(self, phase: str, elapsed_s: float, recorder: Recorder | None, fault: str = "") -> None:
+    def _progress(
+        self, phase: str, elapsed_s: float, recorder: Recorder | None, fault: str = "", note: str = ""
+    ) -> None:
         self.tell(
             Progress(
                 phase=phase,
@@ -286,6 +330,7 @@ class _Run:
                 acknowledged=0 if recorder is None else recorder.acknowledged,
                 polled=0 if recorder is None else recorder.polled,
                 fault=fault,
+                note=note,
             )
         )
 
@@ -300,6 +345,7 @@ class _Run:
             "brokers": str(options.brokers),
             "controllers": str(options.controllers),
             "cluster": options.bootstrap or "started for the run",
+            **({} if options.bootstrap else {"network": "; ".join((options.network.value, *self.notes))}),
             "once more": once_more(options),
             **{f"topic {key}": value for key, value in options.topic_configs.items()},
             **{f"node {key}": value for key, value in options.settings.items()},
@@ -322,10 +368,26 @@ class _Run:
         return judge(options.directory)
 
 
+def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tuple[tuple[FaultKind, ...], list[str]]:
+    """The kinds that links with these lacks can carry out, and a line for each that they cannot or do otherwise."""
+    left_out: dict[FaultKind, str] = {}
+    notes = []
+    for kind, need in ((FaultKind.LOSS, LOSS), (FaultKind.RESET, RESET)):
+        if need in lacks:
+            left_out[kind] = lacks[need]
+    if DELAY in lacks and RATE in lacks:
+        left_out[FaultKind.SLOW] = lacks[DELAY]
+    elif DELAY in lacks and FaultKind.SLOW in kinds:
+        notes.append(f"slow links have a low rate instead of a delay: {lacks[DELAY]}")
+    notes += [f"left out {kind.value}: {reason}" for kind, reason in left_out.items() if kind in kinds]
+    return tuple(kind for kind in kinds if kind not in left_out), notes
+
+
 def once_more(options: ChaosOptions) -> str:
     """The command that runs the same plan of faults again."""
     if options.control is not None:
-        return f"moldau chaos run --control {options.control.name} --seed {options.seed}"
+        network = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""
+        return f"moldau chaos run --control {options.control.name} --seed {options.seed}{network}"
     words = ["moldau chaos run", f"--seed {options.seed}", f"--duration {options.duration_s:g}"]
     words += [f"--window {options.window_s:g}", f"--workload {options.clients.workload.value}"]
     words.append(f"--faults {','.join(kind.value for kind in options.kinds) or 'none'}")
@@ -333,6 +395,7 @@ def once_more(options: ChaosOptions) -> str:
     words += [f"--brokers {options.brokers}", f"--controllers {options.controllers}"]
     words += [f"--partitions {options.clients.queue.partitions}"]
     words += [f"--bootstrap {options.bootstrap}"] if options.bootstrap else []
+    words += [f"--network {options.network.value}"] if options.network is not Network.PROXIES else []
     for flag, values in (
         ("config", options.topic_configs),
         ("set", options.settings),

@@ -34,6 +34,7 @@ class FaultKind(enum.Enum):
     CUT_ONE_WAY = "cut-one-way"  # only what the struck nodes send
     ISOLATE = "isolate"  # links to all other members and to the clients
     SLOW = "slow"  # every byte of the struck nodes comes late
+    LOSS = "loss"  # some packets of the struck nodes are lost
     RESET = "reset"  # connections of the struck nodes end with RST, again and again
     POWER = "power-loss"  # SIGKILL, and what was not synced is gone
     DISK_FULL = "disk-full"  # nothing more can be written
@@ -65,6 +66,7 @@ TARGETS: dict[FaultKind, tuple[Target, ...]] = {
     FaultKind.CUT_ONE_WAY: (Target.ONE, Target.LEADERS),
     FaultKind.ISOLATE: (Target.ONE, Target.LEADERS),
     FaultKind.SLOW: (Target.ONE, Target.MINORITY, Target.LEADERS, Target.ALL),
+    FaultKind.LOSS: (Target.ONE, Target.MINORITY, Target.LEADERS, Target.ALL),
     FaultKind.RESET: (Target.ONE, Target.LEADERS, Target.ALL),
     FaultKind.POWER: (Target.ONE, Target.MINORITY, Target.MAJORITY, Target.LEADERS, Target.ALL),
     FaultKind.DISK_FULL: (Target.ONE, Target.MINORITY, Target.LEADERS),
@@ -79,6 +81,9 @@ TARGETS: dict[FaultKind, tuple[Target, ...]] = {
 
 CHURN = (FaultKind.REASSIGN, FaultKind.ELECT, FaultKind.VOTERS)
 """Kinds that an operator brings about, and that may go on all the while."""
+
+PROXY_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.LOSS)
+"""Kinds that need no network namespaces: a proxy holds bytes back, it loses none."""
 
 MACHINE_KINDS = (
     FaultKind.POWER,

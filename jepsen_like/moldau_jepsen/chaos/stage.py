@@ -14,7 +14,7 @@ from moldau_jepsen.launcher.process import ProcessState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moldau_jepsen.chaos.links import Links
+    from moldau_jepsen.chaos.rules import LinkRules
     from moldau_jepsen.launcher import LocalCluster, Node
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.undo import PowerLoss
@@ -37,7 +37,7 @@ class ProcessNodes:
 class ProcessStage:
     """Moves processes as a control's script says, and tells what was done."""
 
-    def __init__(self, cluster: LocalCluster, links: Links | None, report: Callable[[FaultEvent], None]) -> None:
+    def __init__(self, cluster: LocalCluster, links: LinkRules | None, report: Callable[[FaultEvent], None]) -> None:
         """``report`` gets an event for each stretch in which a node was paused or down, when it ends."""
         self.links = links
         self._cluster = cluster
