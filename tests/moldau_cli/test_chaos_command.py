@@ -3,11 +3,14 @@
 Method: the command line in this process, on folders that hold no cluster.
 """
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
+import trio
 
-from moldau_cli.commands.chaos import parse_kinds
+from moldau_cli.commands.chaos import interrupted_by_sigterm, parse_kinds
 from moldau_cli.errors import UsageError
 from moldau_cli.main import run
 from moldau_jepsen.chaos.schedule import FaultKind
@@ -55,6 +58,22 @@ def test_wrong_words_end_with_two_and_one_line(
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert said in lines[0]
+
+
+def test_sigterm_ends_a_run_as_an_interrupt_does_so_that_it_cleans_up() -> None:
+    before, cleaned = signal.getsignal(signal.SIGTERM), []
+
+    async def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await trio.sleep_forever()
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
+        trio.run(main)
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_directory_that_is_in_use_is_left_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,7 +120,7 @@ def run(
             keep_data=keep_data,
         )
         refuse_impossible(options)
-        with progress_bar(duration) as tell:
+        with interrupted_by_sigterm(), progress_bar(duration) as tell:
             result = run_chaos(options, tell)
     _answer(result)
 
@@ -149,7 +150,7 @@ def _run_controls(name: str, directory: Path, seed: int, network: Network, *, ke
         )
         with run_errors():
             refuse_impossible(options)
-            with progress_bar(CONTROL_SECONDS) as tell:
+            with interrupted_by_sigterm(), progress_bar(CONTROL_SECONDS) as tell:
                 result = run_chaos(options, tell)
         found = {kind.value: count for kind, count in result.verdict.counts.items()}
         wanted = [kind.value for kind in control.convicted_by]
@@ -246,6 +247,16 @@ def run_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
     except OperationFailedError as error:
         raise CommandError(str(error)) from error
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Ends a run that is sent SIGTERM (by ``timeout``, by a build server) as Ctrl-C does: it removes what it made."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
