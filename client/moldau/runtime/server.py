@@ -61,6 +61,8 @@ class FileRange:
     file: File
     position: int
     count: int
+    on_error: Callable[[str, OSError], None] | None = None
+    """Hears the path of a file that cannot be read, and why; the connection ends in any case."""
 
 
 ResponsePart = Buffer | FileRange
@@ -578,6 +580,12 @@ class _ConnectionLoop:
                 except BlockingIOError:
                     await self._wait_writable()
                     continue
+                except OSError:
+                    try:
+                        part.file.read(position, 1)
+                    except OSError as error:
+                        raise range_failed(part, error) from error
+                    raise  # the file can be read: it was the connection
                 position += sent
                 count -= sent
 
@@ -597,7 +605,11 @@ class _ConnectionLoop:
                 if count < part.count and used + count < len(view):
                     raise AssertionError("a gathered range ends early only where the buffer ends")
                 target = view[used : used + count]
-                if part.file.read_into([target], part.position) != count:
+                try:
+                    found = part.file.read_into([target], part.position)
+                except OSError as error:
+                    raise range_failed(part, error) from error
+                if found != count:
                     raise EOFError(f"{part.file.path}: content ends before {part.position + count}")
                 buffers.append(target)
                 used += count
@@ -610,6 +622,13 @@ class _ConnectionLoop:
             pool.give_back(storage)
 
 
+def range_failed(part: FileRange, error: OSError) -> CloseConnection:
+    """Tells who made the range that its file cannot be read; returns what ends the connection."""
+    if part.on_error is not None:
+        part.on_error(part.file.path, error)
+    return CloseConnection(f"{part.file.path} cannot be read: {error.strerror or error}")
+
+
 def drop_parts(parts: Sequence[ResponsePart], sent: int) -> list[ResponsePart]:
     """Returns what remains of ``parts`` after the first ``sent`` bytes."""
     remaining: list[ResponsePart] = []
@@ -620,7 +639,7 @@ def drop_parts(parts: Sequence[ResponsePart], sent: int) -> list[ResponsePart]:
         elif sent == 0:
             remaining.append(part)
         elif isinstance(part, FileRange):
-            remaining.append(FileRange(part.file, part.position + sent, part.count - sent))
+            remaining.append(FileRange(part.file, part.position + sent, part.count - sent, part.on_error))
             sent = 0
         else:
             remaining.append(memoryview(part).cast("B")[sent:])

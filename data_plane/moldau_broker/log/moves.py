@@ -51,18 +51,28 @@ class MovingLogStore(LogStore):
     def copy_to_future(self, topic_partition: TopicPartition, now_ms: int, max_bytes: int = _COPY_BYTES) -> bool:
         """Copies at most ``max_bytes`` (or one batch) to the future log; returns whether it has caught up.
 
+        What the current log has lost since, because a new leader had other records there, the future log loses first.
+
         Raises ``LogError`` if a batch of the current log is damaged, ``LogStorageError``.
         """
         current, future = self._logs[topic_partition], self._future_logs[topic_partition]
-        if future.log_end_offset > current.log_end_offset:
-            future.truncate_to(current.log_end_offset)
+        agreed = _agreed_end(future, current)
+        if future.log_end_offset > agreed:
+            future.truncate_to(agreed)
         if future.log_end_offset < current.log_start_offset:
             future.truncate_fully_and_start_at(current.log_start_offset, now_ms)
-        result = current.read(
-            future.log_end_offset, max_bytes=max_bytes, upper_bound_offset=current.log_end_offset, min_one_batch=True
-        )
-        for piece in result.ranges:
-            future.append_as_follower(memoryview(piece.file.read(piece.position, piece.count)), now_ms=now_ms)
+        try:
+            result = current.read(
+                future.log_end_offset,
+                max_bytes=max_bytes,
+                upper_bound_offset=current.log_end_offset,
+                min_one_batch=True,
+            )
+            pieces = [piece.file.read(piece.position, piece.count) for piece in result.ranges]
+        except OSError as error:
+            raise LogStorageError(current.parent_directory, f"copying {topic_partition} failed: {error}") from error
+        for piece in pieces:
+            future.append_as_follower(memoryview(piece), now_ms=now_ms)
         return future.log_end_offset >= current.log_end_offset
 
     def replace_current_with_future(self, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
@@ -92,3 +102,18 @@ class MovingLogStore(LogStore):
         self.cleaner.forget(topic_partition)
         self._discard(current, now_ms)
         return future
+
+
+def _agreed_end(future: PartitionLog, current: PartitionLog) -> int:
+    """Returns the offset up to which the future log can be the current one's beginning, by their leader epochs.
+
+    Lengths tell too little: a follower's log may be cut and grow past its old end between two looks. Records of one
+    leader epoch at one offset are the same record, so the newest epoch that both have decides (as in KIP-101).
+    """
+    end = future.log_end_offset
+    for entry in reversed(future.epoch_entries()):
+        found = current.end_offset_for_epoch(entry.leader_epoch)
+        if found.leader_epoch == entry.leader_epoch:
+            return min(end, found.end_offset)
+        end = min(end, entry.start_offset)
+    return min(end, current.log_end_offset)

@@ -11,6 +11,8 @@ ours), which may move the high watermark and let producers go.
 
 from __future__ import annotations
 
+import errno
+import posixpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
@@ -332,7 +334,9 @@ class FetchService:
                 aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_transactions(read, upper)]
         except OffsetOutOfRangeError:
             return self._out_of_range(wanted, partition)
-        except LogStorageError as error:
+        except (LogStorageError, OSError) as error:
+            if isinstance(error, OSError):
+                error = LogStorageError(log.parent_directory, f"reading {partition.key} failed: {error}")
             self._replicas.directory_failed(error)
             return FetchPartitionResult(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         return FetchPartitionResult(
@@ -342,9 +346,16 @@ class FetchService:
             log.last_stable_offset,
             log.log_start_offset,
             read.size_bytes,
-            tuple(FileRange(part.file, part.position, part.count) for part in read.ranges),
+            tuple(FileRange(part.file, part.position, part.count, self._sending_failed) for part in read.ranges),
             aborted,
         )
+
+    def _sending_failed(self, path: str, error: OSError) -> None:
+        """A segment could not be read when its bytes were to be sent: then its log directory has failed."""
+        if error.errno == errno.EBADF:
+            return  # the log was closed meanwhile: with its directory, or with the broker
+        directory = posixpath.dirname(posixpath.dirname(path))
+        self._replicas.directory_failed(LogStorageError(directory, f"reading {path} failed: {error}"))
 
     def _out_of_range(self, wanted: FetchPartition, partition: Partition) -> Result:
         return FetchPartitionResult(

@@ -5,8 +5,11 @@ Method: log managers over two virtual directories, restarted.
 
 from __future__ import annotations
 
+import pytest
+
 from log_lab import A, create, open_manager
 from log_model import START_MS, VirtualMachine, all_rows, make_batch
+from moldau_broker.log.errors import LogStorageError
 
 
 def put(log, value: bytes, epoch: int) -> None:
@@ -50,3 +53,54 @@ def test_of_two_logs_of_a_partition_the_one_of_the_later_epoch_stays_though_it_i
     again = open_manager(machine)
     assert [row.value for row in all_rows(again.logs[A])] == [b"a", b"c"]
     assert again.logs[A].parent_directory == "/d2"
+
+
+def test_a_future_log_loses_what_the_current_one_lost_though_that_has_grown_past_it_since() -> None:
+    """A follower was cut and filled by a new leader between two looks; the future log kept the old leader's records."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for number in range(10):
+        put(log, b"old %d" % number, 3)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    assert future.log_end_offset == 10
+    log.truncate_to(6)
+    for number in range(8):
+        put(log, b"new %d" % number, 5)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    expected = [b"old %d" % number for number in range(6)] + [b"new %d" % number for number in range(8)]
+    assert [row.value for row in all_rows(future)] == expected
+    assert [(entry.leader_epoch, entry.start_offset) for entry in future.epoch_entries()] == [(3, 0), (5, 6)]
+
+
+def test_a_future_log_drops_epochs_that_the_current_one_does_not_know() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, b"shared", 1)
+    put(log, b"gone", 2)
+    put(log, b"gone too", 4)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    assert manager.copy_to_future(A, START_MS)
+    log.truncate_to(1)
+    for number in range(4):
+        put(log, b"new %d" % number, 6)
+    assert manager.copy_to_future(A, START_MS)
+    assert [row.value for row in all_rows(future)] == [b"shared", b"new 0", b"new 1", b"new 2", b"new 3"]
+    assert manager.replace_current_with_future(A, START_MS).latest_epoch == 6
+
+
+def test_a_directory_that_cannot_be_read_while_a_replica_is_copied_is_named() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager), b"a", 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    machine.platters.profile.read_error_probability = 1.0
+    with pytest.raises(LogStorageError, match=r"copying a-0 failed: .*Input/output error") as caught:
+        manager.copy_to_future(A, START_MS)
+    assert caught.value.directory == "/d1"

@@ -140,6 +140,31 @@ def test_a_directory_fails_alone_under_load_and_comes_back_after_a_restart(seed:
     run_cluster(scenario, seed=seed, brokers=3, **TWO)
 
 
+def test_a_directory_that_cannot_be_read_fails_when_an_answer_is_sent_from_it() -> None:
+    """Nobody writes: its leader closed the connections of all who read, and stayed the leader."""
+
+    async def scenario(cluster) -> None:
+        load = await prepared(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.run)
+            await trio.sleep(1)
+            load.stopped = True
+        index = 0
+        leader = await cluster.leader("t", index)
+        directory = place(cluster, leader, "t", index)
+        profile(cluster, leader).read_error_probability = 1.0
+        client = cluster.client(leader)
+        with pytest.raises((OSError, EOFError)):
+            await client.fetch("t", partition=index)
+        client.close()
+        await cluster.until(lambda: cluster.partition_image("t", index).leader not in (leader, -1))
+        assert cluster.running[leader].context.logs.offline_directories == [directory]
+        profile(cluster, leader).read_error_probability = 0.0
+        await load.check()
+
+    run_cluster(scenario, brokers=3, **TWO)
+
+
 def test_a_broker_without_a_working_directory_ends_and_says_why() -> None:
     async def scenario(cluster) -> None:
         load = await prepared(cluster)
