@@ -405,7 +405,7 @@ class Driver:
         assert (self.log.log_end_offset, self.log.size_bytes) == (end, size), "a refused batch changed the log"
 
     def new_epoch(self, rnd) -> None:
-        self.epoch += rnd.randint(1, 3)
+        self.epoch = self.newest_epoch = max(self.epoch, self.newest_epoch) + rnd.randint(1, 3)
         if rnd.random() < 0.5:
             self.log.begin_leader_epoch(self.epoch)
 
@@ -437,7 +437,13 @@ class Driver:
         self.durable_end = min(self.durable_end, end)
         self.history = {offset: row for offset, row in self.history.items() if offset < end}
         self._forget_from(end)
-        self.epoch += 1
+        if self.history and rnd.random() < 0.3:
+            # The new leader has nothing of its own epoch yet: what follows here is of the epoch that was cut.
+            self.epoch = self.history[max(self.history)].epoch
+        else:
+            self.epoch = self.newest_epoch = max(self.epoch, self.newest_epoch) + 1
+
+    newest_epoch = 0
 
     def _batch_starts_around(self, target: int) -> list[int]:
         if target >= self.log.log_end_offset:

@@ -76,6 +76,10 @@ class CheckpointFile:
             _logger.error("checkpoint-damaged", path=self.path, position=error.position, reason=error.reason)
             self.offsets = {}
 
+    def void(self) -> None:
+        """A write that is under way comes to nothing: it holds what is not true any more."""
+        self._version += 1
+
     def write_now(self, offsets: dict[TopicPartition, int]) -> None:
         """Replaces the content; durable on return. Raises ``OSError``."""
         self._version += 1
@@ -222,6 +226,7 @@ class LogDirectory:
         Raises ``OSError``.
         """
         for checkpoint in (self.recovery_points, self.log_starts, self.cleaner_offsets, self.high_watermarks):
+            checkpoint.void()
             if topic_partition in checkpoint.offsets:
                 checkpoint.write_now(
                     {key: value for key, value in checkpoint.offsets.items() if key != topic_partition}
@@ -229,13 +234,17 @@ class LogDirectory:
 
     def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
         """See ``Checkpoints``."""
-        if not log.is_future and self.recovery_points.offsets.get(log.topic_partition, 0) > offset:
+        if log.is_future:
+            return
+        self.recovery_points.void()
+        if self.recovery_points.offsets.get(log.topic_partition, 0) > offset:
             self.recovery_points.write_now({**self.recovery_points.offsets, log.topic_partition: offset})
 
     def restart_at(self, log: SegmentedLog, offset: int) -> None:
         """See ``Checkpoints``."""
         if not log.is_future:
             for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+                checkpoint.void()
                 if checkpoint.offsets.get(log.topic_partition, 0) != offset:
                     checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
 

@@ -89,7 +89,10 @@ class LoadRequest:
 
 
 def load_log(disk: Disk, request: LoadRequest) -> tuple[PartitionLog, LoadReport]:
-    """Opens the log in ``request.directory`` (created if missing). Blocks; raises ``OSError``."""
+    """Opens the log in ``request.directory``. Blocks; raises ``OSError``.
+
+    A missing directory is created; it is durable with the log's first flush.
+    """
     return _Loader(disk, request).load()
 
 
@@ -102,13 +105,15 @@ class _Loader:
         self._segments: list[LogSegment] = []
         self._epochs = LeaderEpochCache(disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
         self._producers = ProducerStateManager(request.producer_id_expiration_ms)
+        self._is_new = False  # whether the directory was made: its name and those in it are synced with the first flush
+        self._read_to = 0  # where the last batch ends of those that were read again
         self._changed = False  # whether files were removed, renamed or cut: then the end is synced
 
     def load(self) -> tuple[PartitionLog, LoadReport]:
         disk, request = self._disk, self._request
         if not disk.exists(self._directory):
             disk.make_directories(self._directory)
-            disk.sync_directory(self._directory.rpartition("/")[0])
+            self._is_new = True
         self._finish_interrupted()
         names = [parse_segment_file(name) for name in disk.list_directory(self._directory)]
         bases = [name.base_offset for name in names if name and name.kind == LOG_SUFFIX and not name.state]
@@ -124,6 +129,8 @@ class _Loader:
         log_start = min(max(request.log_start_offset, self._segments[0].base_offset), end_offset)
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(log_start)
+        if request.clean or self._report.truncated_at is not None:
+            self._epochs.write()  # otherwise all that the file lacks lies above the recovery point
         log = PartitionLog(
             disk,
             self._directory,
@@ -139,12 +146,13 @@ class _Loader:
             topic_id=request.topic_id,
             is_future=request.is_future,
             jitter_ms=request.jitter_ms,
-            names_durable=not self._report.recovered_segments,
+            names_durable=not (self._report.recovered_segments or self._is_new),
+            is_new=self._is_new,
         )
         log.reload_producer_state(end_offset)
         self._producers.remove_expired(request.now_ms)
         log.active_segment.resume()
-        if self._changed:
+        if self._changed and not self._is_new:
             disk.sync_directory(self._directory)
         log.initialise_watermark(request.high_watermark)
         return log, self._report
@@ -214,31 +222,34 @@ class _Loader:
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
         if path in self._request.damaged:
             self._report.problems.append(f"{path} is not as it was at the clean stop")
+            self._epochs = LeaderEpochCache(self._disk, path, durable=None)
             return False
         try:
             self._epochs = LeaderEpochCache.load(self._disk, path)
         except CorruptLogFileError as error:
             self._report.problems.append(str(error))
+            self._epochs = LeaderEpochCache(self._disk, path, durable=None)
             return False
         if not self._segments:
             return True
+        if not self._request.clean:
+            # The file was right about these when it was written, and that may be long ago; the batches are right.
+            self._epochs.truncate_from_end(self._request.recovery_point)
         # A log start offset that was not checkpointed before a crash falls back, the epochs had followed it already.
         entries = self._epochs.entries
         start = max(self._request.log_start_offset, self._segments[0].base_offset)
         return bool(entries) and entries[0].start_offset <= start
 
     def _complete_epochs(self, before: Sequence[EpochEntry]) -> None:
-        """After the epochs were read from the batches: adds what batches do not tell, and writes them."""
+        """After the epochs were read from the batches: adds what batches do not tell."""
         cache = self._epochs
         entries = cache.entries
         if entries:
             # The first batches may have been compacted away; their epoch is taken to be that of the first one left.
             cache.extend_to(min(self._segments[0].base_offset, entries[0].start_offset))
         for entry in before:
-            if entry.leader_epoch > cache.latest_epoch:
-                cache.assign(entry.leader_epoch, entry.start_offset, write=False)
-        if cache.entries != tuple(before):
-            cache.write()
+            if entry.leader_epoch > cache.latest_epoch and entry.start_offset >= self._read_to:
+                cache.assign(entry.leader_epoch, entry.start_offset)
 
     def _check_or_recover(self, epochs_known: bool) -> int:
         """Checks the segments, recovers those that may be damaged; returns the log end offset."""
@@ -246,7 +257,9 @@ class _Loader:
         next_offset, epoch = 0, -1
         epochs_before = self._epochs.entries
         if not epochs_known:
-            self._epochs = LeaderEpochCache(self._disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
+            self._epochs = LeaderEpochCache(
+                self._disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}", durable=self._epochs.durable
+            )
         suspect_from = len(self._segments)
         if not request.clean:
             suspect_from = 0
@@ -282,7 +295,7 @@ class _Loader:
             else:
                 if not epochs_known:
                     for _, header in scan_headers(segment.file, 0, segment.size):
-                        self._epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+                        self._epochs.assign(header.partition_leader_epoch, header.base_offset)
                 next_offset = self._end_of(segment) if position == len(self._segments) - 1 else segment.base_offset
             position += 1
         if self._report.recovered_segments or not epochs_known:
@@ -371,8 +384,9 @@ class _Loader:
                 aborted = self._producers.replay(header, marker)
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
             next_offset, epoch = header.next_offset, header.partition_leader_epoch
+            self._read_to = next_offset
             return None
 
         problem = segment.recover(accept)

@@ -261,6 +261,11 @@ class LogStore:
                 log.release()
                 return
             self._register(log, report)
+            try:
+                # The log may have lost its end: what is appended now is not durable, nor are its epochs.
+                directory.lower_recovery_point(log, log.recovery_point)
+            except OSError as error:
+                self.fail_directory(directory.path, error)
 
         def failed(error: BaseException) -> None:
             self._done += 1

@@ -87,12 +87,13 @@ class MovingLogStore(LogStore):
         try:
             future.flush()
             self._directories[parent].forget(topic_partition)
-            self._disk.rename(future.directory, target)
+            source = future.directory
+            future.moved(target)  # first: a flush in a thread must not take the old path for lost
+            self._disk.rename(source, target)
             self._disk.sync_directory(parent)
         except OSError as error:
             self.fail_directory(parent, error)
             raise LogStorageError(parent, f"moving {topic_partition} failed: {error}") from error
-        future.moved(target)
         future.is_future = False
         future.update_high_watermark(current.high_watermark)
         if current.log_start_offset > future.log_start_offset:

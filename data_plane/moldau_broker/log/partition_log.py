@@ -47,12 +47,12 @@ class PartitionLog(WatermarkedLog):
     # Leader ----------------------------------------------------------------------------------------------------------
 
     def begin_leader_epoch(self, leader_epoch: int) -> int:
-        """Records that this replica leads in ``leader_epoch`` from the log end offset on, durably.
+        """Records that this replica leads in ``leader_epoch`` from the log end offset on; returns that offset.
 
-        Returns that offset.
+        In memory: see ``epoch_cache``.
         """
         self.require_healthy()
-        self._assign_epoch(leader_epoch, self.log_end_offset)
+        self.epochs.assign(leader_epoch, self.log_end_offset)
         return self.log_end_offset
 
     def stage_as_leader(
@@ -145,7 +145,7 @@ class PartitionLog(WatermarkedLog):
                 rolled = True
         if leader_epoch != self.epochs.latest_epoch:
             self.flush_staged()
-            self._assign_epoch(leader_epoch, self.log_end_offset)
+            self.epochs.assign(leader_epoch, self.log_end_offset)
         return rolled
 
     def append_as_leader(
@@ -209,7 +209,7 @@ class PartitionLog(WatermarkedLog):
                 rolled = True
             if header.partition_leader_epoch > self.epochs.latest_epoch:
                 self._write_replicated()
-                self._assign_epoch(header.partition_leader_epoch, header.base_offset)
+                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
             data = records[position : position + size]
             self._staged_buffers.append(data)
             self._staged_batches.append(StagedBatch(header.base_offset, header.last_offset, size, header.max_timestamp))
@@ -295,10 +295,7 @@ class PartitionLog(WatermarkedLog):
         assert not self._staged_batches, "a log that has staged batches is a leader's and is not truncated"
         if offset >= self.log_end_offset:
             # An epoch that was begun here without a record is not part of the leader's history either.
-            try:
-                self.epochs.truncate_from_end(offset)
-            except OSError as error:
-                raise self.storage_error("writing the leader epochs of", error) from error
+            self.epochs.truncate_from_end(offset)
             return False
         if offset < self.log_start_offset:
             raise OffsetOutOfRangeError(offset, self.log_start_offset, self.log_end_offset)

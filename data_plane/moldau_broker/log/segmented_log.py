@@ -4,8 +4,9 @@ The segments cover ``[first base offset, log end offset)``; the last one is appe
 inside the first segment (DeleteRecords) and is what readers see. Leader epochs and producer state belong to the
 content and change with it.
 
-Durability: bytes are durable below the recovery point, which only ``flush_work`` moves up. Truncation is durable when
-it returns, and lowers the recovery point first: otherwise a crash could let old bytes pass for verified ones.
+Durability: bytes are durable below the recovery point, which only ``flush_work`` moves up, and so are the leader epochs
+that begin there. Truncation is durable when it returns, and lowers the recovery point first: otherwise a crash could
+let old bytes, or old epochs, pass for verified ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.records import ControlRecordType, control_record_type, decode_records
 from moldau.records import parse_end_txn_marker as parse_marker
 from moldau_broker.log.batches import CONTROL_BIT, scan_headers
-from moldau_broker.log.checkpoint import read_file, sync_file, write_atomically
+from moldau_broker.log.checkpoint import parent_of, read_file, sync_file, write_atomically
 from moldau_broker.log.errors import CorruptLogFileError, LogError, LogStorageError, OffsetOutOfRangeError
 from moldau_broker.log.names import (
     DELETED_SUFFIX,
@@ -78,6 +79,7 @@ class SegmentedLog:
         is_future: bool = False,
         jitter_ms: int = 0,
         names_durable: bool = True,
+        is_new: bool = False,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -104,6 +106,7 @@ class SegmentedLog:
         self.released = False  # the log is none of this broker's any more: deleted, or its directory failed
         self._generation = 0  # counts truncations and replacements, which invalidate work in progress
         self._names_durable = names_durable
+        self._parent_durable = not is_new  # whether a power loss leaves the directory itself
         self._unsynced_snapshots: list[str] = []
 
     # Queries ---------------------------------------------------------------------------------------------------------
@@ -278,12 +281,15 @@ class SegmentedLog:
 
     def _truncate(self, offset: int) -> None:
         """Cuts everything at or above ``offset``, which lies in the log. Durable on return. Raises ``OSError``."""
+        first = max(0, self.segment_index(offset))
+        found = self._segments[first].find(offset)
+        if found is not None:
+            # A batch that holds the offset goes as a whole: the checkpoint must not stay above the log's end.
+            offset = min(offset, found[1].base_offset)
         if self.recovery_point > offset:
-            # Even the batch that holds the offset goes, so its segment is the suspect one.
             self._checkpoints.lower_recovery_point(self, offset)
             self.recovery_point = offset
         self._generation += 1
-        first = max(0, self.segment_index(offset))
         doomed = self._segments[first + 1 :]
         # From the end, so that a crash in between leaves a prefix of the log.
         self._remove_segments(list(reversed(doomed)))
@@ -311,9 +317,10 @@ class SegmentedLog:
         self.disk.sync_directory(self.directory)
         self._add_segment(LogSegment(self.disk, self.directory, offset, self.config, now_ms))
         self.disk.sync_directory(self.directory)
+        self.epochs.clear()
+        self.epochs.write()  # while the recovery point says that nothing there counts
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
         self._checkpoints.restart_at(self, offset)
-        self.epochs.clear()
         self.producer_state.reset(offset)
 
     def _remove_segments(self, segments: Sequence[LogSegment]) -> None:
@@ -389,12 +396,18 @@ class SegmentedLog:
         closed = [segment for segment in self._segments[first:] if segment is not self._active]
         active = None if up_to_closed_only else self._active.file
         sync_names, self._names_durable = not self._names_durable, True
+        sync_parent = not self._parent_durable
         snapshots, self._unsynced_snapshots = self._unsynced_snapshots, []
         generation, directory, disk = self._generation, self.directory, self.disk
+        write_epochs = self.epochs.prepare_write()
+        epochs_gone = False  # the log has gone elsewhere before its epochs were written
         self.unflushed_since_ms = None
 
         def run() -> None:
+            nonlocal epochs_gone
             try:
+                # First, so that the directory is synced with all its names.
+                epochs_gone = write_epochs is not None and not write_epochs()
                 for segment in closed:
                     segment.sync()
                 if active is not None:
@@ -403,6 +416,8 @@ class SegmentedLog:
                     sync_file(disk, path)
                 if sync_names:
                     self._sync_names(directory)
+                if sync_parent:
+                    disk.sync_directory(parent_of(directory))
             except OSError:
                 # Here and not only in ``failed``, which is not called when the caller is cancelled: a sync that failed
                 # must never be tried again, the next one would succeed though the pages are lost (fsyncgate).
@@ -410,7 +425,10 @@ class SegmentedLog:
                 raise
 
         def complete() -> None:
-            if generation == self._generation and not self.failed:
+            if directory != self.directory:
+                self._names_durable = False  # what was synced by name may not be here
+            elif generation == self._generation and not self.failed and not epochs_gone:
+                self._parent_durable = True
                 self.recovery_point = max(self.recovery_point, offset)
                 self.durable_end_moved()
 
@@ -460,7 +478,10 @@ class SegmentedLog:
         first = self._first_to_sync()
         for segment in self._segments[first:]:
             segment.sync()
+        self.epochs.write()
         self.disk.sync_directory(self.directory)
+        if not self._parent_durable:
+            self.disk.sync_directory(self.parent_directory)
         self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
@@ -471,6 +492,7 @@ class SegmentedLog:
     def release(self) -> None:
         """Lets go of all files: each closes when its last reader is done."""
         self.failed = self.released = True
+        self.epochs.release()
         for segment in self._segments:
             segment.close_indexes()
         self._segments = []

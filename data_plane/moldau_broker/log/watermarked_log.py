@@ -132,12 +132,6 @@ class WatermarkedLog(SegmentedLog):
         """Newest leader epoch of the log, -1 if there is none."""
         return self.epochs.latest_epoch
 
-    def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
-        try:
-            self.epochs.assign(leader_epoch, offset)
-        except OSError as error:
-            raise self.storage_error("writing the leader epochs of", error) from error
-
     @property
     def has_staged(self) -> bool:
         """Whether ``flush_staged`` has something to write."""

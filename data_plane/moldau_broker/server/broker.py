@@ -497,7 +497,7 @@ class Broker:
         if self._session is not None:
             self._session.update_voters(voters)
 
-    def _apply(self, delta: MetadataDelta) -> Iterator[None]:
+    def _apply(self, delta: MetadataDelta) -> Iterator[bool]:
         """Brings the parts up to the newest metadata, partition by partition."""
         context = self.context
         own = (RESOURCE_BROKER, str(self.broker_id))

@@ -1,9 +1,10 @@
 """Takes over committed metadata: small changes at once, large ones step by step.
 
 The image that handlers read (``MetadataCache``) is always the newest; replicas may be some steps behind it. A change of
-a thousand partitions costs seconds of disk (each new leader epoch is made durable), in which heartbeats, fetches and
-produces must go on, so it is applied by a task that lets others run every few partitions. What is committed meanwhile
-is folded into the next round: a partition that changed twice is taken over once, as it is then.
+a thousand partitions costs seconds of disk where logs are created, in which heartbeats, fetches and produces must go
+on, so it is applied by a task that lets others run after each log that was created or deleted, and every few of those
+partitions that only change in memory (beginning to lead writes nothing). What is committed meanwhile is folded into the
+next round: a partition that changed twice is taken over once, as it is then.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from moldau_broker.server.metadata_cache import MetadataCache
     from moldau_quorum.image import MetadataDelta
 
-AT_ONCE_MAX = 16
-"""Changed partitions that are taken over at once; beginning to lead one takes a few milliseconds of disk."""
+AT_ONCE_MAX = 8
+"""Changed partitions that are taken over at once; creating the log of one takes some milliseconds of disk."""
 STEPS = 8
-"""Partitions between two checkpoints while more are taken over."""
+"""Partitions between two checkpoints while more are taken over, if none of them touches the disk."""
 
 
 class MetadataApplier:
@@ -33,8 +34,11 @@ class MetadataApplier:
     Invariant: ``_applied`` is the image that all parts have taken over; ``apply`` is run by one task at a time.
     """
 
-    def __init__(self, metadata: MetadataCache, apply: Callable[[MetadataDelta], Iterator[None]]) -> None:
-        """``apply`` brings the parts from one image to the next, yielding where everything is consistent."""
+    def __init__(self, metadata: MetadataCache, apply: Callable[[MetadataDelta], Iterator[bool]]) -> None:
+        """``apply`` brings the parts from one image to the next.
+
+        It yields where everything is consistent, and whether the step before that had to wait for the disk.
+        """
         self._metadata = metadata
         self._apply = apply
         self._applied = MetadataImage()
@@ -69,8 +73,8 @@ class MetadataApplier:
             while self.following and self._applied is not self._metadata.image:
                 self._catching_up = True
                 delta = delta_between(self._applied, self._metadata.image)
-                for count, _ in enumerate(self._apply(delta), 1):
-                    if count % STEPS == 0:
+                for count, waited in enumerate(self._apply(delta), 1):
+                    if waited or count % STEPS == 0:
                         await trio.lowlevel.checkpoint()
                 self._applied = delta.image
             self._catching_up = False

@@ -293,11 +293,12 @@ class ReplicaManager(ReplicaWaits):
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
-    def apply(self, delta: MetadataDelta) -> Iterator[None]:
+    def apply(self, delta: MetadataDelta) -> Iterator[bool]:
         """Follows committed metadata: brokers first, then configuration, then partitions.
 
-        Yields after each partition, when everything is consistent: beginning to lead writes to the disk, and a thousand
-        partitions must not stop all else. The caller exhausts the iterator before it applies anything newer.
+        Yields after each partition, when everything is consistent, whether its log was created or deleted: that waits
+        for the disk, and a thousand partitions must not stop all else. The caller exhausts the iterator before it
+        applies anything newer.
         """
         image = delta.image
         self.eligible = {
@@ -310,11 +311,13 @@ class ReplicaManager(ReplicaWaits):
                 for topic in sorted({key[0] for key in self.partitions}):
                     self.topic_config_changed(topic)
         for change in delta.changed_partitions:
+            key = TopicPartition(change.topic_name, change.partition_id)
+            before = self._logs.get(key)
             try:
                 self._apply_partition(change, delta)
             except LogStorageError as error:
                 self.directory_failed(error)
-            yield
+            yield self._logs.get(key) is not before
         if delta.changed_brokers:
             self._directories_changed(delta)
             self._reconsider_all()

@@ -1,0 +1,160 @@
+"""Goal: leader epochs cost no write when they begin, and are right after every crash all the same.
+
+Method: logs on a virtual disk, written to, cut and crashed at the moments that matter; what the restart knows of epochs
+is compared with what the batches say.
+"""
+
+from __future__ import annotations
+
+from log_lab import A, create, open_manager, tick
+from log_model import START_MS, VirtualMachine, make_batch
+from moldau_broker.log.values import TopicPartition, run_work
+
+
+def put(log, epoch: int, *, count: int = 1) -> None:
+    log.append_as_leader(memoryview(make_batch([(START_MS, b"k", b"v")] * count)), leader_epoch=epoch, now_ms=START_MS)
+
+
+def entries(log) -> list[tuple[int, int]]:
+    return [(entry.leader_epoch, entry.start_offset) for entry in log.epoch_entries()]
+
+
+def crash(machine: VirtualMachine, manager, *, power_lost: bool):
+    for directory in manager.directories:
+        directory.release()
+    machine.boot(power_lost=power_lost)
+    return open_manager(machine)
+
+
+class _WrittenError(Exception):
+    pass
+
+
+def test_beginning_to_lead_writes_nothing() -> None:
+    """It cost two syncs each in the event loop: seconds for the partitions of a dead broker."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    logs = [create(manager, TopicPartition("a", number)) for number in range(300)]
+
+    def written() -> None:
+        raise _WrittenError
+
+    machine.disk.crash_after_writes(1, written)
+    for log in logs:
+        log.begin_leader_epoch(7)
+    machine.disk.crash_after_writes(1 << 60, written)
+    assert [log.latest_epoch for log in logs] == [7] * 300
+
+
+def test_epochs_below_the_recovery_point_survive_the_loss_of_power() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    log.begin_leader_epoch(3)
+    put(log, 3)
+    put(log, 5)
+    log.flush()
+    again = crash(machine, manager, power_lost=True).logs[A]
+    assert (again.log_end_offset, entries(again)) == (2, [(3, 0), (5, 1)])
+
+
+def test_epochs_above_the_recovery_point_come_from_the_batches() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 3)
+    log.flush()
+    tick(manager, START_MS + 6000)
+    put(log, 4)
+    put(log, 6)
+    log.begin_leader_epoch(9)  # without a record: nobody can have anything of it
+    again = crash(machine, manager, power_lost=False).logs[A]
+    assert entries(again) == [(3, 0), (4, 1), (6, 2)]
+
+
+def test_an_epoch_that_was_cut_does_not_come_back_over_records_of_an_older_one() -> None:
+    """The new leader's log goes on with records of an older epoch where this one had begun a later one."""
+    for power_lost in (False, True):
+        machine = VirtualMachine(1)
+        manager = open_manager(machine)
+        log = create(manager)
+        put(log, 3, count=5)
+        put(log, 5, count=3)
+        log.flush()
+        tick(manager, START_MS + 6000)
+        log.truncate_to(5)
+        put(log, 3, count=10)
+        assert entries(log) == [(3, 0)]
+        again = crash(machine, manager, power_lost=power_lost).logs[A]
+        assert entries(again) == [(3, 0)]
+
+
+def test_a_cut_inside_a_batch_leaves_no_recovery_point_above_the_end() -> None:
+    """The checkpoint held the offset that was asked for, and what was appended below it passed for durable."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 4)
+    put(log, 5, count=36)
+    log.flush()
+    tick(manager, START_MS + 6000)
+    log.truncate_to(8)
+    assert log.log_end_offset == 1
+    assert manager.directories[0].recovery_points.offsets[A] == 1
+    put(log, 4, count=5)
+    again = crash(machine, manager, power_lost=False).logs[A]
+    assert (again.log_end_offset, entries(again)) == (6, [(4, 0)])
+
+
+def test_a_checkpoint_that_is_being_written_does_not_undo_a_truncation() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 1, count=5)
+    put(log, 1, count=5)
+    log.flush()
+    works = [work for work in manager.tick(START_MS + 6000) if "recovery-point" in work.name]
+    assert len(works) == 1
+    works[0].run()
+    log.truncate_to(5)
+    works[0].complete()
+    assert manager.directories[0].recovery_points.offsets.get(A, 0) <= 5
+    assert crash(machine, manager, power_lost=False).logs[A].recovery_point <= 5
+
+
+def test_a_flush_of_a_deleted_log_does_not_write_into_its_successor() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ("/d1",))
+    old = create(manager)
+    put(old, 8)
+    work = old.flush_work()
+    manager.delete(A, START_MS)
+    new = create(manager)
+    run_work(work)
+    assert not machine.disk.exists(f"{new.directory}/leader-epoch-checkpoint")
+
+
+def test_an_older_write_of_the_epochs_does_not_replace_a_newer_one() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    log.epochs.assign(3, 0)
+    older = log.epochs.prepare_write()
+    log.epochs.assign(4, 7)
+    newer = log.epochs.prepare_write()
+    assert newer()
+    assert older()
+    assert type(log.epochs).load(machine.disk, f"{log.directory}/leader-epoch-checkpoint").entries == log.epochs.entries
+    assert not log.epochs.is_dirty
+
+
+def test_a_new_log_is_there_after_the_loss_of_power_once_it_was_flushed() -> None:
+    """Its directory's name is made durable by the flush, not by the creation."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 2)
+    run_work(log.flush_work())
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 1
+    assert again.logs[A].topic_id == log.topic_id
