@@ -27,6 +27,7 @@ from directory_stories import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -140,7 +141,8 @@ def test_a_directory_fails_alone_under_load_and_comes_back_after_a_restart(seed:
     run_cluster(scenario, seed=seed, brokers=3, **TWO)
 
 
-def test_a_directory_that_cannot_be_read_fails_when_an_answer_is_sent_from_it() -> None:
+@pytest.mark.parametrize("asked", ["fetch", "offset by time"])
+def test_a_directory_that_cannot_be_read_fails_when_an_answer_needs_it(asked: str) -> None:
     """Nobody writes: its leader closed the connections of all who read, and stayed the leader."""
 
     async def scenario(cluster) -> None:
@@ -154,8 +156,14 @@ def test_a_directory_that_cannot_be_read_fails_when_an_answer_is_sent_from_it() 
         directory = place(cluster, leader, "t", index)
         profile(cluster, leader).read_error_probability = 1.0
         client = cluster.client(leader)
-        with pytest.raises((OSError, EOFError)):
-            await client.fetch("t", partition=index)
+        if asked == "fetch":
+            with pytest.raises((OSError, EOFError)):
+                await client.fetch("t", partition=index)
+        else:
+            wanted = ListOffsetsPartition(partition_index=index, timestamp=1)
+            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+            answer = await client.request(request)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
         client.close()
         await cluster.until(lambda: cluster.partition_image("t", index).leader not in (leader, -1))
         assert cluster.running[leader].context.logs.offline_directories == [directory]

@@ -53,7 +53,10 @@ def _offset(
     index = wanted.partition_index
     try:
         partition = context.leader(topic, index, wanted.current_leader_epoch)
-        timestamp_ms, offset, leader_epoch = _look_up(partition, request, call, wanted.timestamp)
+        try:
+            timestamp_ms, offset, leader_epoch = _look_up(partition, request, call, wanted.timestamp)
+        except OSError as error:
+            raise LogStorageError(partition.log.parent_directory, f"reading {partition.key} failed: {error}") from error
     except LogStorageError as error:
         context.replicas.directory_failed(error)
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
