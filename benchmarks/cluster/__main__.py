@@ -18,20 +18,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from benchmarks.broker.unavailability import unavailable_ms
 
 from moldau_jepsen.launcher import ClusterSpec, LocalCluster, start_cluster
 from moldau_jepsen.launcher.process import cpu_ms, resident_bytes
 
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
-
-TOPIC = "failover"
 SETTLE_S = 1.0
-FAILOVER_TIMEOUT_S = 30.0
 
 
 def measure_idle(cluster: LocalCluster, seconds: float) -> list[dict[str, object]]:
@@ -52,51 +45,7 @@ def measure_idle(cluster: LocalCluster, seconds: float) -> list[dict[str, object
 
 def measure_failover(cluster: LocalCluster) -> float:
     """Milliseconds from kill -9 of the leader to the acknowledgement of a record that was sent after it."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(20)
-    acknowledged: list[int] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        value = message.value()
-        if error is None and value is not None:
-            acknowledged.append(int(value))
-
-    producer = Producer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "acks": "all",
-            "enable.idempotence": True,
-            "linger.ms": 0,
-            "log_level": 0,
-            "retry.backoff.ms": 20,
-            "retry.backoff.max.ms": 50,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 50,
-            "topic.metadata.refresh.fast.interval.ms": 20,
-        }
-    )
-    sent = 0
-
-    def send() -> None:
-        nonlocal sent
-        producer.produce(TOPIC, b"%d" % sent, on_delivery=delivered)
-        sent += 1
-        producer.poll(0.001)
-
-    while len(acknowledged) < 200:
-        send()
-    leader = cluster.partition_leader(TOPIC, 0)
-    assert leader is not None, "the topic has a leader: it acknowledges"
-    killed_at = time.monotonic()
-    cluster.kill(leader)
-    first_after = sent
-    while not any(number >= first_after for number in acknowledged[-50:]):
-        if time.monotonic() - killed_at > FAILOVER_TIMEOUT_S:
-            raise TimeoutError(f"no write was acknowledged within {FAILOVER_TIMEOUT_S:g} s of the kill")
-        send()
-    took_ms = (time.monotonic() - killed_at) * 1000
-    producer.flush(10)
-    return took_ms
+    return unavailable_ms(cluster.bootstrap, "failover", cluster.kill)
 
 
 def main() -> None:
