@@ -139,6 +139,7 @@ class FaultInjector:
         self.moves = Moves(cluster)
         self.struck_nodes = struck
         self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
+        self._jumped_ms: dict[int, float] = {}  # by how much faults have set wall clocks, by node
         self.struck = 0
         self.disk_errors: dict[int, None] = {}
         """Nodes whose disk failed at some time: their processes may end for it."""
@@ -218,13 +219,15 @@ class FaultInjector:
         self._world.agenda.call_at(start + fault.end, heal)
 
     def end_all(self) -> None:
-        """Puts everything right at once: links, disks, clocks' rates; starts what does not run."""
+        """Puts everything right at once: links, disks, clocks; starts what does not run."""
         self._cuts.clear()
         self._world.network.heal_all()
         for node_id, machine in self._cluster.machines.items():
             self._calm_disk(node_id)
             machine.disk.profile.failing_paths = machine.disk.profile.full_paths = ()
             machine.clock.set_rate(1.0)
+            # A broker that is hours behind for good refuses what clients write now, by message.timestamp.after.max.ms.
+            machine.clock.jump_wall(-self._jumped_ms.pop(node_id, 0.0))
         for machine in self._world.nodes.values():
             machine.resume()
         self._cluster.start_all()
@@ -497,8 +500,10 @@ class FaultInjector:
         return lambda: clock.set_rate(1.0)
 
     def _clock_jump(self, draw: random.Random) -> Callable[[], None]:
-        clock = self._cluster.machines[draw.choice(self._nodes)].clock
-        clock.jump_wall(draw.choice((-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0)))
+        node_id = draw.choice(self._nodes)
+        jump_ms = draw.choice((-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0))
+        self._cluster.machines[node_id].clock.jump_wall(jump_ms)
+        self._jumped_ms[node_id] = self._jumped_ms.get(node_id, 0.0) + jump_ms
         return lambda: None
 
 

@@ -130,6 +130,25 @@ def test_each_kind_strikes_and_ends():
     } == set(FaultKind)
 
 
+async def jump(world):
+    """Sets wall clocks several times; returns how far each is from that of a machine which faults do not strike."""
+    cluster = SimulatedCluster(world, ClusterShape(brokers=1, controllers=1))
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    right = world.node("client").clock
+    faults = [PlannedFault(kind=FaultKind.CLOCK_JUMP, begin=0.0, end=0.1, number=number) for number in range(6)]
+    injector.schedule(faults, trio.current_time())
+    await trio.sleep(0.2)
+    wrong = [machine.clock.wall_ms() - right.wall_ms() for machine in cluster.machines.values()]
+    injector.end_all()
+    return wrong, [machine.clock.wall_ms() - right.wall_ms() for machine in cluster.machines.values()]
+
+
+def test_wall_clocks_that_were_set_are_right_at_the_end():
+    wrong, left = run_world(jump, 5)
+    assert any(abs(ms) > 1_000 for ms in wrong)
+    assert left == [0, 0]
+
+
 async def hang(world):
     """Lets a broker hang; returns what it was at each moment of the fault."""
     cluster = SimulatedCluster(world, ClusterShape())
