@@ -413,6 +413,7 @@ class _Loader:
             except CorruptLogFileError as error:
                 self._report.problems.append(str(error))
                 self._disk.remove(path)
+                self._changed = True
         start = state.map_end_offset
         for segment in self._segments:
             if segment.base_offset >= offset:

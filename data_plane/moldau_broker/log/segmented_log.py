@@ -245,22 +245,27 @@ class SegmentedLog:
     def reload_producer_state(self, end_offset: int) -> None:
         """Rebuilds the producer state as of ``end_offset`` from the newest good snapshot and the batches after it.
 
-        Snapshots above ``end_offset`` or below the first segment are removed, they describe what is no more. Raises
-        ``OSError``.
+        Snapshots above ``end_offset`` or below the first segment are removed, they describe what is no more: durably,
+        or they would come back when the log has grown past them with other batches. Raises ``OSError``.
         """
         state = self.producer_state
+        removed = False
         state.reset(self._bases[0])
         for offset in reversed(self.snapshot_offsets()):
             path = self.snapshot_path(offset)
             if offset > end_offset or offset < self._bases[0]:
                 # Below the first segment: what followed it is gone, maybe the end of a transaction that it holds open.
                 self.disk.remove(path)
+                removed = True
                 continue
             try:
                 state.load_snapshot(decode_snapshot(path, read_file(self.disk, path)), offset)
                 break
             except CorruptLogFileError:
                 self.disk.remove(path)
+                removed = True
+        if removed:
+            self.disk.sync_directory(self.directory)
         self._replay_producers(state, end_offset)
         state.map_end_offset = end_offset
 
@@ -347,6 +352,7 @@ class SegmentedLog:
         for offset in self.snapshot_offsets():
             if offset < kept_from:
                 self.disk.remove(self.snapshot_path(offset))
+        self.disk.sync_directory(self.directory)
 
     def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> None:
         """Puts a cleaned segment (its files end in ``.swap``) in the place of ``old``, crash-safe from step to step.

@@ -6,6 +6,8 @@ is compared with what the batches say.
 
 from __future__ import annotations
 
+import pytest
+
 from log_lab import A, create, open_manager, tick
 from log_model import START_MS, VirtualMachine, make_batch
 from moldau_broker.log.values import TopicPartition, run_work
@@ -158,3 +160,29 @@ def test_a_new_log_is_there_after_the_loss_of_power_once_it_was_flushed() -> Non
     again = crash(machine, manager, power_lost=True)
     assert again.logs[A].log_end_offset == 1
     assert again.logs[A].topic_id == log.topic_id
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_producer_snapshot_that_was_cut_does_not_come_back_over_other_batches(seed: int) -> None:
+    """Its removal was not durable: after a loss of power it told of a transaction that had ended since."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    batch = make_batch([(START_MS, b"k", b"v")], producer=(100, 0, 0), transactional=True)
+    log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=START_MS)
+    put(log, 1, count=4)
+    manager.close()
+    machine.boot(power_lost=False)
+    manager = open_manager(machine)
+    log = manager.logs[A]
+    assert log.snapshot_offsets()[-1] == 5
+    log.truncate_to(1)
+    assert log.snapshot_offsets() in ([], [0])
+    log.append_end_transaction_marker(
+        producer_id=100, producer_epoch=0, coordinator_epoch=1, commit=True, leader_epoch=2, now_ms=START_MS
+    )
+    put(log, 2, count=8)
+    log.active_segment.file.sync()  # as the operating system may
+    again = crash(machine, manager, power_lost=True).logs[A]
+    assert again.log_end_offset == 10
+    assert [row.current_transaction_start_offset for row in again.active_producers()] == [-1]
