@@ -245,8 +245,9 @@ class FetchService:
             wanted.fetch_offset == log.log_end_offset
             and wanted.sent_high_watermark == replica.high_watermark
             and wanted.current_leader_epoch == replica.state.leader_epoch
-            and wanted.last_fetched_epoch == log.latest_epoch
             and wanted.sent_log_start_offset == log.log_start_offset
+            # An idle partition whose leader has begun an epoch without a record is behind by that epoch for ever.
+            and (wanted.last_fetched_epoch == log.latest_epoch or self._agrees(partition, wanted))
         )
 
     def _count_throttled(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
