@@ -147,7 +147,8 @@ class _Loader:
             is_future=request.is_future,
             jitter_ms=request.jitter_ms,
             names_durable=not (self._report.recovered_segments or self._is_new),
-            is_new=self._is_new,
+            # A process that died before its first flush has not synced the directory's name either.
+            is_new=self._is_new or not request.clean,
         )
         log.reload_producer_state(end_offset)
         self._producers.remove_expired(request.now_ms)

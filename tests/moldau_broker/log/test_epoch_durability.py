@@ -186,3 +186,14 @@ def test_a_producer_snapshot_that_was_cut_does_not_come_back_over_other_batches(
     again = crash(machine, manager, power_lost=True).logs[A]
     assert again.log_end_offset == 10
     assert [row.current_transaction_start_offset for row in again.active_producers()] == [-1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_log_whose_process_died_before_its_first_flush_is_durable_with_the_next_ones(seed: int) -> None:
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    put(create(manager), 2)
+    manager = crash(machine, manager, power_lost=False)
+    run_work(manager.logs[A].flush_work())
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 1
