@@ -75,9 +75,11 @@ def place_replica(
         if any_offline and needed and not is_new:
             return Placement.OFFLINE  # chosen or moved shortly before a crash: the log may be where we cannot look
         return Placement.ASSIGNED if assigned in online else Placement.ANY
-    if any_offline or needed:
+    if any_offline or (needed and assigned != LOST):
         return Placement.OFFLINE
-    return Placement.ANY  # its directory was removed or replaced, and nothing depends on what it held
+    # Its directory was removed or replaced, and nothing depends on what it held; or nobody knew its place (LOST), and the
+    # directory that could not be looked into works again: there never was a log.
+    return Placement.ANY
 
 
 def place_of_lost(assigned: uuid.UUID, online: Collection[uuid.UUID]) -> uuid.UUID | None:

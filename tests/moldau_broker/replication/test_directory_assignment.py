@@ -36,8 +36,10 @@ def test_a_replica_that_may_be_needed_begins_only_where_it_cannot_have_been(
     assigned: UUID, any_offline: bool, is_new: bool, needed: bool
 ) -> None:
     placement = place_replica(assigned, online=ONLINE, any_offline=any_offline, is_new=is_new, needed=needed)
-    if assigned in (AWAY, LOST):
+    if assigned == AWAY:
         assert (placement is Placement.OFFLINE) == (any_offline or needed)
+    elif assigned == LOST:
+        assert (placement is Placement.OFFLINE) == any_offline, "with all directories at work, it has no log in any"
     else:
         assert (placement is Placement.OFFLINE) == (any_offline and needed and not is_new)
     if placement is Placement.ASSIGNED:

@@ -39,6 +39,7 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from moldau_jepsen.simulation.disk import NodeDisk
+from moldau_quorum.directory_ids import LOST
 
 
 def test_new_replicas_are_spread_over_directories_and_the_controller_is_told() -> None:
@@ -254,6 +255,72 @@ def test_a_replica_whose_directory_stays_away_is_not_begun_anew_elsewhere() -> N
                 assert b"precious" in await read_all(cluster, "t", index)
 
     run_cluster(scenario, brokers=1, **TWO)
+
+
+def test_a_replica_that_never_had_a_log_begins_when_the_directory_that_might_have_held_it_is_back() -> None:
+    """Its broker dies before it hears of the topic, and comes back without a directory: the log could be in there."""
+
+    async def scenario(cluster) -> None:
+        cluster.world.network.cut("c101", "b2")
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2, replicas=1)
+        client.close()
+        (index,) = [index for index in range(2) if cluster.partition_image("t", index).replicas == (2,)]
+        assert cluster.replica(2, "t", index) is None, "the story needs a leader that has not heard of it"
+        cluster.kill(2)
+        cluster.world.network.heal("c101", "b2")
+        profile(cluster, 2).failing_paths = ("/d1",)
+        cluster.start_broker(2)
+        await cluster.until(lambda: 2 in cluster.running and cluster.partition_image("t", index).directory(2) == LOST)
+        await trio.sleep(1)
+        assert cluster.partition_image("t", index).leader == -1
+        assert cluster.replica(2, "t", index) is None
+        profile(cluster, 2).failing_paths = ()
+        await cluster.stop(2)
+        cluster.start_broker(2)
+        assert await cluster.leader("t", index) == 2
+        await cluster.until(lambda: all_assigned(cluster, "t", 2))
+        client = cluster.client(2)
+        answer = await client.produce("t", batch(b"first"), partition=index)
+        assert answer.error_code == ErrorCode.NONE
+        assert b"first" in await read_all(cluster, "t", index)
+        client.close()
+
+    run_cluster(scenario, brokers=2, **TWO)
+
+
+def test_a_replica_whose_place_was_not_told_is_found_when_its_directory_is_back() -> None:
+    """The controller hears only that it is lost; what was acknowledged is in the directory that comes back."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=6, replicas=1)
+        client.close()
+        await cluster.until(lambda: all_assigned(cluster, "t", 6))
+        index = next(
+            index
+            for index in range(6)
+            if cluster.partition_image("t", index).replicas == (2,) and place(cluster, 2, "t", index) == "/d1"
+        )
+        client = cluster.client(2)
+        answer = await client.produce("t", batch(b"precious"), partition=index)
+        assert answer.error_code == ErrorCode.NONE
+        client.close()
+        cluster.kill(2)
+        disk = NodeDisk(cluster.world.node("b2").disk)
+        disk.rename(f"/d1/t-{index}", f"/d2/t-{index}")  # not where the metadata says: as if it had never been told
+        profile(cluster, 2).failing_paths = ("/d2",)
+        cluster.start_broker(2)
+        await cluster.until(lambda: 2 in cluster.running and cluster.partition_image("t", index).directory(2) == LOST)
+        assert cluster.replica(2, "t", index) is None
+        profile(cluster, 2).failing_paths = ()
+        await cluster.stop(2)
+        cluster.start_broker(2)
+        assert await cluster.leader("t", index) == 2
+        assert b"precious" in await read_all(cluster, "t", index)
+        await cluster.until(lambda: all_assigned(cluster, "t", 6))
+
+    run_cluster(scenario, brokers=2, **TWO)
 
 
 def test_a_disk_replaced_by_an_empty_one_is_filled_from_the_others_unless_it_held_all_there_was() -> None:
