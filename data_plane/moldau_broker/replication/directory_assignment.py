@@ -77,8 +77,8 @@ def place_replica(
         return Placement.ASSIGNED if assigned in online else Placement.ANY
     if any_offline or (needed and assigned != LOST):
         return Placement.OFFLINE
-    # Its directory was removed or replaced, and nothing depends on what it held; or nobody knew its place (LOST), and the
-    # directory that could not be looked into works again: there never was a log.
+    # Its directory was removed or replaced, and nothing depends on what it held; or nobody knew its place (LOST), and
+    # the directory that could not be looked into works again: there never was a log.
     return Placement.ANY
 
 
