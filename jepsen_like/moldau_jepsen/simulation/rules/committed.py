@@ -2,6 +2,7 @@
 
 Each partition is read once, in the order of its offsets, as its high watermark moves; whoever leads is read, because
 below the high watermark all replicas hold the same. Logs that the cleaner has been at are read as far as they go.
+What a leader's failing disk withholds is read from the next leader; until then nobody knows what a coordinator decided.
 """
 
 from __future__ import annotations
@@ -39,26 +40,39 @@ class CommittedReader:
         self._transactions = TransactionRules(violated)
         self._read: dict[PartitionKey, int] = {}
         self._pending: dict[tuple[PartitionKey, int], list[OffsetRecord]] = {}
+        self._withheld: dict[PartitionKey, int] = {}
+        """Where the committed part of a log ended that could not be read so far (exclusive)."""
+        self._coordinated: dict[int, PartitionKey] = {}
+        """By producer id: the partition that its coordinator writes to."""
 
     def look(self, key: PartitionKey, partition: Partition) -> None:
         """The high watermark of a leader has moved."""
         position = max(self._read.get(key, 0), partition.log.log_start_offset)
         end = min(partition.replica.high_watermark, partition.log.log_end_offset)
-        if position >= end or partition.log.failed:
+        if position >= end:
+            return
+        if partition.log.failed:
+            self._withhold(key, end)
             return
         try:
             for header, data in committed_batches(partition, position, end):
                 self._take(key, header, data)
                 self._read[key] = header.next_offset
         except OSError:
-            return  # its disk fails, which is a fault and no finding
+            self._withhold(key, end)  # its disk fails, which is a fault and no finding
+        else:
+            if end >= self._withheld.get(key, end):
+                self._withheld.pop(key, None)
+
+    def _withhold(self, key: PartitionKey, end: int) -> None:
+        self._withheld[key] = max(end, self._withheld.get(key, end))
 
     def _take(self, key: PartitionKey, header: BatchHeader, data: bytes) -> None:
         if header.attributes & CONTROL_BIT:
             self._take_marker(key, header, data)
         elif key.topic == TRANSACTIONS_TOPIC:
             for record in decode_records(data, 0, header):
-                self._take_transaction(record.key, record.value)
+                self._take_transaction(key, record.key, record.value)
         elif key.topic == OFFSETS_TOPIC:
             for record in decode_records(data, 0, header):
                 self._take_group(key, header, record.key, record.value)
@@ -67,13 +81,15 @@ class CommittedReader:
         marker = decode_marker(header, data)
         if marker is None:
             return
-        where = f"{key} at offset {header.base_offset}"
-        self._transactions.marker(where, header.producer_id, is_commit=marker.commit)
+        is_late = header.base_offset < self._withheld.get(key, 0)  # the next transaction may have begun since
+        if not is_late and self._coordinated.get(header.producer_id) not in self._withheld:
+            where = f"{key} at offset {header.base_offset}"
+            self._transactions.marker(where, header.producer_id, is_commit=marker.commit)
         for record in self._pending.pop((key, header.producer_id), ()):
             if marker.commit:
                 self._take_offset(record)
 
-    def _take_transaction(self, record_key: Buffer | None, value: Buffer | None) -> None:
+    def _take_transaction(self, key: PartitionKey, record_key: Buffer | None, value: Buffer | None) -> None:
         parsed = parse_transaction(record_key, value)
         if parsed is None:
             return
@@ -81,6 +97,7 @@ class CommittedReader:
         if state is None:
             self._transactions.forgotten(transactional_id)
         else:
+            self._coordinated[state.producer_id] = key
             self._transactions.state(transactional_id, state.status.label, state.producer_id, state.producer_epoch)
 
     def _take_group(

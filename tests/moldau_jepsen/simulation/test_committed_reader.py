@@ -1,0 +1,146 @@
+"""Goal: what a leader's failing disk withholds convicts nobody, and what can be read is judged all the same.
+
+Method: replicas on virtual disks, whose devices fail and come back; the reader looks at whoever leads.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from log_lab import create, open_manager
+from log_model import START_MS, VirtualMachine, make_batch
+from moldau_broker.coordinator.transaction_state import Transaction, TransactionStatus, transaction_record
+from moldau_jepsen.simulation.invariants import PartitionKey
+from moldau_jepsen.simulation.rules.committed import TRANSACTIONS_TOPIC, CommittedReader
+
+PRODUCER, EPOCH = 7, 0
+STATES, DATA = PartitionKey(TRANSACTIONS_TOPIC, 0, "s"), PartitionKey("t", 0, "t")
+
+
+class Replica:
+    """A log on a disk of its own, with as much of a partition as the reader looks at."""
+
+    def __init__(self) -> None:
+        self.machine = VirtualMachine(1)
+        self.log = create(open_manager(self.machine, ("/d1",)))
+        self.replica = SimpleNamespace(high_watermark=0)
+
+    def fail(self, how: str, fails: bool) -> None:
+        if how == "device":  # which the log has not met yet
+            self.machine.platters.profile.failing_paths = ("/d1",) if fails else ()
+        else:
+            self.log.failed = fails
+
+
+class Story:
+    """Two partitions of two replicas each. Whatever is written is at once on both, and committed."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.reader = CommittedReader(lambda rule, text: self.found.append(rule))
+        self.replicas = {key: (Replica(), Replica()) for key in (STATES, DATA)}
+        self.leaders = dict.fromkeys(self.replicas, 0)
+        self.withheld: dict[PartitionKey, str] = {}
+
+    def state(self, status: TransactionStatus) -> None:
+        transaction = Transaction(
+            transactional_id="id", producer_id=PRODUCER, producer_epoch=EPOCH, timeout_ms=1000, status=status
+        )
+        record = transaction_record("id", transaction)
+        batch = make_batch([(START_MS, record.key, record.value)])
+        for replica in self.replicas[STATES]:
+            replica.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=0, now_ms=START_MS)
+        self.look(STATES)
+
+    def marker(self, *, commit: bool) -> None:
+        whose = {"producer_id": PRODUCER, "producer_epoch": EPOCH, "coordinator_epoch": 0}
+        for replica in self.replicas[DATA]:
+            replica.log.append_end_transaction_marker(**whose, commit=commit, leader_epoch=0, now_ms=START_MS)
+        self.look(DATA)
+
+    def look(self, key: PartitionKey) -> None:
+        replica = self.replicas[key][self.leaders[key]]
+        replica.replica.high_watermark = replica.log.log_end_offset
+        how = self.withheld.get(key)
+        if how is not None:
+            replica.fail(how, True)
+        self.reader.look(key, replica)
+        if how is not None:
+            replica.fail(how, False)
+
+    def change_leader(self, key: PartitionKey) -> None:
+        """The follower, whose disk works, leads."""
+        self.withheld.pop(key, None)
+        self.leaders[key] = 1
+        self.look(key)
+
+
+@pytest.fixture
+def story():
+    story = Story()
+    story.state(TransactionStatus.ONGOING)
+    return story
+
+
+withheld_how = pytest.mark.parametrize("how", ["device", "log"])
+
+
+@withheld_how
+def test_a_decision_on_a_disk_that_cannot_be_read_is_not_missed_by_its_markers(story, how):
+    """Seed 154 with two log directories: the coordinator's device went just before PrepareCommit was committed."""
+    story.withheld[STATES] = how
+    story.state(TransactionStatus.PREPARE_COMMIT)
+    story.marker(commit=True)
+    story.change_leader(STATES)
+    story.marker(commit=True)
+    story.state(TransactionStatus.COMPLETE_COMMIT)
+    assert story.found == []
+
+
+@withheld_how
+def test_a_marker_that_is_read_late_is_not_held_against_the_next_transaction(story, how):
+    story.withheld[DATA] = how
+    story.state(TransactionStatus.PREPARE_COMMIT)
+    story.marker(commit=True)
+    story.state(TransactionStatus.COMPLETE_COMMIT)
+    story.state(TransactionStatus.ONGOING)
+    story.change_leader(DATA)
+    assert story.found == []
+
+
+@withheld_how
+@pytest.mark.parametrize("key", [STATES, DATA])
+def test_what_can_be_read_again_is_judged_again(story, how, key):
+    story.withheld[key] = how
+    story.state(TransactionStatus.PREPARE_COMMIT)
+    story.marker(commit=True)
+    story.change_leader(key)
+    story.marker(commit=False)
+    assert story.found == ["transaction-outcome"]
+
+
+def test_the_states_of_a_log_that_was_withheld_are_judged_when_they_are_read(story):
+    story.withheld[STATES] = "device"
+    story.state(TransactionStatus.COMPLETE_COMMIT)
+    assert story.found == []
+    story.change_leader(STATES)
+    assert story.found == ["transaction-state"]
+
+
+def test_a_new_leader_that_does_not_know_yet_what_is_committed_is_not_taken_for_complete(story):
+    """It leads with the high watermark it had heard of, which is behind that of the leader before."""
+    story.state(TransactionStatus.PREPARE_COMMIT)
+    story.withheld[STATES] = "device"
+    story.state(TransactionStatus.COMPLETE_COMMIT)
+    story.state(TransactionStatus.ONGOING)
+    story.state(TransactionStatus.PREPARE_ABORT)
+    follower = story.replicas[STATES][1]
+    follower.replica.high_watermark = follower.log.log_end_offset - 1
+    story.reader.look(STATES, follower)
+    story.marker(commit=False)
+    assert story.found == []
+    story.change_leader(STATES)
+    story.marker(commit=True)
+    assert story.found == ["transaction-outcome"]
