@@ -14,8 +14,8 @@ A = TopicPartition("a", 0)
 TOPIC_ID = uuid.UUID(int=9)
 
 
-def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=START_MS, **config: object) -> LogManager:
-    manager = LogManager(
+def new_manager(machine: VirtualMachine, directories=("/d1", "/d2"), **config: object) -> LogManager:
+    return LogManager(
         machine.disk,
         directories,
         node_id=1,
@@ -30,6 +30,10 @@ def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=STA
         ),
         default_config=LogConfig(**{"segment_bytes": 1000, "file_delete_delay_ms": 2000, **config}),
     )
+
+
+def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=START_MS, **config: object) -> LogManager:
+    manager = new_manager(machine, directories, **config)
     manager.start(now)
     manager.recover_all()
     return manager

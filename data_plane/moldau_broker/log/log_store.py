@@ -284,7 +284,6 @@ class LogStore:
             _logger.error(
                 "log-in-two-directories", partition=topic_partition, kept=log.directory, deleted=other.directory
             )
-            self._discard(other, self._due["now"])
         logs[topic_partition] = log
         self.reports[topic_partition] = report
         for problem in report.problems:
@@ -299,6 +298,14 @@ class LogStore:
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
+        try:
+            if other is not None:
+                self._discard(other, self._due["now"])
+            current, future = self._logs.get(topic_partition), self._future_logs.get(topic_partition)
+            if current is not None and future is not None and not _goes_on(future, current):
+                self._discard_future(topic_partition, self._due["now"])
+        except LogStorageError as error:  # that directory is offline now; the start goes on without it
+            _logger.error("log-not-deleted", partition=topic_partition, directory=error.directory)
 
     def _read_topic_id(self, directory: str, damaged: Collection[str]) -> uuid.UUID | None:
         path = f"{directory}/{PARTITION_METADATA}"
@@ -322,7 +329,8 @@ class LogStore:
     ) -> PartitionLog:
         """The log of a partition; a new one goes into ``directory``, or the online one with the fewest logs.
 
-        A log that has no topic id yet takes this one. Raises ``LogError`` INCONSISTENT_TOPIC_ID, ``LogStorageError``.
+        A log that has no topic id yet takes this one. A move of a log that is lost ends where a new one begins. Raises
+        ``LogError`` INCONSISTENT_TOPIC_ID, ``LogStorageError``.
         """
         log = self._logs.get(topic_partition)
         if log is not None:
@@ -338,6 +346,7 @@ class LogStore:
             return log
         log = self._create(topic_partition, topic_id, directory or self._emptiest(), now_ms, is_future=False)
         self._logs[topic_partition] = log
+        self._discard_future(topic_partition, now_ms)
         return log
 
     def _emptiest(self) -> str:
@@ -411,6 +420,12 @@ class LogStore:
         self.cleaner.forget(topic_partition)
         self.reports.pop(topic_partition, None)
         return existed
+
+    def _discard_future(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        future = self._future_logs.pop(topic_partition, None)
+        if future is not None:
+            _logger.warning("log-move-ended", partition=topic_partition, deleted=future.directory)
+            self._discard(future, now_ms)
 
     def _discard(self, log: PartitionLog, now_ms: int) -> None:
         parent = log.parent_directory
@@ -492,3 +507,9 @@ class LogStore:
 def _progress(log: PartitionLog) -> tuple[int, int]:
     """Of two logs of a partition, the one of larger progress holds all that is committed of the other (Raft §5.4.1)."""
     return log.latest_epoch, log.log_end_offset
+
+
+def _goes_on(future: PartitionLog, current: PartitionLog) -> bool:
+    """Whether a move found at start goes on: to another directory, of the same topic's log as far as that is known."""
+    same_topic = None in (future.topic_id, current.topic_id) or future.topic_id == current.topic_id
+    return same_topic and future.parent_directory != current.parent_directory

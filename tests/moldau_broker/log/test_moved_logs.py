@@ -5,9 +5,11 @@ Method: log managers over two virtual directories, restarted.
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
-from log_lab import A, create, open_manager
+from log_lab import A, create, new_manager, open_manager, tick
 from log_model import START_MS, VirtualMachine, all_rows, make_batch
 from moldau_broker.log.errors import LogStorageError
 
@@ -104,3 +106,97 @@ def test_a_directory_that_cannot_be_read_while_a_replica_is_copied_is_named() ->
     with pytest.raises(LogStorageError, match=r"copying a-0 failed: .*Input/output error") as caught:
         manager.copy_to_future(A, START_MS)
     assert caught.value.directory == "/d1"
+
+
+def begin_a_move(machine: VirtualMachine, records: int = 3):
+    manager = open_manager(machine)
+    log = create(manager, directory="/d1")
+    for number in range(records):
+        put(log, b"old %d" % number, 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert manager.copy_to_future(A, START_MS)
+    return manager
+
+
+def names_of(machine: VirtualMachine, parent: str, ending: str) -> set[str]:
+    directories = {path.removeprefix(parent + "/").split("/")[0] for path in machine.platters.files(parent)}
+    return {name for name in directories if name.endswith(ending)}
+
+
+def test_a_log_that_begins_where_its_predecessor_was_moving_to_ends_the_move() -> None:
+    """The future log took its place by a rename onto it, which cannot be: a good directory was taken for broken."""
+    machine = VirtualMachine(1)
+    manager = begin_a_move(machine)
+    manager.fail_directory("/d1", OSError("gone"))
+    new = create(manager, directory="/d2")
+    put(new, b"new", 2)
+    assert manager.future_logs == {}
+    assert not names_of(machine, "/d2", "-future")
+    assert len(names_of(machine, "/d2", "-delete")) == 1
+    for later in (1000, 9000):
+        tick(manager, START_MS + later)
+    assert not names_of(machine, "/d2", "-delete")
+    assert manager.online_directories == ["/d2"]
+    manager.close()
+    machine.boot(power_lost=False)
+    again = open_manager(machine)
+    assert [row.value for row in all_rows(again.logs[A])] == [b"new"]
+    # A move asked for anew goes all the way, also back to where the first log was.
+    assert again.alter_replica_log_dir(A, "/d1", START_MS) is not None
+    assert again.copy_to_future(A, START_MS)
+    assert again.replace_current_with_future(A, START_MS).parent_directory == "/d1"
+    assert again.online_directories == ["/d1", "/d2"]
+
+
+def test_a_current_and_a_future_log_found_in_one_directory_are_no_move() -> None:
+    """A broker died after it had begun the one, and before it had put the other away."""
+    machine = VirtualMachine(1)
+    begin_a_move(machine).close()
+    machine.disk.rename("/d1/a-0", "/d2/a-0")
+    machine.disk.sync_directory("/d1")
+    machine.disk.sync_directory("/d2")
+    machine.boot(power_lost=False)
+    manager = open_manager(machine)
+    assert manager.future_logs == {}
+    assert not names_of(machine, "/d2", "-future")
+    assert [row.value for row in all_rows(manager.logs[A])] == [b"old 0", b"old 1", b"old 2"]
+    assert manager.logs[A].parent_directory == "/d2"
+    assert manager.online_directories == ["/d1", "/d2"]
+
+
+def test_a_future_log_of_a_former_topic_of_that_name_does_not_mix_with_the_new_one() -> None:
+    """Its directory was away while the topic was deleted and created again; equal epochs say nothing between topics."""
+    machine = VirtualMachine(1)
+    manager = begin_a_move(machine, records=4)
+    manager.fail_directory("/d2", OSError("gone"))
+    assert manager.delete(A, START_MS)
+    new = manager.get_or_create(A, topic_id=uuid.UUID(int=77), now_ms=START_MS, directory="/d1")
+    for number in range(6):
+        put(new, b"new %d" % number, 1)
+    manager.close()
+    machine.boot(power_lost=False)
+    again = open_manager(machine)
+    assert again.future_logs == {}
+    assert not names_of(machine, "/d2", "-future")
+    assert [row.value for row in all_rows(again.logs[A])] == [b"new %d" % number for number in range(6)]
+
+
+def test_a_directory_that_cannot_put_a_log_away_at_start_goes_offline_alone() -> None:
+    """The error ended the start, and which of two logs of a partition was kept was forgotten."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager, directory="/d1"), b"old", 1)
+    manager.fail_directory("/d1", OSError("gone"))
+    put(create(manager, directory="/d2"), b"new", 2)
+    manager.close()
+    machine.boot(power_lost=False)
+    manager = new_manager(machine)
+    manager.start(START_MS)
+    works = manager.recovery_work()
+    for work in works:
+        work.run()
+    machine.platters.profile.failing_paths = ("/d1",)
+    for work in works:
+        work.complete()
+    assert manager.offline_directories == ["/d1"]
+    assert [row.value for row in all_rows(manager.logs[A])] == [b"new"]
