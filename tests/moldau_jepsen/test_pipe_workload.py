@@ -105,6 +105,35 @@ class Stub:
         await trio.sleep_forever()
 
 
+@pytest.mark.parametrize(("rate", "through"), [(10, True), (0, False)])
+def test_a_pipe_with_much_left_to_do_is_waited_for_and_one_that_stands_still_is_not(monkeypatch, rate, through):
+    """Found by an hour of chaos: a pipe that had fallen behind by minutes counted as stuck while it worked it off."""
+
+    class Committed(Stub):
+        async def committed(self, asked):
+            done = min(1000, 100 + int(trio.current_time() - began[0]) * rate)
+            return {partition: SimpleNamespace(offset=done) for partition in asked}
+
+    async def ends(consumer, asked):
+        return dict.fromkeys(asked, 1000)
+
+    monkeypatch.setattr("moldau_jepsen.workloads.pipe.Consumer", Committed)
+    monkeypatch.setattr("moldau_jepsen.workloads.pipe.end_offsets", ends)
+    operations = []
+    began = []
+    environment = simulated_environment()
+
+    async def main():
+        began.append(trio.current_time())
+        recorder = Recorder(environment.clock, operations.append)
+        await PipeWorkload(environment, "b:9092", replace(OPTIONS, drain_seconds=20.0), recorder)._drain()
+        return trio.current_time() - began[0]
+
+    took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (operations == []) == through
+    assert 85 < took < 95 if through else 19 < took < 25
+
+
 def test_a_worker_that_crashes_tells_what_it_had_under_way(monkeypatch):
     """Found by seed 35: what a crashed worker had sent was missing in the history, and showed as made from nothing."""
     monkeypatch.setattr("moldau_jepsen.workloads.pipe.Producer", Stub)

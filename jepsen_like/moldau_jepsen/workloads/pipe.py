@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Environment
 
 TRANSACTION_TIMEOUT_MS = 5_000
+DRAIN_FACTOR_MAX = 20
+"""How many times ``drain_seconds`` the end may take in all while it gets on."""
 _FLUSH_SHARE = 0.5
 """Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""
 
@@ -66,7 +68,7 @@ class PipeOptions:
     crash_every_s: float = 8.0
     """Mean time until a worker is abandoned; 0 for never. After ``stop`` nobody crashes any more."""
     drain_seconds: float = 60.0
-    """What is left in the source after ``stop`` must be through by then."""
+    """How long the pipe may stand still after ``stop`` before all of the source is through."""
     offsets_in_transaction: bool = True
     """False commits the group's offsets on their own now and then: a negative control, which repeats records whenever
     a partition changes hands in between."""
@@ -116,7 +118,7 @@ class PipeWorkload:
     async def run(self) -> None:
         """Runs feeder and workers until ``stop`` and until the group has committed the source's end.
 
-        Records an operation that is not OK when that takes longer than ``drain_seconds``.
+        Records an operation that is not OK when it does not get on for ``drain_seconds``.
         """
         async with trio.open_nursery() as nursery:
             for slot in range(self._options.workers):
@@ -183,8 +185,12 @@ class PipeWorkload:
                 await trio.sleep(draw.expovariate(options.records_per_second / (options.records_max / 2 + 0.5)))
 
     async def _drain(self) -> None:
-        """Waits until the group has committed the end of the source."""
+        """Waits until the group has committed the end of the source, as long as it gets on.
+
+        After an hour of faults there may be much left to do.
+        """
         options = self._options
+        passed, limit = -1, trio.current_time() + DRAIN_FACTOR_MAX * options.drain_seconds
         process, begun = self._recorder.new_process(), self._recorder.now_ms()
         with trio.move_on_after(options.drain_seconds) as scope:
             async with self._consumer(self._environment) as consumer:
@@ -194,6 +200,9 @@ class PipeWorkload:
                         committed = await consumer.committed(options.source_partitions)
                     except (KafkaError, trio.TooSlowError):
                         committed = {}
+                    if (now_passed := sum(each.offset for each in committed.values())) > passed:
+                        passed = now_passed
+                        scope.deadline = min(limit, trio.current_time() + options.drain_seconds)
                     left = {
                         str(part): f"{committed[part].offset if part in committed else 'nothing'} of {end}"
                         for part, end in ends.items()
@@ -204,7 +213,7 @@ class PipeWorkload:
                     await trio.sleep(RETRY_S)
         self._drained = True
         if scope.cancelled_caught:
-            text = f"the pipe is not through after {options.drain_seconds} s: {left}"
+            text = f"the pipe is not through, and has not got on for {options.drain_seconds} s: {left}"
             self._recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
 
     # -- the workers -------------------------------------------------------------------------------------------------
