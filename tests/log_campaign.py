@@ -25,7 +25,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=80, help="steps of each history (default: 80)")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
     options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)
     begin = reported = time.perf_counter()
     failed: list[int] = []
     done = 0
@@ -51,4 +50,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # for this process alone: the tests call ``main``, and others look at the log
     sys.exit(main())
