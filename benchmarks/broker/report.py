@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from benchmarks.broker.measure import Row
 
 MOLDAU = "Moldau"
+READING = (
+    "Where Apache Kafka is ahead, the profile says why: a Moldau broker is one process on one core (the column of",
+    "cores ends near 1), so fetches, which Kafka sends from several threads, and hundreds of connections with small",
+    "batches end there. Where the brokers share two cores with everything else (three brokers, acks=all), what counts is",
+    "the cost of a request. A JVM gets faster with hours of load; a short run does it no favour. The rows of librdkafka",
+    "are bounded by Python, and single ones may be outliers of a short round.",
+)
 
 
 def size_name(size: int) -> str:
@@ -80,6 +87,7 @@ def markdown(rows: Sequence[Row], facts: dict[str, Any], plot: str | None) -> st
         f"machine when the run began: {facts['load']:.1f}.",
         "",
     ]
+    lines += [*READING, ""]
     if facts.get("absent"):
         lines += [f"Apache Kafka was not measured: {facts['absent']}.", ""]
     if plot is not None:
