@@ -17,9 +17,9 @@ MOLDAU = "Moldau"
 READING = (
     "Where Apache Kafka is ahead, the profile says why: a Moldau broker is one process on one core (the column of",
     "cores ends near 1), so fetches, which Kafka sends from several threads, and hundreds of connections with small",
-    "batches end there. Where the brokers share two cores with everything else (three brokers, acks=all), what counts is",
-    "the cost of a request. A JVM gets faster with hours of load; a short run does it no favour. The rows of librdkafka",
-    "are bounded by Python, and single ones may be outliers of a short round.",
+    "batches end there. Where the brokers share two cores with everything else (three brokers, acks=all), what",
+    "counts is the cost of a request. A JVM gets faster with hours of load; a short run does it no favour. The rows of",
+    "librdkafka are bounded by Python, and single ones may be outliers of a short round.",
 )
 
 
