@@ -36,27 +36,22 @@ SETTINGS = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay
 CONFIGURATIONS = (("1 broker, acks=1", 1, 1), ("3 brokers, RF 3, acks=all", 3, -1))
 
 
-def start_peers(stack: ExitStack, directory: Path, brokers: int, libraries: Path | None) -> list[Peer]:
-    """Starts a cluster of each kind; they end with ``stack``."""
-    peers: list[Peer] = [MoldauPeer(directory / "moldau", brokers, SETTINGS)]
-    stack.callback(peers[0].shut_down)
-    if libraries is not None:
-        peers.append(KafkaPeer(libraries, directory / "kafka", brokers, SETTINGS))
-        stack.callback(peers[1].shut_down)
-    return peers
+def start_peer(stack: ExitStack, name: str, directory: Path, brokers: int, libraries: Path | None) -> Peer:
+    """Starts a cluster of the kind that ``name`` says; it ends with ``stack``."""
+    peer: Peer
+    if name == MoldauPeer.name or libraries is None:
+        peer = MoldauPeer(directory, brokers, SETTINGS)
+    else:
+        peer = KafkaPeer(libraries, directory, brokers, SETTINGS)
+    stack.callback(peer.shut_down)
+    return peer
 
 
 def measure(section: str, peers: list[Peer], acks: int, options: argparse.Namespace) -> tuple[list[Row], list[Any]]:
     """All rows of one configuration, and its start times and memory."""
     replicas = len(peers[0].broker_pids())
-    bench = Bench(
-        section,
-        peers,
-        replicas=replicas,
-        acks=acks,
-        seconds=options.seconds,
-        directory=Path(options.directory or "/tmp"),
-    )
+    directory = Path(options.directory or tempfile.gettempdir())
+    bench = Bench(section, peers, replicas=replicas, acks=acks, seconds=options.seconds, directory=directory)
     idle = bench.memory_megabytes()
     bench.warm_up(min(options.seconds, 3.0))
     for number in range(options.rounds):
@@ -73,7 +68,9 @@ def measure(section: str, peers: list[Peer], acks: int, options: argparse.Namesp
     return list(bench.rows.values()), starts
 
 
-def measure_unavailability(directory: Path, libraries: Path | None, rounds: int) -> list[tuple[str, str, list[float]]]:
+def measure_unavailability(
+    names: list[str], directory: Path, libraries: Path | None, rounds: int
+) -> list[tuple[str, str, list[float]]]:
     """Kill -9 and SIGSTOP of a leader on fresh clusters of every peer, a cut of it on Moldau alone."""
     results: dict[tuple[str, str], list[float]] = {}
 
@@ -84,15 +81,10 @@ def measure_unavailability(directory: Path, libraries: Path | None, rounds: int)
 
     for number in range(rounds):
         for fault in ("kill -9", "SIGSTOP"):
-            for kind in range(1 if libraries is None else 2):
+            for kind, name in enumerate(names):
                 with ExitStack() as stack:
                     place = directory / f"{fault.split()[0]}-{kind}-{number}"
-                    peer: Peer
-                    if kind == 0 or libraries is None:
-                        peer = MoldauPeer(place, 3, SETTINGS)
-                    else:
-                        peer = KafkaPeer(libraries, place, 3, SETTINGS)
-                    stack.callback(peer.shut_down)
+                    peer = start_peer(stack, name, place, 3, libraries)
                     run(fault, peer.name, peer.bootstrap, number, peer.kill if fault == "kill -9" else peer.pause)
         with test_cluster(brokers=3, controllers=1) as local:
             run(
@@ -130,12 +122,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.directory, ignore_cleanup_errors=True) as directory:
         for section, brokers, acks in CONFIGURATIONS:
             with ExitStack() as stack:
-                peers = start_peers(stack, Path(directory) / f"brokers-{brokers}", brokers, libraries)
+                places = [Path(directory) / f"brokers-{brokers}-{kind}" for kind in range(len(facts["peers"]))]
+                peers = [
+                    start_peer(stack, name, place, brokers, libraries)
+                    for name, place in zip(facts["peers"], places, strict=True)
+                ]
                 more, begun = measure(section, peers, acks, options)
                 rows += more
                 starts += begun
         facts["starts"] = starts
-        facts["unavailable"] = measure_unavailability(Path(directory) / "faults", libraries, max(1, options.rounds))
+        facts["unavailable"] = measure_unavailability(
+            facts["peers"], Path(directory) / "faults", libraries, max(1, options.rounds)
+        )
     page = markdown(rows, facts, options.output and options.output.with_suffix(".svg").name)
     print(page)
     if options.output is not None:

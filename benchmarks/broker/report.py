@@ -76,12 +76,13 @@ def ratios(row: Row, other: str) -> tuple[float | None, float | None, float | No
 def markdown(rows: Sequence[Row], facts: dict[str, Any], plot: str | None) -> str:
     """The page; ``facts`` holds peers, rounds, why a peer is absent, start times, memory and unavailability."""
     peers: list[str] = facts["peers"]
+    rounds = "One round" if facts["rounds"] == 1 else f"Medians of {facts['rounds']} rounds"
     lines = [
         "# What a broker does",
         "",
         f"Written by `python -m benchmarks.broker` on {platform.machine()}, {os.cpu_count()} cores, Python",
         f"{platform.python_version()}. Load generator, clients, controllers and brokers share these cores.",
-        f"The data lies in memory (`/dev/shm`). Medians of {facts['rounds']} rounds of {facts['seconds']:g} s.",
+        f"The data lies in memory (`/dev/shm`). {rounds} of {facts['seconds']:g} s.",
         "Peers take turns row by row in one run, with the same topic settings. Latency is from the moment a request",
         "was due to its answer over loopback. A ratio is Moldau's figure divided by the other's. Load average of the",
         f"machine when the run began: {facts['load']:.1f}.",
