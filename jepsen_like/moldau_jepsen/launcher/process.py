@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 POLL_S = 0.01
 LOG_TAIL_BYTES = 8_192
 
+# Places in /proc/PID/stat behind the command name (proc(5) counts them from 3).
+STAT_STATE = 0
+STAT_USER_TICKS = 11
+STAT_SYSTEM_TICKS = 12
+STAT_THREADS = 17
+STAT_START = 19
+STAT_RESIDENT_PAGES = 21
+
 
 class ProcessState(enum.Enum):
     """What a node's process is doing."""
@@ -43,15 +51,21 @@ def _stat_fields(pid: int) -> list[str] | None:
 def start_mark(pid: int) -> str:
     """The kernel's start time of a process, an opaque word; empty when there is no such process."""
     fields = _stat_fields(pid)
-    return fields[19] if fields else ""
+    return fields[STAT_START] if fields else ""
 
 
 def state_of(pid: int, started: str) -> ProcessState:
-    """State of the process that had number ``pid`` and start mark ``started``. A zombie counts as stopped."""
+    """State of the process that had number ``pid`` and start mark ``started``. A zombie counts as stopped.
+
+    A killed process whose first thread is a zombie while another ends its call to the kernel (a sync, say) still runs:
+    until its last thread is gone it holds its listening port, and what it was writing may still reach the disk.
+    """
     fields = _stat_fields(pid) if pid > 0 else None
-    if fields is None or fields[19] != started or fields[0] in "ZX":
+    if fields is None or fields[STAT_START] != started:
         return ProcessState.STOPPED
-    return ProcessState.PAUSED if fields[0] in "Tt" else ProcessState.RUNNING
+    if fields[STAT_STATE] in "ZX":
+        return ProcessState.RUNNING if int(fields[STAT_THREADS]) > 1 else ProcessState.STOPPED
+    return ProcessState.PAUSED if fields[STAT_STATE] in "Tt" else ProcessState.RUNNING
 
 
 def spawn(node: Node, *, tied_to_parent: bool) -> None:
@@ -112,13 +126,15 @@ def wait_state(node: Node, wanted: ProcessState, timeout_ms: float) -> bool:
 def resident_bytes(pid: int) -> int:
     """Resident memory of a process; 0 when it is gone."""
     fields = _stat_fields(pid)
-    return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+    return int(fields[STAT_RESIDENT_PAGES]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def cpu_ms(pid: int) -> float:
     """Processor time (user and system) a process has used so far; 0 when it is gone."""
     fields = _stat_fields(pid)
-    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    if fields is None:
+        return 0.0
+    return (int(fields[STAT_USER_TICKS]) + int(fields[STAT_SYSTEM_TICKS])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def log_tail(node: Node) -> str:

@@ -3,11 +3,14 @@ that do nothing.
 """
 
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import closing
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +23,29 @@ from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, LauncherUsag
 WAIT_MS = 10_000
 
 
+SLEEPER = "print('up', flush=True); import time; time.sleep(600)"
+# The first thread ends by a bare exit(2), which ends no other thread; its own end is all that is seen of the process.
+HEADLESS = """
+import ctypes, threading, time
+def rest():
+    print("up", flush=True)
+    time.sleep(600)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
 @pytest.fixture
 def sleeper(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with running(SLEEPER, tmp_path) as node:
+        yield node
+
+
+@contextmanager
+def running(program, tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"up\n", "before that line it may still be what forked it"
     node = Node(
         node_id=1,
         role="broker",
@@ -33,9 +56,12 @@ def sleeper(tmp_path):
         pid=child.pid,
         started=process.start_mark(child.pid),
     )
-    yield node
-    child.kill()
-    child.wait()
+    try:
+        yield node
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
 
 
 def test_a_process_is_paused_resumed_and_killed(sleeper):
@@ -48,6 +74,19 @@ def test_a_process_is_paused_resumed_and_killed(sleeper):
     assert process.send_signal(sleeper, signal.SIGKILL)
     assert process.wait_state(sleeper, ProcessState.STOPPED, WAIT_MS)
     assert not process.send_signal(sleeper, signal.SIGKILL)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="exit(2) has another number here")
+def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path):
+    """A broker that is killed within a sync keeps its port until the sync is over."""
+    with running(HEADLESS, tmp_path) as node:
+        status = Path(f"/proc/{node.pid}/status")
+        deadline = time.monotonic() + WAIT_MS / 1000
+        while "State:\tZ" not in status.read_text(encoding="ascii"):
+            assert time.monotonic() < deadline, "the first thread did not end"
+        assert process.state_of(node.pid, node.started) is ProcessState.RUNNING
+        assert process.send_signal(node, signal.SIGKILL)
+        assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS)
 
 
 def test_a_stranger_that_got_the_same_number_is_left_alone(sleeper):
