@@ -31,7 +31,7 @@ from moldau_broker.log.names import (
     parse_directory,
     partition_directory,
 )
-from moldau_broker.log.values import LogDirectoryInfo, ReplicaDirectoryInfo, TopicPartition, Work, run_work
+from moldau_broker.log.values import TopicPartition, Work, run_work
 
 if TYPE_CHECKING:
     import random
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition_log import PartitionLog
 
 _logger = EventLogger("moldau.log")
-_TICK_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +82,7 @@ class LogStore:
         self._directories = {path: LogDirectory(disk, path) for path in directories}
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._future_logs: dict[TopicPartition, PartitionLog] = {}
+        self._rival_logs: dict[tuple[TopicPartition, uuid.UUID], PartitionLog] = {}  # of other topics of the same name
         self._doomed: list[tuple[int, str]] = []  # (due, directory) of deleted partitions
         self._doomed_files: list[tuple[int, tuple[str, ...]]] = []
         self._due: dict[str, int] = {}
@@ -217,7 +217,10 @@ class LogStore:
         for name in self._disk.list_directory(directory.path):
             path = f"{directory.path}/{name}"
             parsed = parse_directory(name) if self._disk.is_directory(path) else None
-            if parsed is None or parsed.kind == "stray":
+            if parsed is None:
+                continue
+            if parsed.kind == "stray":
+                _logger.warning("log-stray", directory=path, advice="it is not used; delete it when nobody misses it")
                 continue
             if parsed.kind == "delete":
                 self._doomed.append((now_ms, path))
@@ -277,6 +280,11 @@ class LogStore:
         topic_partition = log.topic_partition
         logs = self._future_logs if log.is_future else self._logs
         other = logs.get(topic_partition)
+        rival = None  # the topic's id, if it is not that of the log that stands in ``logs``
+        if other is not None and not log.is_future and log.topic_id is not None and _of_two_topics(log, other):
+            # The topic was deleted and made again while a directory was away: only the metadata knows which log is
+            # whose, so both wait for ``claim``.
+            rival, other = log.topic_id, self._rival_logs.get((topic_partition, log.topic_id))
         if other is not None:
             # A crash between the two renames of a move, or a directory that failed is back: the log of the later epoch
             # stays, and the longer one of an epoch. It holds all that is committed of what either holds.
@@ -284,8 +292,11 @@ class LogStore:
             _logger.error(
                 "log-in-two-directories", partition=topic_partition, kept=log.directory, deleted=other.directory
             )
-        logs[topic_partition] = log
-        self.reports[topic_partition] = report
+        if rival is not None:
+            self._rival_logs[topic_partition, rival] = log
+        else:
+            logs[topic_partition] = log
+            self.reports[topic_partition] = report
         for problem in report.problems:
             _logger.warning("log-repaired", partition=topic_partition, directory=log.parent_directory, problem=problem)
         _logger.info(
@@ -298,14 +309,13 @@ class LogStore:
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
-        try:
-            if other is not None:
-                self._discard(other, self._due["now"])
-            current, future = self._logs.get(topic_partition), self._future_logs.get(topic_partition)
-            if current is not None and future is not None and not _goes_on(future, current):
-                self._discard_future(topic_partition, self._due["now"])
-        except LogStorageError as error:  # that directory is offline now; the start goes on without it
-            _logger.error("log-not-deleted", partition=topic_partition, directory=error.directory)
+        if other is not None:
+            self._try_to_discard(other, self._due["now"])
+        current, future = self._logs.get(topic_partition), self._future_logs.get(topic_partition)
+        if current is not None and future is not None and not _goes_on(future, current):
+            del self._future_logs[topic_partition]
+            _logger.warning("log-move-ended", partition=topic_partition, deleted=future.directory)
+            self._try_to_discard(future, self._due["now"])
 
     def _read_topic_id(self, directory: str, damaged: Collection[str]) -> uuid.UUID | None:
         path = f"{directory}/{PARTITION_METADATA}"
@@ -411,15 +421,17 @@ class LogStore:
 
         Readers that hold slices go on. Raises ``LogStorageError``.
         """
-        existed = False
-        for logs in (self._logs, self._future_logs):
-            log = logs.pop(topic_partition, None)
-            if log is not None:
-                existed = True
-                self._discard(log, now_ms)
+        logs = [self._logs.get(topic_partition), self._future_logs.pop(topic_partition, None)]
+        self._drop(topic_partition)
+        found = [log for log in logs if log is not None]
+        for log in found:
+            self._discard(log, now_ms)
+        return bool(found)
+
+    def _drop(self, topic_partition: TopicPartition) -> None:
+        self._logs.pop(topic_partition, None)
         self.cleaner.forget(topic_partition)
         self.reports.pop(topic_partition, None)
-        return existed
 
     def _discard_future(self, topic_partition: TopicPartition, now_ms: int) -> None:
         future = self._future_logs.pop(topic_partition, None)
@@ -428,8 +440,20 @@ class LogStore:
             self._discard(future, now_ms)
 
     def _discard(self, log: PartitionLog, now_ms: int) -> None:
+        target = self._mark(log, DELETE_DIRECTORY_SUFFIX)
+        self._doomed.append((now_ms + log.config.file_delete_delay_ms, target))
+
+    def _try_to_discard(self, log: PartitionLog, now_ms: int) -> None:
+        """Deletes a log that nothing waits for: when its directory fails, that is told, and all else goes on."""
+        try:
+            self._discard(log, now_ms)
+        except LogStorageError as error:
+            _logger.error("log-not-deleted", partition=log.topic_partition, directory=error.directory)
+
+    def _mark(self, log: PartitionLog, suffix: str) -> str:
+        """Closes a log and renames its directory, durably; returns the new path."""
         parent = log.parent_directory
-        target = f"{parent}/{marked_directory(log.topic_partition, self._new_id().hex, DELETE_DIRECTORY_SUFFIX)}"
+        target = f"{parent}/{marked_directory(log.topic_partition, self._new_id().hex, suffix)}"
         log.release()
         try:
             self._disk.rename(log.directory, target)
@@ -437,7 +461,7 @@ class LogStore:
         except OSError as error:
             self.fail_directory(parent, error)
             raise LogStorageError(parent, f"deleting {log.topic_partition} failed: {error}") from error
-        self._doomed.append((now_ms + log.config.file_delete_delay_ms, target))
+        return target
 
     # Directories -----------------------------------------------------------------------------------------------------
 
@@ -458,6 +482,8 @@ class LogStore:
                 self.cleaner.forget(topic_partition)
                 if topic_partition not in lost:
                     lost.append(topic_partition)
+        for key in [key for key, log in self._rival_logs.items() if log.parent_directory == path]:
+            self._rival_logs.pop(key).release()
         self._doomed = [(due, name) for due, name in self._doomed if not name.startswith(path + "/")]
         self._doomed_files = [(due, names) for due, names in self._doomed_files if not names[0].startswith(path + "/")]
         directory.release()
@@ -465,51 +491,17 @@ class LogStore:
             self.failure_listener(path, error)
         return lost
 
-    def describe_log_dirs(self, topics: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
-        """DescribeLogDirs for all partitions, or those asked for."""
-        return [self._describe(directory, topics) for directory in self._directories.values()]
-
-    def _describe(self, directory: LogDirectory, topics: Collection[TopicPartition] | None) -> LogDirectoryInfo:
-        replicas: list[ReplicaDirectoryInfo] = []
-        for logs in (self._logs, self._future_logs):
-            for key, log in sorted(logs.items()):
-                if log.parent_directory != directory.path or (topics is not None and key not in topics):
-                    continue
-                current = self._logs.get(key, log)
-                behind = current.log_end_offset - log.log_end_offset if log.is_future else 0
-                replicas.append(
-                    ReplicaDirectoryInfo(
-                        topic=key.topic,
-                        partition=key.partition,
-                        size_bytes=log.size_bytes,
-                        offset_lag=max(0, behind if log.is_future else log.log_end_offset - log.high_watermark),
-                        is_future=log.is_future,
-                    )
-                )
-        usable = total = -1
-        if directory.online:
-            try:
-                usable = self._disk.free_bytes(directory.path)
-                total = usable + sum(replica.size_bytes for replica in replicas)
-            except OSError as error:
-                self.fail_directory(directory.path, error)
-                replicas = []
-        return LogDirectoryInfo(
-            path=directory.path,
-            error=ErrorCode.NONE if directory.online else ErrorCode.KAFKA_STORAGE_ERROR,
-            directory_id=directory.directory_id or uuid.UUID(int=0),
-            total_bytes=total,
-            usable_bytes=usable,
-            replicas=replicas,
-        )
-
 
 def _progress(log: PartitionLog) -> tuple[int, int]:
     """Of two logs of a partition, the one of larger progress holds all that is committed of the other (Raft §5.4.1)."""
     return log.latest_epoch, log.log_end_offset
 
 
+def _of_two_topics(log: PartitionLog, other: PartitionLog) -> bool:
+    """Whether two logs of a partition's name are of topics that are known to differ."""
+    return None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id
+
+
 def _goes_on(future: PartitionLog, current: PartitionLog) -> bool:
     """Whether a move found at start goes on: to another directory, of the same topic's log as far as that is known."""
-    same_topic = None in (future.topic_id, current.topic_id) or future.topic_id == current.topic_id
-    return same_topic and future.parent_directory != current.parent_directory
+    return not _of_two_topics(future, current) and future.parent_directory != current.parent_directory

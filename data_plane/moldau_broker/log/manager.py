@@ -10,16 +10,18 @@ is the callers' and the works' knowledge: they call ``fail_directory``.
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.log import EventLogger
 from moldau_broker.log.directory import LogDirectory, log_starts_of
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.moves import MovingLogStore
-from moldau_broker.log.values import TopicPartition, Work, run_work
+from moldau_broker.log.values import LogDirectoryInfo, ReplicaDirectoryInfo, TopicPartition, Work, run_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from moldau_broker.log.partition_log import PartitionLog
 
@@ -240,3 +242,43 @@ class LogManager(MovingLogStore):
             except (OSError, LogStorageError):
                 continue  # the work's ``failed`` has taken the directory offline
         self.finish_close(broker_epoch)
+
+    # Description -----------------------------------------------------------------------------------------------------
+
+    def describe_log_dirs(self, topics: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
+        """DescribeLogDirs for all partitions, or those asked for."""
+        return [self._describe(directory, topics) for directory in self._directories.values()]
+
+    def _describe(self, directory: LogDirectory, topics: Collection[TopicPartition] | None) -> LogDirectoryInfo:
+        replicas: list[ReplicaDirectoryInfo] = []
+        for logs in (self._logs, self._future_logs):
+            for key, log in sorted(logs.items()):
+                if log.parent_directory != directory.path or (topics is not None and key not in topics):
+                    continue
+                current = self._logs.get(key, log)
+                behind = current.log_end_offset - log.log_end_offset if log.is_future else 0
+                replicas.append(
+                    ReplicaDirectoryInfo(
+                        topic=key.topic,
+                        partition=key.partition,
+                        size_bytes=log.size_bytes,
+                        offset_lag=max(0, behind if log.is_future else log.log_end_offset - log.high_watermark),
+                        is_future=log.is_future,
+                    )
+                )
+        usable = total = -1
+        if directory.online:
+            try:
+                usable = self._disk.free_bytes(directory.path)
+                total = usable + sum(replica.size_bytes for replica in replicas)
+            except OSError as error:
+                self.fail_directory(directory.path, error)
+                replicas = []
+        return LogDirectoryInfo(
+            path=directory.path,
+            error=ErrorCode.NONE if directory.online else ErrorCode.KAFKA_STORAGE_ERROR,
+            directory_id=directory.directory_id or uuid.UUID(int=0),
+            total_bytes=total,
+            usable_bytes=usable,
+            replicas=replicas,
+        )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.claims import ClaimedLogStore
 from moldau_broker.log.errors import LogError, LogStorageError
-from moldau_broker.log.log_store import LogStore
 from moldau_broker.log.names import partition_directory
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _COPY_BYTES = 1024 * 1024
 
 
-class MovingLogStore(LogStore):
+class MovingLogStore(ClaimedLogStore):
     """The logs of one broker, movable between its directories."""
 
     def alter_replica_log_dir(self, topic_partition: TopicPartition, path: str, now_ms: int) -> PartitionLog | None:

@@ -451,7 +451,14 @@ class Broker:
             raise BrokerStartError(reason)
         await self._applier.begin()
         session.wake()
+        await self._set_strays_aside(logs)
         await session.wait_unfenced()
+
+    async def _set_strays_aside(self, logs: LogManager) -> None:
+        """Only now: metadata from before this registration may not know a replica that this broker holds."""
+        replicas, offline = self.context.replicas.partitions, self.context.directories.offline
+        for _ in logs.set_aside_unclaimed(lambda key: key in replicas or key in offline):
+            await trio.lowlevel.checkpoint()  # each waits for the disk
 
     def _knows_me(self, image: MetadataImage) -> bool:
         broker = image.brokers.get(self.broker_id)

@@ -404,11 +404,7 @@ class ReplicaManager(ReplicaWaits):
     ) -> Partition | None:
         """A replica with its log; None where the log directory that holds it does not work."""
         settings = self._topic_settings(key.topic)
-        known = self._logs.get(key)
-        if known is not None and known.topic_id is not None and known.topic_id != topic_id:
-            self._logger.warning("log-of-former-topic", partition=key, topic_id=known.topic_id)
-            self._logs.delete(key, self._clock.wall_ms())
-        present = self._logs.get(key)
+        present = self._logs.claim(key, topic_id, self._clock.wall_ms())
         try:
             where = self._directories.place(key, image, is_new=is_new) if present is None else None
             log = self._logs.get_or_create(key, topic_id=topic_id, now_ms=self._clock.wall_ms(), directory=where)

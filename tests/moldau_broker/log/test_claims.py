@@ -1,0 +1,119 @@
+"""Goal: of the logs that a broker finds when it starts, each topic gets its own, and those that nobody claims are set
+aside, neither used nor destroyed.
+
+Method: log managers over two virtual directories, restarted.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from log_lab import TOPIC_ID, A, create, open_manager, put, tick
+from log_model import START_MS, VirtualMachine, all_rows
+from moldau_broker.log.values import TopicPartition
+
+FORMER_ID = uuid.UUID(int=8)
+B = TopicPartition("b", 0)
+
+
+def values(log) -> list[bytes]:
+    return [row.value for row in all_rows(log)]
+
+
+def two_topics_of_one_name(machine: VirtualMachine, former_records: int, records: int):
+    """The former topic's log in /d1, which was away while the topic was made again in /d2; both are back."""
+    manager = open_manager(machine)
+    former = manager.get_or_create(A, topic_id=FORMER_ID, now_ms=START_MS, directory="/d1")
+    for number in range(former_records):
+        put(former, b"former %d" % number)
+    manager.fail_directory("/d1", OSError("gone"))
+    log = create(manager)
+    for number in range(records):
+        put(log, b"%d" % number)
+    manager.close()
+    machine.boot(power_lost=False)
+    return open_manager(machine)
+
+
+@pytest.mark.parametrize(("former_records", "records"), [(3, 1), (1, 3), (2, 2), (3, 0)])
+def test_a_topic_made_again_keeps_its_log_when_the_directory_of_the_former_one_is_back(former_records, records) -> None:
+    """The longer of the two stayed, whosever it was: what had been acknowledged since was deleted."""
+    machine = VirtualMachine(1)
+    manager = two_topics_of_one_name(machine, former_records, records)
+    log = manager.claim(A, TOPIC_ID, START_MS)
+    assert log is manager.get(A)
+    assert log is not None
+    assert (log.parent_directory, values(log)) == ("/d2", [b"%d" % number for number in range(records)])
+    tick(manager, START_MS + 10_000)
+    assert [name for name in machine.disk.list_directory("/d1") if name.startswith("a-0")] == [], "its files go"
+    manager.close()
+    machine.boot(power_lost=False)
+    assert values(open_manager(machine).logs[A]) == [b"%d" % number for number in range(records)]
+
+
+def test_the_former_topic_can_be_the_one_that_lives() -> None:
+    """The metadata decides, not the order of the directories."""
+    machine = VirtualMachine(1)
+    manager = two_topics_of_one_name(machine, 2, 3)
+    log = manager.claim(A, FORMER_ID, START_MS)
+    assert log is not None
+    assert (log.parent_directory, values(log)) == ("/d1", [b"former 0", b"former 1"])
+
+
+def test_a_third_topic_of_the_name_gets_neither_log() -> None:
+    machine = VirtualMachine(1)
+    manager = two_topics_of_one_name(machine, 2, 3)
+    assert manager.claim(A, uuid.UUID(int=10), START_MS) is None
+    tick(manager, START_MS + 10_000)
+    assert all(not name.startswith("a-0") for path in ("/d1", "/d2") for name in machine.disk.list_directory(path))
+
+
+def test_a_log_of_a_former_topic_goes_with_the_copy_that_was_being_moved() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager), b"former")
+    manager.alter_replica_log_dir(A, "/d2" if manager.logs[A].parent_directory == "/d1" else "/d1", START_MS)
+    assert manager.claim(A, uuid.UUID(int=10), START_MS) is None
+    assert not manager.future_logs
+
+
+def test_what_nobody_claims_is_set_aside_and_stays() -> None:
+    machine = VirtualMachine(1)
+    manager = two_topics_of_one_name(machine, 2, 3)
+    put(create(manager, B), b"kept")
+    aside = list(manager.set_aside_unclaimed(lambda key: key == B))
+    assert sorted(path.split("/")[1] for path in aside) == ["d1", "d2"]
+    assert set(manager.logs) == {B}
+    tick(manager, START_MS + 100_000)
+    manager.close()
+    machine.boot(power_lost=True)
+    again = open_manager(machine)
+    assert set(again.logs) == {B}, "a directory that was set aside is not loaded"
+    assert all(machine.disk.exists(f"{path}/{0:020d}.log") for path in aside)
+    assert list(again.set_aside_unclaimed(lambda key: key == B)) == []
+
+
+def test_a_directory_that_fails_while_a_log_is_set_aside_fails_alone() -> None:
+    machine = VirtualMachine(1)
+    manager = two_topics_of_one_name(machine, 2, 3)
+    machine.platters.profile.failing_paths = ("/d1",)
+    aside = list(manager.set_aside_unclaimed(lambda key: False))
+    assert [path.split("/")[1] for path in aside] == ["d2"]
+    assert manager.offline_directories == ["/d1"]
+
+
+def test_a_partition_that_is_claimed_while_others_are_set_aside_keeps_its_log() -> None:
+    """A replica may be assigned to this broker between two steps."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager), b"a")
+    put(create(manager, B), b"b")
+    claimed: list[TopicPartition] = []
+    steps = manager.set_aside_unclaimed(lambda key: key in claimed)
+    next(steps)
+    (left,) = manager.logs
+    claimed.append(left)
+    assert list(steps) == []
+    assert list(manager.logs) == [left]
