@@ -33,6 +33,7 @@ SHARES = (0.1, 0.5, 0.9)
 PACED_BATCH_BYTES = 16 * KIB
 TOUCHED_MIB = 768
 LEADING_TIMEOUT_S = 30.0
+CONSUME_TIMEOUT_S = 60.0
 NOT_YET_LEADING = "answered a produce request with error 6"
 
 
@@ -95,12 +96,14 @@ class Bench:
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
-    def topic(self, peer: Peer, partitions: int = 1) -> str:
-        """A new topic whose partitions all have leaders; bounded in size, for memory is finite."""
+    def topic(self, peer: Peer, partitions: int = 1, *, bounded: bool = True) -> str:
+        """A new topic whose partitions all have leaders; ``bounded`` in size, for memory is finite."""
         self._topics += 1
         name, admin = f"bench-{self._topics}", self.admins[peer.name]
         size = max(4 * MIB, 64 * MIB // partitions)
-        config = {"retention.bytes": str(size), "segment.bytes": str(size // 4), "min.insync.replicas": "1"}
+        config = {"segment.bytes": str(size // 4), "min.insync.replicas": "1"}
+        if bounded:
+            config["retention.bytes"] = str(size)
         admin.create_topics([NewTopic(name, partitions, self.replicas, config=config)])[name].result(60)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -136,14 +139,10 @@ class Bench:
 
     # --- one measurement ---------------------------------------------------------------------------------------------
 
-    def load(self, peer: Peer, topic: str, *, api: str = "produce", **more: float) -> Sample:
+    def load(self, peer: Peer, topic: str, api: str = "produce", /, **more: float) -> Sample:
         """Runs the load generator against the leader of partition 0."""
         host, port = self.leader_address(peer, topic)
-        job = {
-            "api": api,
-            "topic": topic,
-            "host": host,
-            "port": port,
+        figures: dict[str, float] = {
             "connections": 1,
             "partitions": 1,
             "offset": 0,
@@ -156,6 +155,7 @@ class Bench:
             "fetch_bytes": MIB,
             **more,
         }
+        job = {"api": api, "topic": topic, "host": host, "port": port, **figures}
         deadline = time.monotonic() + LEADING_TIMEOUT_S
         while True:
             touch_memory(self.directory)
@@ -171,7 +171,9 @@ class Bench:
         seconds = result["seconds"]
         size = result["received_bytes"] if api == "fetch" else result["sent_bytes"]
         return Sample(
-            records_per_second=size / job["record_bytes"] / seconds if api == "fetch" else result["records"] / seconds,
+            records_per_second=size / figures["record_bytes"] / seconds
+            if api == "fetch"
+            else result["records"] / seconds,
             megabytes_per_second=size / seconds / 1e6,
             p50_ms=result["p50_ms"],
             p99_ms=result["p99_ms"],
@@ -204,7 +206,7 @@ class Bench:
             topic = self.topic(peer)
             for batch_bytes in BATCH_SIZES[:2]:
                 self.load(peer, topic, batch_bytes=batch_bytes, seconds=seconds)
-                self.load(peer, topic, api="fetch", offset=max(0, self.end_offset(peer, topic) - 1000), seconds=seconds)
+                self.load(peer, topic, "fetch", offset=max(0, self.end_offset(peer, topic) - 1000), seconds=seconds)
             self.drop(peer, topic)
 
     def throughput(self) -> None:
@@ -217,7 +219,7 @@ class Bench:
                     self.keep(peer, "produce", record_bytes, batch_bytes, self.load(peer, topic, **sizes))
                     # Retention, which goes by time, must not pass what is read meanwhile.
                     offset = max(0, self.end_offset(peer, topic) - 16 * MIB // record_bytes)
-                    sample = self.load(peer, topic, api="fetch", offset=offset, fetch_bytes=MIB, **sizes)
+                    sample = self.load(peer, topic, "fetch", offset=offset, fetch_bytes=MIB, **sizes)
                     self.keep(peer, "fetch", record_bytes, batch_bytes, sample)
                     self.drop(peer, topic)
 
@@ -237,7 +239,7 @@ class Bench:
                 sample = self.load(peer, topics[peer.name], rate=peak * share)
                 self.keep(peer, f"produce to ack at {share:.0%}", 100, PACED_BATCH_BYTES, sample)
                 end = self.end_offset(peer, topics[peer.name])
-                sample = self.load(peer, topics[peer.name], api="end-to-end", rate=peak * share, offset=end)
+                sample = self.load(peer, topics[peer.name], "end-to-end", rate=peak * share, offset=end)
                 self.keep(peer, f"end to end at {share:.0%}", 100, PACED_BATCH_BYTES, sample)
         for peer in self.peers:
             self.drop(peer, topics[peer.name])
@@ -259,7 +261,7 @@ class Bench:
     def librdkafka(self) -> None:
         """The client that users have; its Python face is the bottleneck of this row."""
         for peer in self.peers:
-            topic = self.topic(peer)
+            topic = self.topic(peer, bounded=False)  # nothing may go while it is read back from the beginning
             for what, run in (("librdkafka produce", self._librdkafka_produce), ("librdkafka consume", self._consume)):
                 self._client(peer, what, topic, run)
             self.drop(peer, topic)
@@ -299,13 +301,21 @@ class Bench:
         return sent
 
     def _consume(self, peer: Peer, topic: str) -> int:
-        consumer = Consumer({"bootstrap.servers": peer.bootstrap, "group.id": topic})
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
-        consumer.assign([TopicPartition(topic, 0, low)])
-        got, end = 0, time.perf_counter() + 60
-        while got < high - low and time.perf_counter() < end:
-            got += len(consumer.consume(10_000, 1.0))
-        consumer.close()
+        consumer = Consumer({"bootstrap.servers": peer.bootstrap, "group.id": topic, "auto.offset.reset": "error"})
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+            consumer.assign([TopicPartition(topic, 0, low)])
+            got, end = 0, time.perf_counter() + CONSUME_TIMEOUT_S
+            while got < high - low:
+                # Never more than there is to come: for a full list the client would wait.
+                messages = consumer.consume(min(10_000, high - low - got), 1.0)
+                if messages and (error := messages[0].error()):
+                    raise RuntimeError(f"reading from {peer.name} failed: {error}")
+                got += len(messages)
+                if time.perf_counter() > end:
+                    raise TimeoutError(f"{peer.name} gave {got} of {high - low} records in {CONSUME_TIMEOUT_S:g} s")
+        finally:
+            consumer.close()
         return got
 
     def memory_megabytes(self) -> dict[str, float]:
