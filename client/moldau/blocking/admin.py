@@ -1,0 +1,193 @@
+"""The admin client for ordinary threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from moldau.admin import Admin as TrioAdmin
+from moldau.blocking.portal import Portal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from moldau.admin import (
+        ClusterDescription,
+        ConfigAlteration,
+        ConfigEntry,
+        ConfigResource,
+        CreatedTopic,
+        FeatureDescription,
+        GroupDescription,
+        GroupListing,
+        LogDirDescription,
+        NewTopic,
+        PartitionReassignment,
+        ProducerDescription,
+        QuorumDescription,
+        TopicDescription,
+        TopicListing,
+        TransactionDescription,
+        TransactionListing,
+    )
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer import CommittedOffset
+    from moldau.runtime.config import Config
+
+
+class Admin:
+    """An admin client for ordinary threads; see ``moldau.admin.Admin``. Threads may share it."""
+
+    def __init__(self, config: Mapping[str, object] | Config) -> None:
+        """Raises ``ConfigError``."""
+        self._admin = TrioAdmin(config)
+        self._portal: Portal[TrioAdmin] = Portal("moldau-admin", self._admin)
+
+    def __enter__(self) -> Self:
+        """Starts the thread. Does not wait for a broker."""
+        self._portal.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends the thread."""
+        self._portal.stop(gives_up=kind is not None)
+
+    def close(self) -> None:
+        """Ends the thread; idempotent."""
+        self._portal.stop(gives_up=False)
+
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
+        """Creates topics. Raises ``AdminError``."""
+        return self._portal.call(self._admin.create_topics, topics, validate_only=validate_only)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Deletes topics. Raises ``AdminError``."""
+        self._portal.call(self._admin.delete_topics, names)
+
+    def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Raises the number of partitions of topics. Raises ``AdminError``."""
+        self._portal.call(self._admin.create_partitions, counts)
+
+    def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
+        """Returns all topics, by name."""
+        return self._portal.call(self._admin.list_topics, include_internal=include_internal)
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Returns topics with their partitions. Raises ``AdminError``."""
+        return self._portal.call(self._admin.describe_topics, names)
+
+    def describe_configs(self, resources: Iterable[ConfigResource]) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Returns configurations. Raises ``AdminError``."""
+        return self._portal.call(self._admin.describe_configs, resources)
+
+    def alter_configs(
+        self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
+    ) -> None:
+        """Changes single keys. Raises ``AdminError``."""
+        self._portal.call(self._admin.alter_configs, changes, validate_only=validate_only)
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Returns id, controller and live brokers."""
+        return self._portal.call(self._admin.describe_cluster)
+
+    def describe_quorum(self) -> QuorumDescription:
+        """Returns the state of the metadata quorum."""
+        return self._portal.call(self._admin.describe_quorum)
+
+    def add_voter(self, voter_id: int, host: str, port: int) -> None:
+        """Lets a running controller vote; committed on return. Raises ``KafkaError``."""
+        self._portal.call(self._admin.add_voter, voter_id, host, port)
+
+    def remove_voter(self, voter_id: int) -> None:
+        """Takes a voter's vote away; committed on return. Raises ``KafkaError``."""
+        self._portal.call(self._admin.remove_voter, voter_id)
+
+    def describe_features(self) -> list[FeatureDescription]:
+        """Returns the features that a broker supports, with the levels in force."""
+        return self._portal.call(self._admin.describe_features)
+
+    def update_features(
+        self, levels: Mapping[str, int], *, allow_downgrade: bool = False, unsafe: bool = False
+    ) -> None:
+        """Puts feature levels into force, all or none; see ``Admin``. Raises ``KafkaError``, ``AdminError``."""
+        self._portal.call(self._admin.update_features, levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
+
+    def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
+        return self._portal.call(self._admin.list_offsets, wanted)
+
+    def list_transactions(
+        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
+    ) -> list[TransactionListing]:
+        """Returns the transactional ids of all coordinators. Raises ``KafkaError``."""
+        return self._portal.call(
+            self._admin.list_transactions, states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
+        )
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Returns transactional ids with what their transactions include. Raises ``AdminError``."""
+        return self._portal.call(self._admin.describe_transactions, transactional_ids)
+
+    def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
+        """Returns the producers that the leader of a partition remembers. Raises ``KafkaError``."""
+        return self._portal.call(self._admin.describe_producers, partition)
+
+    def abort_transaction(
+        self, partition: tuple[str, int], *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+    ) -> None:
+        """Ends a transaction that hangs in one partition. Raises ``KafkaError``."""
+        self._portal.call(
+            self._admin.abort_transaction,
+            partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+
+    def terminate_transaction(self, transactional_id: str) -> None:
+        """Fences the producer of a transactional id and aborts what it left open. Raises ``KafkaError``."""
+        self._portal.call(self._admin.terminate_transaction, transactional_id)
+
+    def list_groups(self) -> list[GroupListing]:
+        """Returns the groups of all coordinators."""
+        return self._portal.call(self._admin.list_groups)
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Returns classic groups with their members. Raises ``AdminError``."""
+        return self._portal.call(self._admin.describe_groups, group_ids)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes empty groups. Raises ``AdminError``."""
+        self._portal.call(self._admin.delete_groups, group_ids)
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        """Returns every committed offset of a group."""
+        return self._portal.call(self._admin.list_group_offsets, group_id)
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets committed offsets of a group without members."""
+        self._portal.call(self._admin.alter_group_offsets, group_id, offsets)
+
+    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """Deletes the records before the offsets; returns log start offsets. Raises ``AdminError``."""
+        return self._portal.call(self._admin.delete_records, before)
+
+    def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[TopicPartition]:
+        """Elects preferred leaders; returns the partitions that changed. Raises ``AdminError``."""
+        return self._portal.call(self._admin.elect_leaders, partitions, unclean=unclean)
+
+    def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Moves replicas; None cancels a move. Raises ``AdminError``."""
+        self._portal.call(self._admin.alter_partition_reassignments, targets)
+
+    def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
+        """Returns the moves of replicas that are under way."""
+        return self._portal.call(self._admin.list_partition_reassignments)
+
+    def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
+        """Returns the log directories of brokers."""
+        return self._portal.call(self._admin.describe_log_dirs, broker_ids)

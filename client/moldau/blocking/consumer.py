@@ -1,0 +1,155 @@
+"""The consumer for ordinary threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from moldau.blocking.portal import Portal
+from moldau.consumer import Consumer as TrioConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.cluster.metadata import PartitionInfo, TopicPartition
+    from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
+    from moldau.consumer.values import RebalanceCallback
+    from moldau.runtime.config import Config
+
+
+class Consumer:
+    """A consumer for ordinary threads; see ``moldau.consumer.Consumer``. One thread at a time uses it.
+
+    Rebalance callbacks are ordinary functions; they run in the trio thread while ``poll`` waits and must be short.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | Config,
+        *,
+        on_assigned: Callable[[list[TopicPartition]], None] | None = None,
+        on_revoked: Callable[[list[TopicPartition]], None] | None = None,
+        on_lost: Callable[[list[TopicPartition]], None] | None = None,
+    ) -> None:
+        """Raises ``ConfigError``."""
+        self._consumer = TrioConsumer(
+            config,
+            on_assigned=_as_async(on_assigned),
+            on_revoked=_as_async(on_revoked),
+            on_lost=_as_async(on_lost),
+        )
+        self._portal: Portal[TrioConsumer] = Portal("moldau-consumer", self._consumer)
+
+    def __enter__(self) -> Self:
+        """Starts the thread. Does not wait for a broker."""
+        self._portal.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commits positions (where that is on), leaves the group and ends the thread; after an exception just ends."""
+        self._portal.stop(gives_up=kind is not None)
+
+    def close(self) -> None:
+        """As leaving the ``with`` block; idempotent."""
+        self._portal.stop(gives_up=False)
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Reads exactly these partitions."""
+        self._portal.call_sync(self._consumer.assign, list(partitions))
+
+    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Joins the group for these topics, or for all that match ``pattern``, at the next ``poll``."""
+        self._portal.call_sync(self._consumer.subscribe, list(topics), pattern=pattern)
+
+    def unsubscribe(self) -> None:
+        """Reads nothing any more, and leaves the group."""
+        self._portal.call(self._consumer.unsubscribe)
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's place in its group, for ``Producer.send_offsets_to_transaction``. Raises ``ConfigError``."""
+        return self._portal.call_sync(self._consumer.group_metadata)
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return self._portal.call_sync(lambda: self._consumer.assignment)
+
+    def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
+        """Returns records, or nothing after ``timeout_ms``. Raises ``KafkaError``."""
+        return self._portal.call(self._consumer.poll, timeout_ms, max_records=max_records)
+
+    def poll_columns(self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024) -> list[ConsumedColumns]:
+        """Like ``poll``, but as columns in Arrow's layout."""
+        return self._portal.call(self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes)
+
+    def __iter__(self) -> Iterator[ConsumedBatch]:
+        """Iterates over batches without end."""
+        while True:
+            try:
+                yield self._portal.call(self._consumer.__anext__)
+            except StopAsyncIteration:
+                return
+
+    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        """Goes to ``offset``. Raises ``LookupError`` for a partition that is not assigned."""
+        self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch)
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the log start offset of the partitions (all by default)."""
+        self._portal.call_sync(self._consumer.seek_to_beginning, *partitions)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the high watermark of the partitions (all by default)."""
+        self._portal.call_sync(self._consumer.seek_to_end, *partitions)
+
+    def position(self, partition: tuple[str, int]) -> int:
+        """Returns the offset of the next record; waits until it is known."""
+        return self._portal.call(self._consumer.position, partition)
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Stops reading the partitions; they stay assigned."""
+        self._portal.call_sync(self._consumer.pause, *partitions)
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Reads paused partitions again."""
+        self._portal.call_sync(self._consumer.resume, *partitions)
+
+    def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
+        """Commits offsets, by default the present positions. Raises ``CommitFailedError``, ``KafkaError``."""
+        self._portal.call(self._consumer.commit, offsets)
+
+    def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
+        """Returns the group's committed offsets; partitions without one are left out."""
+        return self._portal.call(self._consumer.committed, list(partitions))
+
+    def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
+        return self._portal.call(self._consumer.beginning_offsets, list(partitions))
+
+    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Returns the high watermark of each partition."""
+        return self._portal.call(self._consumer.end_offsets, list(partitions))
+
+    def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns (offset, timestamp) of the first record at or after each time."""
+        return self._portal.call(self._consumer.offsets_for_times, dict(times))
+
+    def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
+        """Returns the partitions of a topic."""
+        return self._portal.call(self._consumer.partitions_for, topic)
+
+
+def _as_async(callback: Callable[[list[TopicPartition]], None] | None) -> RebalanceCallback | None:
+    if callback is None:
+        return None
+
+    async def run(partitions: list[TopicPartition]) -> None:
+        callback(partitions)
+        await trio.lowlevel.checkpoint()
+
+    return run
