@@ -39,7 +39,8 @@ from moldau.records import (
     set_base_offset,
     set_partition_leader_epoch,
 )
-from moldau.runtime.server import CloseConnection, ServerLimits, serve
+from moldau.runtime.answers import CloseConnection
+from moldau.runtime.server import ServerLimits, serve
 from moldau.runtime.sync import Signal
 
 SERVED = (0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 18, 22, 23)

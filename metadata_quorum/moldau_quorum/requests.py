@@ -29,8 +29,8 @@ from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
+from moldau.runtime.answers import CloseConnection, ResponsePart
 from moldau.runtime.log import EventLogger
-from moldau.runtime.server import CloseConnection, ResponsePart
 from moldau_quorum.active import ActiveController, NotActiveError
 from moldau_quorum.controller.dispatch import CHANGES, READS, Knowledge, error_response
 from moldau_quorum.controller.features import SUPPORTED_FEATURES

@@ -28,7 +28,7 @@ from moldau.runtime.config import (
     quorum_voters,
 )
 from moldau.runtime.log import EventLogger
-from moldau.runtime.server import HandlerFactory, Server, ServerLimits, serve
+from moldau.runtime.server import Server, ServerLimits, serve
 from moldau.runtime.tls_context import ListenerTls, listener_tls, outgoing_environment
 from moldau_quorum.active import ActiveController
 from moldau_quorum.controller.context import Context, Settings
@@ -58,6 +58,7 @@ from moldau_quorum.voter_address import announce_address
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from moldau.runtime.answers import HandlerFactory
     from moldau.runtime.environment import Connection, Environment, Listener
     from moldau_quorum.image import MetadataImage
     from moldau_quorum.log_engine import MetadataLog

@@ -20,7 +20,7 @@ from moldau.protocol.framing import decode_request_header, encode_response, skip
 from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Response
-from moldau.runtime.server import CloseConnection
+from moldau.runtime.answers import CloseConnection
 from moldau_broker.coordinator.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.apis import api_versions
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from moldau.protocol.framing import RequestHeader
     from moldau.protocol.schema import Request
+    from moldau.runtime.answers import Answer, ResponsePart
     from moldau.runtime.environment import Connection
-    from moldau.runtime.server import Answer, ResponsePart
     from moldau_broker.server.apis import ServedApi
     from moldau_broker.server.context import BrokerContext
     from moldau_broker.server.delayed import Operation
@@ -139,7 +139,7 @@ class CompletionAnswer:
 
 
 class BrokerConnection:
-    """Serves one connection; see ``moldau.runtime.server.ConnectionHandler``."""
+    """Serves one connection; see ``moldau.runtime.answers.ConnectionHandler``."""
 
     __slots__ = ("_client_host", "_held", "_services", "_touched", "_waiting")
 

@@ -19,8 +19,8 @@ from moldau_broker.replication.purgatory import Delayed, Purgatory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from moldau.runtime.answers import ResponsePart
     from moldau.runtime.environment import Clock
-    from moldau.runtime.server import ResponsePart
     from moldau_broker.server.partition import Partition
 
 K = TypeVar("K")

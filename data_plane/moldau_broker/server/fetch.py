@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
-from moldau.runtime.server import FileRange, ResponsePart
+from moldau.runtime.answers import FileRange, ResponsePart
 from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.delayed import Operation
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.protocol.hot import NodeEndpointResult
+    from moldau.runtime.answers import Answer
     from moldau.runtime.environment import Clock
-    from moldau.runtime.server import Answer
     from moldau_broker.replication.fetch_session import FetchContext, FetchPartition
     from moldau_broker.replication.purgatory import Delayed
     from moldau_broker.server.partition import Partition, WatchKey

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
-from moldau.runtime.server import CloseConnection
+from moldau.runtime.answers import CloseConnection
 from moldau_broker.log.errors import LogError
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.delayed import ProduceOperation, ProduceWait
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.protocol.hot import NodeEndpointResult, ProduceRequestView
+    from moldau.runtime.answers import Answer, ResponsePart
     from moldau.runtime.environment import Clock
-    from moldau.runtime.server import Answer, ResponsePart
     from moldau_broker.server.delayed import Waiters
     from moldau_broker.server.fetch import Hints
     from moldau_broker.server.partition import Partition

@@ -13,10 +13,11 @@ import trio
 
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.runtime.answers import CloseConnection, FileRange
 from moldau.runtime.environment import Environment, OpenMode
 from moldau.runtime.real import real_environment
 from moldau.runtime.rpc import RpcBusyError, RpcConnection
-from moldau.runtime.server import CloseConnection, FileRange, Server, ServerLimits, serve
+from moldau.runtime.server import Server, ServerLimits, serve
 
 ECHO, LATER, FILE, CLOSE, SILENT, BUG = 20001, 20002, 20003, 20004, 20005, 20006
 

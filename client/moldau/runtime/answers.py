@@ -1,0 +1,97 @@
+"""What handlers of a server give as answers: parts that are ready, ranges of files, and what comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from moldau.runtime.buffers import byte_count
+from moldau.runtime.environment import Buffer, Connection, File
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a file that are part of an answer. The file must stay open until the answer is sent or cancelled."""
+
+    file: File
+    position: int
+    count: int
+    on_error: Callable[[str, OSError], None] | None = None
+    """Hears the path of a file that cannot be read, and why; the connection ends in any case."""
+
+
+ResponsePart = Buffer | FileRange
+
+
+class Deferred(Protocol):
+    """An answer that is not ready yet."""
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Returns the answer. Must end by a deadline of its own; is cancelled when the connection dies.
+
+        An empty sequence means that no answer is sent.
+        """
+        ...
+
+
+Answer = list[ResponsePart] | tuple[ResponsePart, ...] | Deferred | None
+"""What ``ConnectionHandler.handle`` returns; a list or tuple of parts is an answer that is ready."""
+
+
+class ConnectionHandler(Protocol):
+    """Serves one connection. Its methods are called from one task, never concurrently."""
+
+    def handle(self, frame: memoryview) -> Answer:
+        """Handles one request: ``frame`` is without the size prefix and borrowed until the call returns.
+
+        The parts of an answer include the size prefix. None means that there is no answer (acks=0). Raises
+        ``CloseConnection`` to end the connection.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Called once per drain: after all buffered requests were handled, before any of their answers is sent."""
+        ...
+
+    def closed(self) -> None:
+        """Called once when the connection has ended, for whatever reason."""
+        ...
+
+
+HandlerFactory = Callable[[Connection], ConnectionHandler]
+
+
+class CloseConnection(Exception):
+    """Raised by ``ConnectionHandler.handle``: answers of earlier requests are sent, then ``answer``, then it closes."""
+
+    def __init__(self, reason: str, answer: Sequence[ResponsePart] = ()) -> None:
+        """``reason`` goes to the log."""
+        super().__init__(reason)
+        self.reason = reason
+        self.answer = answer
+
+
+def range_failed(part: FileRange, error: OSError) -> CloseConnection:
+    """Tells who made the range that its file cannot be read; returns what ends the connection."""
+    if part.on_error is not None:
+        part.on_error(part.file.path, error)
+    return CloseConnection(f"{part.file.path} cannot be read: {error.strerror or error}")
+
+
+def drop_parts(parts: Sequence[ResponsePart], sent: int) -> list[ResponsePart]:
+    """Returns what remains of ``parts`` after the first ``sent`` bytes."""
+    remaining: list[ResponsePart] = []
+    for part in parts:
+        size = part.count if isinstance(part, FileRange) else byte_count(part)
+        if sent >= size:
+            sent -= size
+        elif sent == 0:
+            remaining.append(part)
+        elif isinstance(part, FileRange):
+            remaining.append(FileRange(part.file, part.position + sent, part.count - sent, part.on_error))
+            sent = 0
+        else:
+            remaining.append(memoryview(part).cast("B")[sent:])
+            sent = 0
+    return remaining
