@@ -111,6 +111,10 @@ class LogStore:
         """The log of a partition, None if there is none or its directory is offline."""
         return self._logs.get(topic_partition)
 
+    def _logs_in(self, path: str) -> list[PartitionLog]:
+        """All logs in a directory that are no copies: also those that nobody has claimed yet, of whatever topic."""
+        return [log for log in [*self._logs.values(), *self._rival_logs.values()] if log.parent_directory == path]
+
     @property
     def directories(self) -> Sequence[LogDirectory]:
         """All directories in the order of ``log.dirs``."""

@@ -187,7 +187,7 @@ class LogManager(MovingLogStore):
             if not directory.online:
                 continue
             path = directory.path
-            logs = [log for log in self._logs.values() if log.parent_directory == path]
+            logs = self._logs_in(path)
 
             def on_error(error: BaseException, path: str = path) -> None:
                 self._work_failed(path, error)
@@ -209,7 +209,8 @@ class LogManager(MovingLogStore):
 
         Nothing may be appended any more.
         """
-        return [self._seal_work(log) for log in [*self._logs.values(), *self._future_logs.values()] if not log.failed]
+        logs = [*self._logs.values(), *self._future_logs.values(), *self._rival_logs.values()]
+        return [self._seal_work(log) for log in logs if not log.failed]
 
     def _seal_work(self, log: PartitionLog) -> Work:
         return Work(
@@ -225,7 +226,7 @@ class LogManager(MovingLogStore):
         for directory in self._directories.values():
             if not directory.online:
                 continue
-            logs = [log for log in self._logs.values() if log.parent_directory == directory.path]
+            logs = self._logs_in(directory.path)
             try:
                 if not any(log.failed for log in logs):
                     directory.write_checkpoints(logs)

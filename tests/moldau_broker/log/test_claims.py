@@ -95,6 +95,31 @@ def test_what_nobody_claims_is_set_aside_and_stays() -> None:
     assert list(again.set_aside_unclaimed(lambda key: key == B)) == []
 
 
+@pytest.mark.parametrize("directories", [("/d1", "/d2"), ("/d2", "/d1")])
+def test_a_broker_that_stops_before_it_knows_whose_its_logs_are_stops_clean_and_forgets_nothing(directories) -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ("/d1",))
+    former = manager.get_or_create(A, topic_id=FORMER_ID, now_ms=START_MS)
+    for number in range(4):
+        put(former, b"former %d" % number)
+    former.increment_log_start_offset(2)
+    manager.close()
+    manager = open_manager(machine, ("/d2",))
+    put(create(manager), b"new")
+    manager.close()
+    for _ in range(2):
+        machine.boot(power_lost=True)
+        manager = open_manager(machine, directories)
+        tick(manager, START_MS + 20_000)
+        manager.close()
+    machine.boot(power_lost=True)
+    again = open_manager(machine, directories)
+    assert all(directory.clean for directory in again.directories)
+    log = again.claim(A, FORMER_ID, START_MS)
+    assert log is not None
+    assert (log.log_start_offset, values(log)) == (2, [b"former 2", b"former 3"])
+
+
 def test_a_directory_that_fails_while_a_log_is_set_aside_fails_alone() -> None:
     machine = VirtualMachine(1)
     manager = two_topics_of_one_name(machine, 2, 3)
