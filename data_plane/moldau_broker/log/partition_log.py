@@ -69,7 +69,7 @@ class PartitionLog(WatermarkedLog):
         ``records`` must stay as it is until ``flush_staged`` has returned; nothing is visible or counted before. A
         duplicate of one of the producer's last five batches is not staged: the answer holds the offsets of the
         original, which may itself still be staged. Raises ``LogError`` (see ``validator``,
-        ``ProducerStateManager.check``); then nothing has changed.
+        ``ProducerStateManager.check``), and then nothing has changed; ``LogStorageError``.
         """
         if self.failed:
             self.require_healthy()
@@ -135,12 +135,10 @@ class PartitionLog(WatermarkedLog):
             self.flush_staged()
         rolled = False
         last_offset = self.staged_end_offset + header.last_offset_delta
-        if self._active.should_roll(
-            self.config, self.jitter_ms, self._staged_bytes + size, header.max_timestamp, last_offset, now_ms
-        ):
+        if self.must_roll(self._staged_bytes + size, header.max_timestamp, last_offset, now_ms):
             self.flush_staged()
             # What was staged may have been all that the segment lacked, or it filled its index.
-            if self._active.should_roll(self.config, self.jitter_ms, size, header.max_timestamp, last_offset, now_ms):
+            if self.must_roll(size, header.max_timestamp, last_offset, now_ms):
                 self.roll(self.log_end_offset, now_ms)
                 rolled = True
         if leader_epoch != self.epochs.latest_epoch:
@@ -201,9 +199,7 @@ class PartitionLog(WatermarkedLog):
         rolled = False
         for position, header in batches:
             size = header.size_bytes
-            if self._active.should_roll(
-                self.config, self.jitter_ms, self._staged_bytes + size, header.max_timestamp, header.last_offset, now_ms
-            ):
+            if self.must_roll(self._staged_bytes + size, header.max_timestamp, header.last_offset, now_ms):
                 self._write_replicated()
                 self._roll_for(header, now_ms)
                 rolled = True

@@ -183,6 +183,16 @@ class SegmentedLog:
 
     # Rolling ---------------------------------------------------------------------------------------------------------
 
+    def must_roll(self, size: int, max_timestamp: int, last_offset: int, now_ms: int) -> bool:
+        """Whether a batch asks for a new segment; see ``LogSegment.should_roll``.
+
+        Raises ``LogStorageError``: after a start the segment's first batch must be read for its age.
+        """
+        try:
+            return self._active.should_roll(self.config, self.jitter_ms, size, max_timestamp, last_offset, now_ms)
+        except OSError as error:
+            raise self.storage_error("reading", error) from error
+
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Begins a new segment at ``base_offset`` (at least the log end offset). Raises ``LogStorageError``.
 

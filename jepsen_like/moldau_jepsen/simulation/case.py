@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-DRAWS = ("fault_seconds", "synced", "directories", "struck", "transactions", "pipe")
+DRAWS = ("fault_seconds", "synced", "directories", "struck", "transactions", "pipe", "topics")
 """Fields of ``RunOptions`` that a case may set."""
 
 

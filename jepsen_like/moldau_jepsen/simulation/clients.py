@@ -1,6 +1,7 @@
 """All clients of a simulated run: which workloads work, on which machines, and what they saw.
 
-The queue and the register always work; transactions and the exactly-once pipe are drawn. Workers of the pipe have
+The queue and the register always work; transactions, the exactly-once pipe, and the client that deletes a topic and
+makes it again are drawn. Workers of the pipe have
 machines of their own: one that is paused or cut off while the other goes on is the zombie that fencing is for.
 """
 
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau_jepsen.checkers import AnomalyKind, check_history
+from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.simulation.register import ConfigRegister
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
+from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    import uuid
+    from collections.abc import Callable, Sequence
 
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.history import Operation
@@ -32,6 +35,7 @@ CLIENT_HOST = "client"
 VIOLATIONS_SHOWN_MAX = 20
 PIPE_PROBABILITY = 0.35
 TRANSACTIONS_PROBABILITY = 0.5
+TOPICS_PROBABILITY = 0.35
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
@@ -39,9 +43,20 @@ class Clients:
     """The clients of one run."""
 
     def __init__(
-        self, world: World, cluster: SimulatedCluster, options: RunOptions, draw: random.Random, recorder: Recorder
+        self,
+        world: World,
+        cluster: SimulatedCluster,
+        options: RunOptions,
+        draw: random.Random,
+        recorder: Recorder,
+        *,
+        synced: bool,
+        on_acknowledged: Callable[[str, int, uuid.UUID, int], None],
     ) -> None:
-        """Nothing works yet."""
+        """Nothing works yet. ``synced``: no record is acknowledged that a disk may lose.
+
+        ``on_acknowledged`` hears of records in the topic that is deleted and made again.
+        """
         self._world = world
         self._cluster = cluster
         self._options = options
@@ -51,6 +66,9 @@ class Clients:
         with_pipe = draw.random() < PIPE_PROBABILITY
         self.transactions = with_transactions if options.transactions is None else options.transactions
         self.pipe = with_pipe if options.pipe is None else options.pipe
+        # Drawn apart, so that it shifts no other draw.
+        with_topics = world.random("topics").random() < TOPICS_PROBABILITY
+        self.topics = with_topics if options.topics is None else options.topics
         workers = options.pipe_options.workers if self.pipe else 0
         self.hosts = [CLIENT_HOST, *(f"worker-{slot}" for slot in range(workers))]
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
@@ -69,6 +87,9 @@ class Clients:
             ),
             recorder,
         )
+        self._topics = TopicsWorkload(
+            cluster, self.environment, replication=(1, 3) if synced else (3,), on_acknowledged=on_acknowledged
+        )
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
 
     async def create_topics(self) -> None:
@@ -86,6 +107,8 @@ class Clients:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run_program, self._queue.run)
             nursery.start_soon(client.run_program, self.register.run, self._options.config_changes_per_second)
+            if self.topics:
+                nursery.start_soon(client.run_program, self._topics.run)
             if self.transactions:
                 nursery.start_soon(client.run_program, self._transfers.run)
             if self.pipe:
@@ -103,24 +126,31 @@ class Clients:
         """Lets all clients end after what they have under way."""
         self._queue.stop()
         self.register.stop()
+        self._topics.stop()
         self._transfers.stop()
         self._pipe.stop()
 
     async def final_read(self) -> None:
-        """Reads every topic, and the register, from the beginning."""
+        """Reads every topic from the beginning, and the register."""
         seconds = self._options.reading_seconds
         await self._queue.final_read(seconds)
         if self.pipe:
             await self._pipe.final_read(seconds)
         await self.register.final_read(seconds)
+        if self.topics:
+            await self._topics.final_read(seconds)
 
     def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
-        """Returns what is wrong with the history and the register: texts, and the anomalies behind them."""
-        if self.register.stuck is not None:
-            return [f"at the end: stuck: {self.register.stuck}"], ()
+        """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
+        unanswered = self.register.stuck or self._topics.stuck
+        if unanswered is not None:
+            return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict()
         if not register.linearizable:
             return [f"at the end: metadata-not-linearizable: {register.text}"], ()
+        wrong = check_topics(self._topics.writes, self._topics.reads)
+        if wrong:
+            return [f"at the end: topic-made-again: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(self._options.check, pipes=((pipe.source, pipe.target),)) if self.pipe else self._options.check
         found = [anomaly for anomaly in check_history(history, check).anomalies if not anomaly.allowed]

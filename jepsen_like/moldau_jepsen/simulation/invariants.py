@@ -80,12 +80,13 @@ class PartitionState(NamedTuple):
 class PartitionRecord:
     """What is known of one partition."""
 
-    __slots__ = ("committed", "end", "leaders", "states")
+    __slots__ = ("committed", "end", "leaders", "states", "watermark")
 
     def __init__(self) -> None:
         """Nothing is known."""
         self.committed: dict[int, BatchSeen] = {}  # by base offset, ascending
         self.end = 0  # offset after the last committed batch
+        self.watermark = 0  # the highest of all leaders; beyond ``end`` where a disk died before the batches were read
         self.leaders: dict[int, int] = {}  # leader epoch to broker
         self.states: dict[int, PartitionState] = {}  # by partition epoch
 
@@ -178,6 +179,8 @@ class ClusterInvariants:
                 f"{key}: high watermark of leader {broker} fell from {before} to {offset} in epoch {leader_epoch}",
             )
         self._watermarks[slot] = offset
+        record = self.partition(key)
+        record.watermark = max(record.watermark, offset)
 
     def committed(self, key: PartitionKey, broker: int, batches: Iterable[BatchSeen]) -> None:
         """``broker`` holds these batches of its log for committed: they lie below its high watermark."""
@@ -243,10 +246,10 @@ class ClusterInvariants:
     def acknowledged(self, key: PartitionKey, offset: int) -> None:
         """A producer was told, with acks=all, that its record lies at ``offset``."""
         record = self.partition(key)
-        if offset >= record.end:
+        end = max(record.end, record.watermark)
+        if offset >= end:
             self.violated(
-                "acked-is-committed",
-                f"{key}: offset {offset} was acknowledged, but no high watermark is beyond {record.end}",
+                "acked-is-committed", f"{key}: offset {offset} was acknowledged, but no high watermark is beyond {end}"
             )
 
 

@@ -49,6 +49,8 @@ class RunOptions:
     pipe_options: PipeOptions = field(
         default_factory=lambda: PipeOptions(consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500})
     )
+    topics: bool | None = False
+    """Whether a client deletes a topic and makes it again, all the while; drawn if None, as campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0

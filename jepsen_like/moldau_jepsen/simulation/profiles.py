@@ -396,6 +396,23 @@ GROUPS = Profile(
     lengths=(1.2, 2.5),
 )
 
+MADE_AGAIN = Profile(
+    name="made-again",
+    text="a topic is deleted and made again while log directories fail and brokers are restarted",
+    options=replace(
+        _PLAIN,
+        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=5.0, crash_every_s=0.0),
+        directories=2,
+        synced=True,
+        topics=True,
+        transactions=False,
+        struck=Struck.BROKERS,
+    ),
+    kinds=(FaultKind.DIRECTORY, FaultKind.DIRECTORY, FaultKind.RESTART, FaultKind.KILL, FaultKind.KILL_LEADER),
+    strikes=(10, 18),
+    lengths=(0.3, 2.5),
+)
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -412,6 +429,7 @@ PROFILES: dict[str, Profile] = {
         PIPELINES,
         IMPATIENT,
         GROUPS,
+        MADE_AGAIN,
     )
 }
 """What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""
@@ -428,4 +446,4 @@ def drawn_profile(seed: int) -> Profile | None:
 def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
     profile = drawn_profile(seed)
-    return RunOptions(directories=None) if profile is None else profile.of_seed(seed)
+    return RunOptions(directories=None, topics=None) if profile is None else profile.of_seed(seed)

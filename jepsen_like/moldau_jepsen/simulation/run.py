@@ -19,13 +19,14 @@ from moldau_jepsen.history import Status
 from moldau_jepsen.simulation.clients import CLIENT_HOST, Clients
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultInjector, Struck
-from moldau_jepsen.simulation.invariants import ClusterInvariants
+from moldau_jepsen.simulation.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.options import draw_settings, drawn_directories, planned_faults
 from moldau_jepsen.simulation.watch import StepGuard, place_of
 from moldau_jepsen.workloads.recorder import Recorder
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Sequence
 
     from moldau_jepsen.checkers import Anomaly
@@ -60,7 +61,9 @@ class Run:
         self.observer = ClusterObserver(self.cluster, self.judge)
         self.history: list[Operation] = []
         self.recorder = Recorder(world.node(CLIENT_HOST).environment.clock, self._record)
-        self.clients = Clients(world, self.cluster, options, draw, self.recorder)
+        self.clients = Clients(
+            world, self.cluster, options, draw, self.recorder, synced=self.synced, on_acknowledged=self._acknowledged
+        )
         struck = draw.choices(list(Struck), weights=(3, 1, 1))[0]
         struck = struck if options.struck is None else options.struck
         self.injector = FaultInjector(self.cluster, self.clients.hosts, synced=self.synced, struck=struck)
@@ -82,6 +85,7 @@ class Run:
             "struck": self.injector.struck_nodes.value,
             "transactions": self.clients.transactions,
             "pipe": self.clients.pipe,
+            "topics": self.clients.topics,
         }
 
     def _record(self, operation: Operation) -> None:
@@ -91,6 +95,9 @@ class Run:
                 if send.offset is not None:
                     self.judge.acknowledged_at(send.partition.topic, send.partition.partition, send.offset)
         self.world.trace.event("operation", operation.process, operation.kind.value, operation.status.value)
+
+    def _acknowledged(self, topic: str, partition: int, topic_id: uuid.UUID, offset: int) -> None:
+        self.judge.acknowledged(PartitionKey(topic, partition, topic_id.hex), offset)
 
     def collect(self) -> None:
         """Gathers what was found so far."""

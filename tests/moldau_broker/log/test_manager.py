@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import random
 import uuid
+from functools import partial
 
 import pytest
 
@@ -450,3 +451,22 @@ def test_staged_batches_fail_together() -> None:
     assert (log.staged_end_offset, log.log_end_offset, log.has_staged, log.failed) == (1, 1, False, True)
     assert [row.last_sequence for row in log.active_producers()] == [0]
     assert log.active_segment.file.size == log.size_bytes
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_disk_that_is_gone_when_the_first_batch_after_a_start_comes_is_noticed_by_it(leads: bool) -> None:
+    """Whether to roll depends on the age of the segment, which is in its first batch, which nobody had read yet."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager), b"before")
+    manager.close()
+    machine.boot(power_lost=False)
+    log = open_manager(machine).logs[A]
+    machine.platters.profile.failing_paths = (log.parent_directory,)
+    batch = encode_batch([(START_MS, b"k", b"after", ())], base_offset=1, partition_leader_epoch=1)
+    data = memoryview(bytearray(batch))
+    append = partial(log.append_as_leader, leader_epoch=1) if leads else log.append_as_follower
+    with pytest.raises(LogStorageError, match=r"reading a-0 failed: .*Input/output error") as caught:
+        append(data, now_ms=START_MS)
+    assert caught.value.directory == log.parent_directory
+    assert log.failed

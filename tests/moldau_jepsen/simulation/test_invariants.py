@@ -65,6 +65,17 @@ def test_a_sound_history_is_acquitted():
     assert judge.violations == []
 
 
+def test_a_record_is_committed_below_a_watermark_though_its_log_could_not_be_read_any_more():
+    """The leader's disk had gone between the sync and the answer."""
+    judge = ClusterInvariants(lambda: 1.5)
+    sound(judge)
+    judge.leader_watermark(KEY, 2, 1, 2, 11)
+    judge.acknowledged(KEY, 10)
+    assert judge.violations == []
+    judge.acknowledged(KEY, 11)
+    assert [violation.invariant for violation in judge.violations] == ["acked-is-committed"]
+
+
 @pytest.mark.parametrize(("invariant", "breaks"), [*BROKEN.items(), *BROKEN_MORE])
 def test_each_rule_convicts(invariant, breaks):
     judge = ClusterInvariants(lambda: 1.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from moldau_broker.log import log_store
 from moldau_broker.log.partition_log import PartitionLog
 from moldau_broker.log.producer_state import ProducerStateManager
 from moldau_broker.log.segment import LogSegment
@@ -31,6 +32,10 @@ def log_not_synced() -> list[Patch]:
         return None if work is None else dataclasses.replace(work, run=lambda: None)
 
     return [(SegmentedLog, "flush_work", flush_work)]
+
+
+def former_log_kept() -> list[Patch]:
+    return [(log_store, "_of_two_topics", lambda log, other: False)]
 
 
 def index_off_by_one() -> list[Patch]:

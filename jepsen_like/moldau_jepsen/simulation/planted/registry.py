@@ -34,6 +34,7 @@ from moldau_jepsen.simulation.profiles import (
     HANDOVERS,
     IMPATIENT,
     LONE_LEADERS,
+    MADE_AGAIN,
     OUTAGES,
     REJOINS,
     REPLICATION,
@@ -292,6 +293,13 @@ LOG = (
         text="fsync before the acknowledgement does nothing",
         patches=logs.log_not_synced,
         swarm=RunOptions(synced=True),
+    ),
+    Mutant(
+        name="former-log-kept",
+        area="log",
+        text="of the logs of two topics of one name, found in two directories, the longer one stays",
+        patches=logs.former_log_kept,
+        profile=MADE_AGAIN,
     ),
     Mutant(name="index-off-by-one", area="log", text="a lookup finds the next batch", patches=logs.index_off_by_one),
     Mutant(

@@ -1,0 +1,286 @@
+"""A client that makes a topic, writes to it, reads it back, deletes it, and makes it again under the same name.
+
+A broker, or one of its log directories, may be away while that happens, and come back with the log of a topic that is
+no more. Every request names the topic by its id where the protocol can, so that a late one meets no later topic:
+records that were acknowledged for an id must be there until its deletion is begun. ``checkers.topics`` judges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import trio
+
+from moldau.protocol.codec import ProtocolError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from moldau.protocol.schema import Response
+from moldau.records import decode_records, encode_batch, iterate_batches
+from moldau.runtime.rpc import RpcConnection
+from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicWrite
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau.protocol.schema import Request
+    from moldau.runtime.environment import Environment
+
+R = TypeVar("R", bound=Response)
+
+TOPIC = "made-again"
+PARTITIONS = 2
+TIMEOUT_MS = 3_000
+RETRY_S = 0.2
+WRITES_MAX = 12
+WRITES_PER_SECOND = 8.0
+READ_PROBABILITY = 0.5
+READ_S = 2.0
+FETCH_BYTES = 1 << 20
+# Where topics are named by their ids (KIP-516).
+PRODUCE_VERSION = 13
+FETCH_VERSION = 17
+ALL = -1
+
+
+class Brokers(Protocol):
+    """Whom the client asks."""
+
+    @property
+    def broker_ids(self) -> list[int]: ...
+
+    def address(self, node_id: int) -> tuple[str, int]:
+        """Host and port of a node's listener."""
+        ...
+
+
+class TopicsWorkload:
+    """The client, and what it saw."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        environment: Environment,
+        *,
+        replication: Sequence[int] = (3,),
+        on_acknowledged: Callable[[str, int, uuid.UUID, int], None] = lambda topic, partition, topic_id, offset: None,
+    ) -> None:
+        """``replication`` is drawn from for each topic; one replica is enough where no disk forgets.
+
+        ``on_acknowledged`` hears of each acknowledged record: topic, partition, the topic's id, offset.
+        """
+        self._replication = replication
+        self._brokers = brokers
+        self._environment = environment
+        self._on_acknowledged = on_acknowledged
+        self._stopping = trio.Event()
+        self._connections: dict[int, RpcConnection] = {}
+        self._deleted: set[uuid.UUID] = set()
+        self._alive: uuid.UUID | None = None  # the topic that nobody has begun to delete
+        self.writes: list[TopicWrite] = []
+        self.reads: list[TopicRead] = []
+        self.stuck: str | None = None
+        """Why the final read failed, if it did."""
+
+    def stop(self) -> None:
+        """No further operation is begun."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Makes, fills and deletes topics until ``stop``."""
+        draw = self._environment.random
+        try:
+            while not self._stopping.is_set():
+                topic_id = await self._make()
+                if topic_id is None:
+                    return
+                for _ in range(draw.randint(1, WRITES_MAX)):
+                    if self._stopping.is_set():
+                        return
+                    await trio.sleep(draw.expovariate(WRITES_PER_SECOND))
+                    await self._write(topic_id, draw.randrange(PARTITIONS))
+                if draw.random() < READ_PROBABILITY:
+                    with trio.move_on_after(READ_S):  # while faults strike, that it does not end says nothing
+                        await self._read_back(topic_id)
+                if self._stopping.is_set():
+                    return
+                await self._delete(topic_id)
+        finally:
+            self._disconnect()
+
+    async def final_read(self, seconds: float) -> None:
+        """Reads the topic that is left, if one is; sets ``stuck`` when that does not end within ``seconds``."""
+        if self._alive is None:
+            return
+        try:
+            with trio.move_on_after(seconds):
+                await self._read_back(self._alive)
+                return
+        finally:
+            self._disconnect()
+        self.stuck = f"topic {TOPIC} with id {self._alive} could not be read to its end within {seconds} s"
+
+    # --- a topic's life
+
+    async def _make(self) -> uuid.UUID | None:
+        """Returns the id of a topic that is there, None when the client is stopped before."""
+        replicas = min(self._environment.random.choice(self._replication), len(self._brokers.broker_ids))
+        in_sync = CreatableTopicConfig(name="min.insync.replicas", value=str(max(1, replicas - 1)))
+        request = CreateTopicsRequest(
+            timeout_ms=TIMEOUT_MS,
+            topics=[
+                CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=replicas, configs=[in_sync])
+            ],
+        )
+        while not self._stopping.is_set():
+            await self._ask(self._any_broker(), CreateTopicsResponse, request)  # what it brought, metadata will tell
+            known = await self._metadata()
+            if known is not None and known[0] not in self._deleted:
+                self._alive = known[0]
+                return self._alive
+            await trio.sleep(RETRY_S)
+        return None
+
+    async def _write(self, topic_id: uuid.UUID, partition: int) -> None:
+        """Sends one record, once."""
+        leader = await self._leader(topic_id, partition)
+        if leader is None:
+            return
+        value, place = f"{len(self.writes)} for {topic_id}", len(self.writes)
+        self.writes.append(TopicWrite(str(topic_id), partition, value, UNKNOWN))
+        now_ms = int(self._environment.clock.wall_ms())
+        records = encode_batch([(now_ms, None, value.encode(), ())])
+        request = ProduceRequest(
+            acks=ALL,
+            timeout_ms=TIMEOUT_MS,
+            topic_data=[
+                TopicProduceData(
+                    topic_id=topic_id, partition_data=[PartitionProduceData(index=partition, records=records)]
+                )
+            ],
+        )
+        response = await self._ask(leader, ProduceResponse, request, PRODUCE_VERSION)
+        if response is None:
+            return
+        answer = response.responses[0].partition_responses[0]
+        if ErrorCode.of(answer.error_code) is ErrorCode.NONE:
+            self.writes[place] = self.writes[place]._replace(offset=answer.base_offset)
+            self._on_acknowledged(TOPIC, partition, topic_id, answer.base_offset)
+
+    async def _read_back(self, topic_id: uuid.UUID) -> None:
+        """Reads all partitions to their ends, which lie behind all that was acknowledged."""
+        for partition in range(PARTITIONS):
+            await self._read_partition(topic_id, partition)
+
+    async def _read_partition(self, topic_id: uuid.UUID, partition: int) -> None:
+        writes = len(self.writes)
+        wanted = max((write.offset + 1 for write in self.writes if write[:2] == (str(topic_id), partition)), default=0)
+        position, records = 0, list[tuple[int, str]]()
+        while True:
+            leader = await self._leader(topic_id, partition)
+            answer = None if leader is None else await self._fetch(leader, topic_id, partition, position)
+            if answer is None:
+                await trio.sleep(RETRY_S)
+                continue
+            batches, high_watermark = answer
+            for offset, value in batches:
+                if offset >= position:
+                    records.append((offset, value))
+                    position = offset + 1
+            if position >= max(wanted, high_watermark):
+                self.reads.append(TopicRead(str(topic_id), partition, tuple(records), position, writes))
+                return
+            if not batches:
+                await trio.sleep(RETRY_S)  # a leader that does not know yet how much is committed
+
+    async def _fetch(
+        self, leader: int, topic_id: uuid.UUID, partition: int, offset: int
+    ) -> tuple[list[tuple[int, str]], int] | None:
+        """Returns records from ``offset`` on, and the high watermark; None when there was no answer, or an error."""
+        part = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=FETCH_BYTES,
+            topics=[FetchTopic(topic_id=topic_id, partitions=[part])],
+        )
+        response = await self._ask(leader, FetchResponse, request, FETCH_VERSION)
+        if response is None or response.error_code or not response.responses:
+            return None
+        answer = response.responses[0].partitions[0]
+        if answer.error_code:
+            return None
+        data = memoryview(answer.records or b"")
+        records = [
+            (record.offset, bytes(record.value or b"").decode())
+            for position, header in iterate_batches(data)
+            for record in decode_records(data, position, header)
+        ]
+        return records, answer.high_watermark
+
+    async def _delete(self, topic_id: uuid.UUID) -> None:
+        """Asks until it is told that the topic is gone, or the client is stopped."""
+        self._alive = None
+        self._deleted.add(topic_id)
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=TIMEOUT_MS)
+        while not self._stopping.is_set():
+            response = await self._ask(self._any_broker(), DeleteTopicsResponse, request)
+            if response is not None and ErrorCode.of(response.responses[0].error_code) in (
+                ErrorCode.NONE,
+                ErrorCode.UNKNOWN_TOPIC_ID,
+            ):
+                return
+            await trio.sleep(RETRY_S)
+
+    # --- questions
+
+    def _any_broker(self) -> int:
+        return self._environment.random.choice(self._brokers.broker_ids)
+
+    async def _metadata(self) -> tuple[uuid.UUID, Mapping[int, int]] | None:
+        """Returns the id of the topic of the name, and its leaders, as some broker knows them."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
+        response = await self._ask(self._any_broker(), MetadataResponse, request)
+        if response is None or response.topics[0].error_code:
+            return None
+        topic = response.topics[0]
+        return topic.topic_id, {part.partition_index: part.leader_id for part in topic.partitions}
+
+    async def _leader(self, topic_id: uuid.UUID, partition: int) -> int | None:
+        known = await self._metadata()
+        if known is None or known[0] != topic_id:
+            return None
+        leader = known[1].get(partition, -1)
+        return leader if leader in self._brokers.broker_ids else None
+
+    async def _ask(self, node_id: int, kind: type[R], request: Request, version: int | None = None) -> R | None:
+        """Returns a broker's answer, None when there was none."""
+        connection = self._connections.pop(node_id, None)
+        try:
+            if connection is None or not connection.is_open:
+                connection = await RpcConnection.open(
+                    self._environment, *self._brokers.address(node_id), "topics", timeout_ms=TIMEOUT_MS
+                )
+            response = await connection.request_as(kind, request, version, timeout_ms=TIMEOUT_MS)
+            self._connections[node_id], connection = connection, None
+        except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
+            return None
+        else:
+            return response
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _disconnect(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()

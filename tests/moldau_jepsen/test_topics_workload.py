@@ -1,0 +1,125 @@
+"""Goal: topics that are deleted and made again are judged rightly, and the client that does that sees what there is.
+
+Method: reads good and bad, by hand; the client against whole brokers in virtual time, with and without a planted loss.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from broker_cluster import BROKER_PORT, run_cluster
+from moldau_jepsen.checkers import TopicRead, TopicWrite, check_topics
+from moldau_jepsen.workloads.topics import TopicsWorkload
+
+WRITES = [
+    TopicWrite("first", 0, "0 for first", 0),
+    TopicWrite("first", 0, "1 for first", -1),
+    TopicWrite("first", 1, "2 for first", 0),
+    TopicWrite("second", 0, "3 for second", 0),
+    TopicWrite("second", 0, "4 for second", 1),
+]
+
+
+def read(topic_id, partition, *values, offsets=None, writes=5):
+    at = tuple(range(len(values))) if offsets is None else offsets
+    return TopicRead(topic_id, partition, tuple(zip(at, values, strict=True)), at[-1] + 1 if at else 0, writes)
+
+
+SOUND = [
+    read("first", 0, "0 for first"),
+    read("first", 0, "0 for first", "1 for first"),
+    read("first", 1, "2 for first"),
+    read("second", 0, "3 for second", "4 for second"),
+    read("second", 0, "3 for second", writes=4),
+    read("second", 1),
+]
+BROKEN = [
+    (read("second", 0, "3 for second"), "lost '4 for second', acknowledged at offset 1: 1 was reached without it"),
+    (
+        read("second", 0, "4 for second", "3 for second"),
+        "lost '3 for second', acknowledged at offset 0: '4 for second'",
+    ),
+    (read("second", 0), "lost '3 for second'"),
+    (read("second", 0, "3 for second", "4 for second", "0 for first"), "holds '0 for first', which was not written"),
+    (read("second", 0, "3 for second", "4 for second", "never"), "holds 'never', which was not written to it"),
+    (read("second", 0, "3 for second", "4 for second", "3 for second"), "holds '3 for second' more than once"),
+    (read("first", 0, "0 for first", "1 for first", offsets=(0, 0)), "offsets [0, 0], which do not rise"),
+]
+
+
+def test_sound_reads_are_acquitted():
+    assert check_topics(WRITES, SOUND) == []
+
+
+@pytest.mark.parametrize(("found", "text"), BROKEN)
+def test_each_anomaly_is_convicted(found, text):
+    assert any(text in line for line in check_topics(WRITES, [*SOUND, found]))
+
+
+class Brokers:
+    def __init__(self, cluster) -> None:
+        self.broker_ids = list(cluster.broker_ids)
+
+    def address(self, node_id):
+        return f"b{node_id}", BROKER_PORT
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_topics_live_one_after_the_other_and_hold_what_was_written(replicas) -> None:
+    async def scenario(cluster) -> None:
+        told: list[tuple] = []
+        client = TopicsWorkload(
+            Brokers(cluster),
+            cluster.client_environment,
+            replication=(replicas,),
+            on_acknowledged=lambda *what: told.append(what),
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await trio.sleep(20)
+            client.stop()
+        await client.final_read(10)
+        assert client.stuck is None
+        acknowledged = [write for write in client.writes if write.offset >= 0]
+        assert len({write.topic_id for write in acknowledged}) > 5
+        assert [(part, str(topic_id), offset) for _, part, topic_id, offset in told] == [
+            (write.partition, write.topic_id, write.offset) for write in acknowledged
+        ]
+        assert len(client.reads) > 5
+        assert check_topics(client.writes, client.reads) == []
+
+    run_cluster(scenario, brokers=3)
+
+
+def test_a_loss_in_the_last_topic_is_seen_by_the_final_read() -> None:
+    async def scenario(cluster) -> None:
+        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, replication=(1,))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await cluster.until(lambda: client.writes and client.writes[-1].offset >= 0)
+            client.stop()
+        last = client.writes[-1]
+        client.writes[-1] = last._replace(value="what was acknowledged and is not there")
+        await client.final_read(10)
+        (wrong, *_) = check_topics(client.writes, client.reads)
+        assert "which was not written" in wrong
+        assert any("lost 'what was acknowledged" in line for line in check_topics(client.writes, client.reads))
+
+    run_cluster(scenario, brokers=2)
+
+
+def test_a_topic_that_cannot_be_read_to_its_end_is_stuck() -> None:
+    async def scenario(cluster) -> None:
+        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, replication=(1,))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await cluster.until(lambda: client.writes and client.writes[-1].offset >= 0)
+            client.stop()
+        for broker_id in cluster.broker_ids:
+            cluster.kill(broker_id)
+        await client.final_read(5)
+        assert client.stuck is not None
+        assert "could not be read" in client.stuck
+
+    run_cluster(scenario, brokers=2)
