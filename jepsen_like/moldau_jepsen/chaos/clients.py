@@ -10,6 +10,7 @@ import trio
 
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
@@ -100,6 +101,7 @@ class RunClients:
         self._environment = environment
         self._bootstrap = bootstrap
         self._options = options
+        self._recorder = recorder
         working = options.works
         queue = replace(
             options.queue,
@@ -159,6 +161,15 @@ class RunClients:
                 nursery.start_soon(self._pipe.run)
             if self._register is not None:
                 nursery.start_soon(self._register.run, REGISTER_CHANGES_PER_SECOND)
+
+    def liveness(self) -> Liveness:
+        """What they must get done from now on: records in all partitions that they send to, and a transaction."""
+        options = self._options
+        transfers = options.works(Workload.TRANSACTIONS) and options.transactions.clients > 0
+        sends = transfers or (options.works(Workload.QUEUE) and options.queue.senders > 0)
+        partitions = options.queue.topic_partitions if sends else []
+        partitions += options.pipe.source_partitions if options.works(Workload.PIPE) else []
+        return Liveness(self._recorder.now_ms(), partitions, options.queue.topic if transfers else "")
 
     def stop(self) -> None:
         """Lets all clients end after what they have under way."""

@@ -46,12 +46,16 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.rules import LinkRules
     from moldau_jepsen.chaos.schedule import PlannedFault
     from moldau_jepsen.checkers import RegisterOperation
+    from moldau_jepsen.history import Operation
+    from moldau_jepsen.workloads.liveness import Liveness
     from moldau_jepsen.workloads.operations import PartitionsSample
 
 SAMPLE_S = 1.0
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
 FLUSH_MESSAGES = "log.flush.interval.messages"
 READY_TIMEOUT_MS = 90_000
+PROGRESS_S = 60.0
+"""How long clients may get nothing done after the cluster is healthy."""
 CONTROL_BROKERS = 3
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 """In namespaces, where every node has all ports for itself."""
@@ -215,7 +219,13 @@ class _Run:
         operations = ClusterOperations(self.environment, bootstrap, options.clients.queue.topic)
         with (options.directory / "history").open("wb") as stream:
             writer = HistoryWriter(stream)
-            recorder = Recorder(self.environment.clock, writer.add)
+
+            def record(operation: Operation) -> None:
+                writer.add(operation)
+                if self.liveness is not None:
+                    self.liveness.saw(operation)
+
+            recorder = Recorder(self.environment.clock, record)
             nodes = None if cluster is None else ProcessNodes(cluster)
             workload = RunClients(self.environment, bootstrap, options.clients, recorder, nodes)
             async with trio.open_nursery() as nursery:
@@ -225,6 +235,7 @@ class _Run:
                     clients.start_soon(workload.run)
                     clients.start_soon(self._sample, cluster, operations, recorder)
                     await self._harm(cluster, links, operations, recorder)
+                    await self._await_liveness(workload)
                     self._progress("drain", options.duration_s, recorder)
                     workload.stop()
                     self.sampling = False
@@ -236,6 +247,16 @@ class _Run:
                 nursery.cancel_scope.cancel()
 
     sampling = True
+    liveness: Liveness | None = None
+
+    async def _await_liveness(self, workload: RunClients) -> None:
+        """A cluster that is healthy must serve. Controls are on trial for what they lose, not for this."""
+        if self.options.control is not None or self.deaths:
+            return
+        self.liveness = workload.liveness()
+        missing = await self.liveness.wait(PROGRESS_S)
+        if missing:
+            self.deaths.append(f"stuck: {missing}")
 
     def _topic_configs(self) -> dict[str, str]:
         small = {SEGMENT_BYTES: str(SMALL_SEGMENT_BYTES)} if FaultKind.BIT_ROT in self.options.kinds else {}

@@ -14,6 +14,7 @@ import trio
 
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
@@ -121,6 +122,17 @@ class Clients:
                 nursery.start_soon(machine.run_program, self._pipe.work, slot, machine.environment)
             await self._world.node(CLIENT_HOST).run_program(self._pipe.feed)
             nursery.cancel_scope.cancel()
+
+    def liveness(self) -> Liveness:
+        """What they must get done from now on: records in all partitions that they send to, and a transaction.
+
+        What the pipe's workers do follows from its records: it ends only when all of them are through.
+        """
+        workload = self._options.workload
+        partitions = workload.topic_partitions if workload.senders or self.transactions else []
+        partitions += self._options.pipe_options.source_partitions if self.pipe else []
+        transactions_in = workload.topic if self.transactions else ""
+        return Liveness(self._recorder.now_ms(), partitions, transactions_in)
 
     def stop(self) -> None:
         """Lets all clients end after what they have under way."""

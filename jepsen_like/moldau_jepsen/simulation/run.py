@@ -1,9 +1,9 @@
 """One run: a cluster, its clients, faults, healing, and the judgement.
 
 A run has four phases. The cluster forms and the topic is made. Clients work while faults strike. Everything is healed,
-and must come back to health within a bounded virtual time (liveness). At last every partition is read from its
-beginning, and the history of all clients is checked. In all of them the observer judges every step. The first
-violation ends the run.
+and must come back to health, and serve the clients, within a bounded virtual time (liveness). At last every partition
+is read from its beginning, and the history of all clients is checked. In all of them the observer judges every step.
+The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.options import RunOptions
     from moldau_jepsen.simulation.watch import LogLines
     from moldau_jepsen.simulation.world import World
+    from moldau_jepsen.workloads.liveness import Liveness
 
 WATCH_SECONDS = 0.05
 SYNCED_PROBABILITY = 0.6
+
+
+class StuckError(Exception):
+    """The cluster is healthy, and clients get nothing done."""
 
 
 class Run:
@@ -75,6 +80,7 @@ class Run:
         self.logs = logs
         self.violations: list[str] = []
         self.anomalies: tuple[Anomaly, ...] = ()
+        self._liveness: Liveness | None = None
 
     def drawn(self) -> dict[str, object]:
         """What was drawn, or set, of the fields of ``RunOptions`` that may be either."""
@@ -94,6 +100,8 @@ class Run:
             for send in operation.sends:
                 if send.offset is not None:
                     self.judge.acknowledged_at(send.partition.topic, send.partition.partition, send.offset)
+        if self._liveness is not None:
+            self._liveness.saw(operation)
         self.world.trace.event("operation", operation.process, operation.kind.value, operation.status.value)
 
     def _acknowledged(self, topic: str, partition: int, topic_id: uuid.UUID, offset: int) -> None:
@@ -151,15 +159,24 @@ class Run:
                 nursery.start_soon(clients.run)
                 self.injector.schedule(self.plan, trio.current_time())
                 await trio.sleep(options.fault_seconds)
-                trace.note("phase", "healing")
-                self.injector.end_all()
-                await self.injector.moves.restore(options.healing_seconds)
-                await self.cluster.wait_healthy(options.healing_seconds)
-                trace.note("phase", "healthy")
+                await self._heal()
                 clients.stop()
             trace.note("phase", "final read")
             await clients.final_read()
-        except* ClusterNotReadyError as group:
+        except* (ClusterNotReadyError, StuckError) as group:
             self.violations = [f"at the end: stuck: {error}" for error in leaves(group)]
         if not self.violations:
             self.violations, self.anomalies = clients.judge(self.history)
+
+    async def _heal(self) -> None:
+        """Ends all faults. Raises ``ClusterNotReadyError`` and ``StuckError``."""
+        seconds, trace = self.options.healing_seconds, self.world.trace
+        trace.note("phase", "healing")
+        self.injector.end_all()
+        await self.injector.moves.restore(seconds)
+        await self.cluster.wait_healthy(seconds)
+        trace.note("phase", "healthy")
+        self._liveness = self.clients.liveness()
+        missing = await self._liveness.wait(seconds)
+        if missing:
+            raise StuckError(missing)

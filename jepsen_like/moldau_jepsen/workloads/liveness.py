@@ -1,0 +1,72 @@
+"""What clients must get done once the faults are over: a cluster that looks healthy may still serve nobody.
+
+Nothing that was begun under faults counts, for it may have been answered by what worked then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau_jepsen.history import Kind, Poll, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau_jepsen.history import Operation, TopicPartition
+
+
+class Liveness:
+    """Watches operations as they end. Belongs to one event loop."""
+
+    def __init__(self, since_ms: float, partitions: Iterable[TopicPartition], transactions_in: str = "") -> None:
+        """Nothing was seen.
+
+        Args:
+            since_ms: On the recorder's clock; only what was begun at that moment or later counts.
+            partitions: In each of these a record must be acknowledged.
+            transactions_in: A topic; a transaction that sends to it or reads it must be committed. Empty for none.
+        """
+        self._since_ms = since_ms
+        self._unsent = set(partitions)
+        self._transactions_in = transactions_in
+        self._done = trio.Event()
+        self._look()
+
+    def _look(self) -> None:
+        if not self._unsent and not self._transactions_in:
+            self._done.set()
+
+    def saw(self, operation: Operation) -> None:
+        """An operation has ended."""
+        if self._done.is_set() or operation.begun_ms < self._since_ms:
+            return
+        if operation.status is not Status.OK or operation.aborted:
+            return
+        self._unsent -= {send.partition for send in operation.sends}
+        if operation.kind is Kind.TRANSACTION and self._transactions_in in _topics(operation):
+            self._transactions_in = ""
+        self._look()
+
+    async def wait(self, seconds: float) -> str:
+        """Returns an empty text as soon as all is done, or after ``seconds`` what is not."""
+        with trio.move_on_after(seconds):
+            await self._done.wait()
+        if self._done.is_set():
+            return ""
+        missing = []
+        if self._unsent:
+            places = ", ".join(f"{each.topic}-{each.partition}" for each in sorted(self._unsent))
+            missing.append(f"no record was acknowledged in {places}")
+        if self._transactions_in:
+            missing.append(f"no transaction was committed in {self._transactions_in}")
+        return f"{' and '.join(missing)} for {seconds:g} s after the cluster was healthy"
+
+
+def _topics(operation: Operation) -> set[str]:
+    topics = {send.partition.topic for send in operation.sends}
+    for part in operation.operations:
+        if isinstance(part, Poll):
+            topics |= {partition.topic for partition, _ in part.records}
+    return topics

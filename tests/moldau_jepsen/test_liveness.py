@@ -1,0 +1,170 @@
+"""Goal: a cluster that is healthy and serves nobody is convicted; one that serves costs hardly any time.
+
+Method: operations by hand on virtual time; then whole simulated runs, one of them with a partition that takes nothing
+from the moment the cluster is healthy.
+"""
+
+import pytest
+import trio
+import trio.testing
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.real import real_environment
+from moldau_broker.server.replica_manager import ReplicaManager
+from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
+from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
+from moldau_jepsen.simulation import RunOptions, run_seed
+from moldau_jepsen.simulation.cluster import SimulatedCluster
+from moldau_jepsen.simulation.profiles import PROFILES
+from moldau_jepsen.workloads.liveness import Liveness
+from moldau_jepsen.workloads.queue import QueueOptions
+from moldau_jepsen.workloads.recorder import Recorder
+
+PLACES = [TopicPartition("queue", number) for number in range(2)]
+NOTHING = "for 30 s after the cluster was healthy"
+
+
+def operation(kind, *parts, begun_ms=1000.0, status=Status.OK, aborted=False):
+    return Operation(
+        index=0,
+        process=0,
+        kind=kind,
+        status=status,
+        begun_ms=begun_ms,
+        ended_ms=9000.0,
+        operations=parts,
+        aborted=aborted,
+    )
+
+
+def sent(place, **changes):
+    return operation(Kind.SEND, Send(place, 1, 1), **changes)
+
+
+def missing_after(liveness, *operations):
+    """What is missing after these, and how long that took to say."""
+    for one in operations:
+        liveness.saw(one)
+
+    async def wait():
+        began = trio.current_time()
+        text = await liveness.wait(30)
+        return text, trio.current_time() - began
+
+    return in_virtual_time(wait)
+
+
+def in_virtual_time(main):
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_record_in_every_partition_is_enough():
+    liveness = Liveness(1000.0, PLACES)
+    assert missing_after(liveness, sent(PLACES[0]), sent(PLACES[1])) == ("", 0)
+
+
+def test_waiting_ends_with_the_last_record():
+    liveness = Liveness(1000.0, PLACES)
+    liveness.saw(sent(PLACES[0]))
+
+    async def later():
+        await trio.sleep(3)
+        liveness.saw(sent(PLACES[1]))
+
+    async def wait():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            return await liveness.wait(30), trio.current_time()
+
+    text, ended = in_virtual_time(wait)
+    assert (text, round(ended)) == ("", 3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"begun_ms": 999.0}, {"status": Status.INFO}, {"status": Status.FAIL}, {"aborted": True}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_is_old_or_was_not_acknowledged_does_not_count(changes):
+    liveness = Liveness(1000.0, PLACES)
+    found = missing_after(liveness, sent(PLACES[0]), sent(PLACES[1], **changes))
+    assert found == (f"no record was acknowledged in queue-1 {NOTHING}", 30)
+
+
+def test_a_transaction_of_the_topic_must_be_committed():
+    other = TopicPartition("pipe-target", 0)
+    not_enough = (
+        operation(Kind.TRANSACTION, Send(other, 1, 1)),
+        operation(Kind.TRANSACTION, Send(PLACES[0], 1, None), aborted=True),
+        operation(Kind.TRANSACTION, Send(PLACES[0], 2, None), status=Status.INFO),
+        sent(PLACES[0]),
+    )
+    liveness = Liveness(1000.0, [], "queue")
+    assert missing_after(liveness, *not_enough) == (f"no transaction was committed in queue {NOTHING}", 30)
+    reads = operation(Kind.TRANSACTION, Poll(((PLACES[0], ((0, 0),)),)))
+    assert missing_after(liveness, reads) == ("", 0)
+
+
+def test_clients_that_send_nothing_owe_nothing():
+    assert missing_after(Liveness(0.0, [])) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("workload", "senders", "owed"),
+    [
+        (Workload.QUEUE, 1, "no record was acknowledged in queue-0, queue-1"),
+        (Workload.QUEUE, 0, ""),
+        (
+            Workload.TRANSACTIONS,
+            0,
+            "no record was acknowledged in queue-0, queue-1 and no transaction was committed in",
+        ),
+        (Workload.PIPE, 1, "no record was acknowledged in pipe-source-0, pipe-source-1 for"),
+        (Workload.REGISTER, 1, ""),
+    ],
+)
+def test_the_clients_of_chaos_owe_what_they_do(workload, senders, owed):
+    options = ClientOptions(workload=workload, queue=QueueOptions(partitions=2, senders=senders))
+    environment = real_environment(seed=1)
+    recorder = Recorder(environment.clock, lambda _: None)
+    text, _ = missing_after(RunClients(environment, "127.0.0.1:1", options, recorder, None).liveness())
+    assert text.startswith(owed)
+    assert bool(text) == bool(owed)
+
+
+@pytest.fixture
+def dead_partition(monkeypatch):
+    """From the moment the cluster is healthy again, its leaders take nothing for one partition."""
+    healthy = []
+    wait_healthy, stage = SimulatedCluster.wait_healthy, ReplicaManager.stage
+
+    async def waited(self, seconds):
+        await wait_healthy(self, seconds)
+        healthy.append(trio.current_time())
+
+    def refuse(self, partition, *given):
+        if len(healthy) >= 2 and partition.key == TopicPartition("queue", 1):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        return stage(self, partition, *given)
+
+    monkeypatch.setattr(SimulatedCluster, "wait_healthy", waited)
+    monkeypatch.setattr(ReplicaManager, "stage", refuse)
+
+
+OPTIONS = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=20.0, transactions=False, pipe=False)
+
+
+def test_a_healthy_cluster_that_takes_no_records_is_stuck(dead_partition):
+    found = run_seed(1, OPTIONS).violations
+    assert found == ("at the end: stuck: no record was acknowledged in queue-1 for 20 s after the cluster was healthy",)
+
+
+def test_a_cluster_that_serves_is_not_and_costs_hardly_any_time():
+    result = run_seed(1, OPTIONS)
+    assert result.violations == ()
+    assert result.virtual_seconds < 10
+
+
+def test_slow_senders_have_the_time_they_need():
+    result = run_seed(1, PROFILES["elections"].of_seed(1))
+    assert result.violations == ()
