@@ -103,6 +103,9 @@ class Membership(Rebalancer):
         self, group: Group, request_id: int, request: JoinGroupRequest, context: RequestContext, moment: Moment
     ) -> ErrorCode:
         if request.member_id in group.pending_members:
+            if request.group_instance_id is not None:
+                # Static members are given their id with the group's answer: no id that was given out beforehand is one.
+                return ErrorCode.UNKNOWN_SERVER_ERROR
             self.deadlines.cancel((PENDING_MEMBER, group.group_id, request.member_id))
             self._add_member(group, request.member_id, request_id, request, context, moment)
             return ErrorCode.NONE

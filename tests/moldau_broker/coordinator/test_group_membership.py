@@ -68,6 +68,25 @@ def test_member_id_is_required_from_version_4() -> None:
     assert {code_of(driver.answers[request]) for request in (waiting, old)} == {ErrorCode.NONE}
 
 
+@pytest.mark.parametrize("instance", ["i0", "free"])
+def test_an_id_given_out_is_not_that_of_a_static_member(instance: str) -> None:
+    """An id that was given out beforehand and an instance id do not go together; neither the group nor the id
+    suffers."""
+    driver = CoreDriver()
+    (static,) = stable_group(driver, 1, static=True)
+    given = driver.ask(join_request(), 5)
+    assert isinstance(given, JoinGroupResponse)
+    assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    refused = driver.ask(join_request(given.member_id, instance=instance), 5)
+    assert code_of(refused) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert state_of(driver) is GroupState.STABLE
+    assert driver.core.membership.groups["g"].static_members == {"i0": static.member_id}
+    waiting = driver.send(join_request(given.member_id), 5)
+    assert waiting not in driver.answers
+    static.join()
+    assert code_of(driver.answers[waiting]) is ErrorCode.NONE
+
+
 def test_an_id_given_out_and_not_used_is_forgotten() -> None:
     """A client that asked for an id and died holds up the join phase no longer than its session."""
     driver = CoreDriver()
