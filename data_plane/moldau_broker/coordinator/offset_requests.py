@@ -62,7 +62,8 @@ def check_commit(
         return code
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
+        # In a transaction a valid generation is enough: its producer could only abort, and has no part in the group.
         return ErrorCode.REBALANCE_IN_PROGRESS
     membership.renew_session(group, member, moment)
     return ErrorCode.NONE

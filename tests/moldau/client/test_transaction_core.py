@@ -240,6 +240,7 @@ def test_passing_errors_are_asked_again_after_a_pause(request_class, code):
         (TxnOffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION),
         (TxnOffsetCommitRequest, ErrorCode.UNKNOWN_MEMBER_ID),
         (TxnOffsetCommitRequest, ErrorCode.FENCED_INSTANCE_ID),
+        (TxnOffsetCommitRequest, ErrorCode.REBALANCE_IN_PROGRESS),
         (EndTxnRequest, ErrorCode.TRANSACTION_ABORTABLE),
     ],
 )

@@ -130,7 +130,8 @@ def test_writes_in_flight_are_bounded() -> None:
 
 
 def test_commits_during_a_rebalance() -> None:
-    """While members rejoin the last generation may commit; between join and sync nobody may."""
+    """While members rejoin the last generation may commit; between join and sync only transactions of the new one
+    may."""
     driver = CoreDriver()
     first, second = stable_group(driver, 2)
     late = Consumer(driver)
@@ -142,6 +143,12 @@ def test_commits_during_a_rebalance() -> None:
     assert first.generation == 2
     assert first.commit(6) is ErrorCode.REBALANCE_IN_PROGRESS
     assert fetched(driver)["t", 0] == 5
+    for generation, code in ((1, ErrorCode.ILLEGAL_GENERATION), (2, ErrorCode.NONE)):
+        answer = driver.ask(transactional_commit(7, member_id=first.member_id, generation_id=generation), 3)
+        assert isinstance(answer, TxnOffsetCommitResponse)
+        assert answer.topics[0].partitions[0].error_code == code
+    end(driver, commit=True)
+    assert fetched(driver)["t", 0] == 7
 
 
 def test_offsets_of_empty_groups_expire_after_the_retention() -> None:
