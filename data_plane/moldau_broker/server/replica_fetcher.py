@@ -369,7 +369,7 @@ class _Source:
         target = answer.diverging_end_offset
         if local.end_offset >= 0:
             target = min(target, local.end_offset)
-        target = max(min(target, log.log_end_offset), log.log_start_offset)
+        target = min(target, log.log_end_offset)
         self._logger.info(
             "truncate", partition=partition.key, log_end=log.log_end_offset, to=target, epoch=answer.diverging_epoch
         )
@@ -398,8 +398,10 @@ class _Source:
                 "reset", partition=followed.key, log_end=log.log_end_offset, leader_start=start, leader_end=end
             )
             try:
-                if end < log.log_end_offset:
-                    self._replicas.follower_truncated(partition, max(end, log.log_start_offset))
+                if end < log.log_start_offset:  # a leader that has lost records: all that it has is to be had again
+                    self._replicas.follower_restarted(partition, start)
+                elif end < log.log_end_offset:
+                    self._replicas.follower_truncated(partition, end)
                 if start > log.log_end_offset:
                     self._replicas.follower_restarted(partition, start)
             except LogStorageError as error:

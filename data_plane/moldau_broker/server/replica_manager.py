@@ -222,7 +222,15 @@ class ReplicaManager(ReplicaWaits):
             log.increment_log_start_offset(leader_log_start_offset)
 
     def follower_truncated(self, partition: Partition, offset: int) -> None:
-        """Cuts the log of a follower; its high watermark follows."""
+        """Cuts the log of a follower; its high watermark follows.
+
+        Where its log start lies above the end of a leader that has lost records, the log begins anew at that end: what
+        the leader appends from there on must not be missing in it.
+        """
+        if offset < partition.log.log_start_offset:
+            self.follower_restarted(partition, offset)
+            self.log_end_moved(partition, self._clock.monotonic_ms())
+            return
         partition.log.truncate_to(offset)
         partition.replica.truncated(partition.log.log_end_offset)
         partition.log.update_high_watermark(partition.replica.high_watermark)
