@@ -56,7 +56,7 @@ def test_inconsistent_offsets() -> None:
 
 
 def test_duplicates_are_forbidden_to_idempotent_producers_only() -> None:
-    story = good().poll(7, (3, 1), (4, 5)).poll(7, (5, 1))
+    story = good().poll(7, (3, 1), (4, 5)).poll(7, (5, 1)).poll(8, (4, 5), final=True)
     assert found(story.check()) == {K.DUPLICATE: 2}
     assert not story.check().valid
     assert story.check(idempotent=False).valid
@@ -70,6 +70,40 @@ def test_lost_write_and_unseen() -> None:
     assert tail.check(final_phase=False).valid
     seen_before = Story().send(1, 0, 0).poll(2, (0, 0)).check()
     assert found(seen_before) == {K.UNSEEN: 1}
+
+
+def test_what_was_polled_is_committed_and_must_not_vanish() -> None:
+    """A leader dies after a reader has seen a record whose sender was told nothing, and the new log ends before it."""
+
+    def story(*final: tuple[int, int], status: Status = Status.INFO) -> Story:
+        return Story().send(1, 0, 0).send(1, 1, None, status=status).poll(2, (0, 0), (1, 1)).poll(3, *final, final=True)
+
+    assert story((0, 0), (1, 1)).check().valid
+    lost = story((0, 0)).check()
+    assert not lost.valid
+    assert found(lost) == {K.UNSEEN: 1}
+    assert lost.anomalies[0].text == "value 1 was polled at offset 1 and is not in the final read"
+    assert lost.anomalies[0].operations == (1,)
+    assert not story((0, 0)).check(read_committed=False).valid, "the high watermark binds these readers too"
+    assert story((0, 0)).check(final_phase=False).valid, "retention may have taken it"
+    assert found(story((0, 0), status=Status.FAIL).check()) == {K.G1A: 1}, "not both"
+    unknown = Story().poll(2, (0, 0)).check()
+    assert found(unknown) == {K.UNSEEN: 1}
+    assert unknown.anomalies[0].operations == (), "nobody knows who sent it"
+
+
+def test_a_polled_record_of_a_transaction_that_was_aborted_later_has_not_vanished() -> None:
+    open_ = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, None), status=Status.INFO)
+        .poll(2, (0, 0))
+        .send(1, 1, 2)
+        .poll(3, (2, 1), final=True)
+    )
+    assert found(open_.check()) == {K.UNSEEN: 1}, "readers of committed data saw it: it was committed"
+    assert open_.check(read_committed=False).valid
+    aborted = Story().add(1, Kind.TRANSACTION, Send(P0, 0, None), aborted=True).poll(2, (0, 0))
+    assert found(aborted.check()) == {K.G1A: 1}
 
 
 def test_failed_writes_must_not_be_read() -> None:

@@ -85,7 +85,7 @@ def test_each_mistake_is_convicted(target, convicted):
 
 def test_a_record_made_from_nothing_that_was_kept_is_unknown():
     story = Story().fed(0).passed_on((0, 0)).passed_on((1, 1), status=Status.INFO)
-    assert story.read((0, 0), (1, 1), source=(0,)).found() == {K.PIPE_UNKNOWN: 1}
+    assert story.read((0, 0), (1, 1), source=(0,)).found() == {K.PIPE_UNKNOWN: 1, K.UNSEEN: 1}
 
 
 def test_partitions_of_the_source_may_interleave():

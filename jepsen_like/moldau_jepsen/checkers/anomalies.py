@@ -19,7 +19,7 @@ class AnomalyKind(enum.Enum):
     INCONSISTENT_OFFSETS = "inconsistent-offsets"  # one offset, two values
     DUPLICATE = "duplicate"  # one value at two offsets
     LOST_WRITE = "lost-write"  # acknowledged, below what was polled, polled by nobody
-    UNSEEN = "unseen"  # acknowledged, not polled by the end of the final phase
+    UNSEEN = "unseen"  # acknowledged, or polled before, and not polled in the final phase
     G1A = "G1a"  # a failed or aborted write was polled
     TORN = "torn-transaction"  # part of a transaction is in the final read, part of it is not
     PRECOMMITTED_READ = "precommitted-read"  # a transaction polled its own write

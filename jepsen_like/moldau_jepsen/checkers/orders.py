@@ -25,6 +25,7 @@ _ACKNOWLEDGED = 1
 _FAILED = 2  # certainly not written, or aborted
 _POLLED = 4
 _FINAL = 8  # polled in the final phase
+_OPEN = 16  # sent in a transaction whose outcome its client was not told
 
 
 class PartitionOrder:
@@ -142,6 +143,7 @@ class Orders:
         self._count[operation.status] += 1
         if operation.kind is Kind.TRANSACTION and operation.status is Status.INFO:
             self.open_transactions.setdefault(operation.index, []).append((send.partition, send.value))
+            order.mark(send.value, _OPEN)
         if operation.status is Status.FAIL or (operation.kind is Kind.TRANSACTION and operation.aborted):
             order.mark(send.value, _FAILED)
         elif operation.status is Status.OK:
@@ -193,7 +195,12 @@ class Orders:
 
 
 def check_writes(orders: Orders, findings: Findings) -> None:
-    """Finds lost and unseen writes, and reads of writes that failed or were aborted."""
+    """Finds lost and unseen writes, and reads of writes that failed or were aborted.
+
+    What a poll returns lies below a high watermark: it is committed whatever its sender was told, so it must be in the
+    final read like what was acknowledged. Only a reader that did not ask for committed data sees records of
+    transactions that are aborted later.
+    """
     for partition, order in sorted(orders.partitions.items()):
         for value in order.with_marks(_ACKNOWLEDGED, _POLLED):
             offset = order.offset_of[value]
@@ -207,13 +214,7 @@ def check_writes(orders: Orders, findings: Findings) -> None:
                     operations=writer,
                 )
         if findings.options.final_phase:
-            for value in order.with_marks(_ACKNOWLEDGED, _FINAL):
-                findings.add(
-                    AnomalyKind.UNSEEN,
-                    f"value {value} was acknowledged and is not in the final read",
-                    partition=partition,
-                    operations=(order.writer_of[value],),
-                )
+            _check_unseen(partition, order, findings)
         for value in order.with_marks(_FAILED | _POLLED, 0):
             findings.add(
                 AnomalyKind.G1A,
@@ -221,6 +222,19 @@ def check_writes(orders: Orders, findings: Findings) -> None:
                 partition=partition,
                 operations=(order.writer_of[value],),
             )
+
+
+def _check_unseen(partition: TopicPartition, order: PartitionOrder, findings: Findings) -> None:
+    excused = _FAILED if findings.options.read_committed else _FAILED | _OPEN  # polls of the former are G1a
+    for value in order.with_marks(0, _FINAL):
+        marks, writer = order.marks[value], order.writer_of[value]
+        if marks & _ACKNOWLEDGED:
+            text = f"value {value} was acknowledged and is not in the final read"
+        elif marks & _POLLED and not marks & excused:
+            text = f"value {value} was polled at offset {order.offset_of[value]} and is not in the final read"
+        else:
+            continue
+        findings.add(AnomalyKind.UNSEEN, text, partition=partition, operations=(writer,) if writer != NOTHING else ())
 
 
 def check_atomicity(orders: Orders, findings: Findings) -> None:

@@ -1,8 +1,8 @@
 """The last phase of a run: every partition is read from its beginning, by a reader that asks for committed data.
 
-It ends when every acknowledged offset, and everything else that the leaders hold, has been passed. A transaction that
-never ends would hide its records from such a reader for ever, so the ends are taken only when readers of committed
-and of uncommitted data are told the same ones.
+It ends when every offset that was acknowledged or polled, and everything else that the leaders hold, has been passed.
+A transaction that never ends would hide its records from such a reader for ever, so the ends are taken only when
+readers of committed and of uncommitted data are told the same ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ async def read_everything(
     Records one operation that is not OK when that does not happen within ``timeout_s``.
     """
     process = recorder.new_process()
-    wanted = {partition: recorder.acknowledged_end.get(partition, 0) for partition in partitions}
+    wanted = {
+        partition: max(recorder.acknowledged_end.get(partition, 0), recorder.polled_end.get(partition, 0))
+        for partition in partitions
+    }
     begun = recorder.now_ms()
     position = dict.fromkeys(partitions, 0)
     with trio.move_on_after(timeout_s) as scope:

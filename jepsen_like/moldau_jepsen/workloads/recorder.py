@@ -25,6 +25,9 @@ class Recorder:
         self._next_value: dict[TopicPartition, int] = {}
         self.acknowledged_end: dict[TopicPartition, int] = {}
         """Per partition the highest acknowledged offset plus one: a final read must come at least so far."""
+        self.polled_end: dict[TopicPartition, int] = {}
+        """Per partition the highest polled offset plus one. What was polled is committed, whoever sent it: a final read
+        must come so far, too."""
         self.acknowledged = 0
         self.polled = 0
 
@@ -80,7 +83,11 @@ class Recorder:
                 if send.offset is not None:
                     end = self.acknowledged_end.get(send.partition, 0)
                     self.acknowledged_end[send.partition] = max(end, send.offset + 1)
-        self.polled += sum(len(pairs) for poll in operation.polls for _, pairs in poll.records)
+        for poll in operation.polls:
+            for partition, pairs in poll.records:
+                self.polled += len(pairs)
+                end = max((offset for offset, _ in pairs), default=-1) + 1
+                self.polled_end[partition] = max(end, self.polled_end.get(partition, 0))
         self._sink(operation)
 
 

@@ -1,0 +1,93 @@
+"""Goal: the final read comes as far as anybody was told that there is something, by an acknowledgement or by a poll.
+
+Method: a stub in the consumer's place whose log has lost its end for some time.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import trio
+import trio.testing
+
+from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+from moldau_jepsen.workloads.final_read import read_everything
+from moldau_jepsen.workloads.recorder import Recorder
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class StubConsumer:
+    """Reads a log of one partition that holds ``first`` records, and ``last`` ones from ``grows_at`` on."""
+
+    def __init__(self, first: int, last: int, grows_at: float) -> None:
+        self.first, self.last, self.grows_at = first, last, grows_at
+        self.position = 0
+
+    @property
+    def end(self) -> int:
+        return self.last if trio.current_time() >= self.grows_at else self.first
+
+    async def __aenter__(self) -> StubConsumer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        assert partitions == [P0]
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.end)
+
+    def position_nowait(self, partition: TopicPartition) -> int:
+        return self.position
+
+    async def poll(self, timeout_ms: float) -> list[SimpleNamespace]:
+        if self.position == self.end:
+            await trio.sleep(timeout_ms / 1000)
+            return []
+        records = [SimpleNamespace(offset=at, value=at.to_bytes(8, "big")) for at in range(self.position, self.end)]
+        self.position = self.end
+        return [SimpleNamespace(topic="t", partition=0, records=records)]
+
+
+def read(*seen: Send | Poll, first: int, last: int, grows_at: float = 5.0):
+    """The operations of a final read after others have ended."""
+    history = []
+
+    async def main() -> None:
+        start = trio.current_time()
+        clock = SimpleNamespace(monotonic_ms=lambda: (trio.current_time() - start) * 1000)
+        recorder = Recorder(clock, history.append)
+        for part in seen:
+            kind = Kind.SEND if isinstance(part, Send) else Kind.POLL
+            recorder.operation(recorder.new_process(), kind, Status.OK, 0.0, part)
+        make = lambda isolation: StubConsumer(first, last, start + grows_at)  # noqa: E731
+        await read_everything(make, "read_committed", [P0], recorder, 20.0)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return history[len(seen) :]
+
+
+def offsets(operations) -> list[int]:
+    return [offset for one in operations for poll in one.polls for _, pairs in poll.records for offset, _ in pairs]
+
+
+def test_it_waits_for_what_was_acknowledged_and_for_what_was_polled():
+    for seen in (Send(P0, 2, 2), Poll(((P0, ((1, 1), (2, 2))),)), Poll(((P0, ((2, 2), (0, 0))),))):
+        operations = read(seen, first=1, last=3)
+        assert all(one.final and one.status is Status.OK for one in operations), seen
+        assert offsets(operations) == [0, 1, 2], seen
+
+
+def test_it_does_not_wait_for_what_nobody_was_told_of():
+    for seen in (Send(P0, 2, None), Poll(((P0, ()),)), Poll(((P1, ((7, 7),)),))):
+        assert offsets(read(seen, first=1, last=3)) == [0], seen
+
+
+def test_a_record_that_was_polled_and_is_gone_keeps_it_from_its_end():
+    operations = read(Poll(((P0, ((0, 0), (1, 1), (2, 2))),)), first=1, last=1)
+    assert [one.status for one in operations] == [Status.OK, Status.INFO]
+    assert "t-0" in operations[-1].error
+    assert "at 1 of 3" in operations[-1].error
