@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import traceback
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from moldau_jepsen.simulation.world import run_world
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.world import World
 
-__all__ = ["Result", "RunOptions", "planned_faults", "run_seed"]
+__all__ = ["Result", "RunOptions", "kit_failed", "planned_faults", "run_seed"]
 
 
 def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False) -> Result:
@@ -67,6 +68,23 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
     with logs.installed(), watched(coverage):
         result = run_world(main, seed, draw_network(seed))
     return replace(result, wall_seconds=time.perf_counter() - started)
+
+
+def kit_failed(seed: int, error: Exception) -> Result:
+    """The result of a run that did not come to its end because the kit itself is broken. It has no trace."""
+    return Result(
+        seed=seed,
+        trace_hash="",
+        violations=(f"at the end: kit-failed: {type(error).__name__}: {error}",),
+        timeline=tuple("".join(traceback.format_exception(error)).splitlines()),
+        virtual_seconds=0.0,
+        wall_seconds=0.0,
+        steps=0,
+        events=0,
+        faults=0,
+        acknowledged=0,
+        polled=0,
+    )
 
 
 def _timeline(run: Run, witness: Witness | None) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
+from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, run_seed
 from moldau_jepsen.simulation.controls import CONTROLS
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.mutants import finder_of, planted
@@ -189,7 +189,10 @@ def run_case(case: Case, *, detailed: bool = False) -> CaseVerdict:
     for seed in case.seeds:
         count += 1
         with planted(MUTANTS[case.mutant]) if case.mutant else contextlib.nullcontext():
-            result = run_seed(seed, case.options(seed), detailed=detailed)
+            try:
+                result = run_seed(seed, case.options(seed), detailed=detailed)
+            except Exception as error:  # noqa: BLE001 - the other cases are run; this one has not ended as it must
+                result = kit_failed(seed, error)
         text = f"seed {seed}: {result.violations[0]}" if result.violations else "nothing was found"
         convicted = any(finder_of(violation) in case.convicted_by for violation in result.violations)
         if convicted if case.convicted_by else result.violations:

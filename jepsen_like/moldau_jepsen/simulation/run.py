@@ -80,6 +80,7 @@ class Run:
         self.logs = logs
         self.violations: list[str] = []
         self.anomalies: tuple[Anomaly, ...] = ()
+        self._client_failure = ""
         self._liveness: Liveness | None = None
 
     def drawn(self) -> dict[str, object]:
@@ -122,17 +123,26 @@ class Run:
         found += [
             f"directory-failed: {text}, which no fault struck" for text in self.injector.unexplained_directories()
         ]
+        if self._client_failure:
+            found.append(f"client-failed: {self._client_failure}")
         self.violations = [*found, *(text for text in self.violations if text.startswith("at the end"))]
 
     async def run(self) -> None:
-        """Runs all phases, or as many as pass."""
+        """Runs all phases, or as many as pass.
+
+        An exception that leaves them is a violation like another: clients answer every error of the cluster, so it is
+        the client library, or a workload, that is wrong.
+        """
         watchers = self.world.agenda.watchers
         watchers += [self.observer.step_ended, self.guard.turn_ended]
         try:
             async with trio.open_nursery() as nursery:
                 self.guard.on_found = nursery.cancel_scope.cancel
                 nursery.start_soon(self._watch, nursery.cancel_scope)
-                await self._phases()
+                try:
+                    await self._phases()
+                except* Exception as group:  # noqa: BLE001 - told as a violation, with the place it came from
+                    self._client_failure = place_of(group)
                 nursery.cancel_scope.cancel()
             self.collect()
         finally:

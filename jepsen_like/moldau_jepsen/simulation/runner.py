@@ -14,12 +14,11 @@ import json
 import multiprocessing
 import os
 import threading
-import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import write_history
-from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
+from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, run_seed
 from moldau_jepsen.simulation.case import Case, write_case
 from moldau_jepsen.simulation.mutants import finder_of, planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
@@ -58,29 +57,11 @@ def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> R
                 return replace(first, mutant=mutant)
             again = run_seed(seed, chosen, detailed=True)
     except Exception as error:  # noqa: BLE001 - the campaign goes on; this seed has failed
-        return _broken(seed, error, mutant)
+        return replace(kit_failed(seed, error), mutant=mutant)
     if again.trace_hash != first.trace_hash:
         text = f"not-repeatable: traces {first.trace_hash} and {again.trace_hash} of one seed"
         again = replace(again, violations=(*first.violations, f"at the end: {text}"))
     return replace(again, wall_seconds=first.wall_seconds, mutant=mutant)
-
-
-def _broken(seed: int, error: Exception, mutant: str) -> Result:
-    """The result of a run that did not come to its end."""
-    return Result(
-        seed=seed,
-        trace_hash="",
-        violations=(f"at the end: kit-failed: {type(error).__name__}: {error}",),
-        timeline=tuple("".join(traceback.format_exception(error)).splitlines()),
-        virtual_seconds=0.0,
-        wall_seconds=0.0,
-        steps=0,
-        events=0,
-        faults=0,
-        acknowledged=0,
-        polled=0,
-        mutant=mutant,
-    )
 
 
 def _settle_in() -> None:
@@ -159,7 +140,7 @@ def write_failure(result: Result, directory: Path) -> Path:
 
     ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
     operations, ``history`` holds all operations of the clients, ``schedule.json`` the run as a case for the corpus.
-    Raises ``OSError``.
+    A run that the kit itself did not bring to its end leaves no schedule: its plan is not known. Raises ``OSError``.
     """
     folder = directory / folder_name(result.seed, result.mutant)
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,5 +155,6 @@ def write_failure(result: Result, directory: Path) -> Path:
     with (folder / HISTORY).open("wb") as stream:
         write_history(stream, result.history)
     why = result.violations[0] if result.violations else ""
-    write_case(case_of(result, SCHEDULE, why), folder)
+    if result.trace_hash:
+        write_case(case_of(result, SCHEDULE, why), folder)
     return folder

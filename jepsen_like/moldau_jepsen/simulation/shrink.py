@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.campaign import Result, RunOptions, planned_faults, run_seed
+from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, planned_faults, run_seed
 from moldau_jepsen.simulation.mutants import finder_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ class _Search:
         if known is not None or self.exhausted:
             return bool(known)
         self.attempts += 1
-        result = run_seed(self._seed, replace(self._options, faults=plan))
+        try:
+            result = run_seed(self._seed, replace(self._options, faults=plan))
+        except Exception as error:  # noqa: BLE001 - another plan may do better
+            result = kit_failed(self._seed, error)
         found = finder_of(result.violations[0]) if result.violations else ""
         self.wanted = self.wanted or found
         failed = self._known[plan] = bool(found) and found == self.wanted
