@@ -51,7 +51,11 @@ class ConnectionHandler(Protocol):
         ...
 
     def flush(self) -> None:
-        """Called once per drain: after all buffered requests were handled, before any of their answers is sent."""
+        """Called once per drain: after all buffered requests were handled, before any of their answers is sent.
+
+        Raises ``CloseConnection`` where what they promise could not be done: then none of the answers of this drain is
+        sent. The connection closes after those of earlier drains, and the client asks again.
+        """
         ...
 
     def closed(self) -> None:
@@ -63,7 +67,10 @@ HandlerFactory = Callable[[Connection], ConnectionHandler]
 
 
 class CloseConnection(Exception):
-    """Raised by ``ConnectionHandler.handle``: answers of earlier requests are sent, then ``answer``, then it closes."""
+    """Raised by ``ConnectionHandler.handle``: answers of earlier requests are sent, then ``answer``, then it closes.
+
+    From ``ConnectionHandler.flush`` it drops the answers of the requests that were to be flushed.
+    """
 
     def __init__(self, reason: str, answer: Sequence[ResponsePart] = ()) -> None:
         """``reason`` goes to the log."""

@@ -386,7 +386,11 @@ class _ConnectionLoop:
                             ready_bytes += byte_count(part)
             return False
         finally:
-            handler.flush()
+            try:
+                handler.flush()
+            except CloseConnection:
+                answers.clear()  # they promise what was not written; a client that hears nothing asks again
+                raise
 
     async def _make_room(self) -> None:
         """Moves the unhandled bytes to the front and grows the buffer to the frame that has begun, or shrinks it."""

@@ -19,7 +19,7 @@ from moldau.runtime.real import real_environment
 from moldau.runtime.rpc import RpcBusyError, RpcConnection
 from moldau.runtime.server import Server, ServerLimits, serve
 
-ECHO, LATER, FILE, CLOSE, SILENT, BUG = 20001, 20002, 20003, 20004, 20005, 20006
+ECHO, LATER, FILE, CLOSE, SILENT, BUG, UNWRITTEN = 20001, 20002, 20003, 20004, 20005, 20006, 20007
 
 
 def answer(correlation_id: int, body: bytes) -> bytes:
@@ -44,6 +44,7 @@ class After:
 class EchoHandler:
     def __init__(self, log: list, file) -> None:
         self.log, self.file = log, file
+        self.unwritten = False
 
     def handle(self, frame):
         header = decode_request_header(frame)
@@ -66,10 +67,15 @@ class EchoHandler:
                 raise CloseConnection("asked to", [answer(correlation_id, b"bye")])
             case 20005:
                 return None
+            case 20007:
+                self.unwritten = True
+                return [answer(correlation_id, b"written")]
         raise KeyError(key)
 
     def flush(self):
         self.log.append("flush")
+        if self.unwritten:
+            raise CloseConnection("the disk failed")
 
     def closed(self):
         self.log.append("closed")
@@ -215,6 +221,24 @@ def test_close_with_an_answer_and_after_earlier_ones():
         assert bytes(await last.wait()) == b"bye"
         with pytest.raises(ConnectionError):
             await beyond.wait()
+
+    trio.run(serving, test)
+
+
+@pytest.mark.parametrize("earlier", [ECHO, LATER, CLOSE])
+def test_a_flush_that_fails_drops_the_answers_of_its_drain_and_no_others(earlier):
+    async def test(environment, address, log, server):
+        connection = await opened(environment, address)
+        body = struct.pack(">d", 0.05)
+        before = connection.submit_raw(LATER, 0, body)
+        while ("handle", LATER, 8) not in log:  # noqa: ASYNC110 - it is to be handled in a drain of its own
+            await trio.sleep(0.001)
+        lost = [connection.submit_raw(UNWRITTEN, 0, b""), connection.submit_raw(earlier, 0, body)]
+        assert bytes(await before.wait()) == b"later"
+        for pending in lost:
+            with pytest.raises(ConnectionError):
+                await pending.wait()
+        assert (await (await opened(environment, address)).submit_raw(ECHO, 0, b"x").wait()) == b"x"
 
     trio.run(serving, test)
 
