@@ -11,12 +11,17 @@ import pytest
 
 from log_lab import create, open_manager
 from log_model import START_MS, VirtualMachine, make_batch
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.assignors import encode_assignment
+from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue, MemberMetadata
+from moldau_broker.coordinator.group_records import group_record
 from moldau_broker.coordinator.transaction_state import Transaction, TransactionStatus, transaction_record
 from moldau_jepsen.simulation.invariants import PartitionKey
-from moldau_jepsen.simulation.rules.committed import TRANSACTIONS_TOPIC, CommittedReader
+from moldau_jepsen.simulation.rules.committed import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CommittedReader
 
 PRODUCER, EPOCH = 7, 0
 STATES, DATA = PartitionKey(TRANSACTIONS_TOPIC, 0, "s"), PartitionKey("t", 0, "t")
+GROUPS = PartitionKey(OFFSETS_TOPIC, 0, "o")
 
 
 class Replica:
@@ -35,12 +40,12 @@ class Replica:
 
 
 class Story:
-    """Two partitions of two replicas each. Whatever is written is at once on both, and committed."""
+    """Three partitions of two replicas each. Whatever is written is at once on both, and committed."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self.reader = CommittedReader(lambda rule, text: self.found.append(rule))
-        self.replicas = {key: (Replica(), Replica()) for key in (STATES, DATA)}
+        self.replicas = {key: (Replica(), Replica()) for key in (STATES, DATA, GROUPS)}
         self.leaders = dict.fromkeys(self.replicas, 0)
         self.withheld: dict[PartitionKey, str] = {}
 
@@ -53,6 +58,27 @@ class Story:
         for replica in self.replicas[STATES]:
             replica.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=0, now_ms=START_MS)
         self.look(STATES)
+
+    def group(self, generation: int, member_id: str, instance_id: str | None = None) -> None:
+        """The only member of a group owns the only partition."""
+        member = MemberMetadata(
+            member_id=member_id,
+            group_instance_id=instance_id,
+            client_id="",
+            client_host="",
+            rebalance_timeout=1000,
+            session_timeout=1000,
+            subscription=b"",
+            assignment=encode_assignment([TopicPartition("t", 0)]),
+        )
+        value = GroupMetadataValue(
+            protocol_type="consumer", generation=generation, protocol="range", leader=member_id, members=[member]
+        )
+        record = group_record("g", value)
+        batch = make_batch([(START_MS, record.key, record.value)])
+        for replica in self.replicas[GROUPS]:
+            replica.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=0, now_ms=START_MS)
+        self.look(GROUPS)
 
     def marker(self, *, commit: bool) -> None:
         whose = {"producer_id": PRODUCER, "producer_epoch": EPOCH, "coordinator_epoch": 0}
@@ -144,3 +170,19 @@ def test_a_new_leader_that_does_not_know_yet_what_is_committed_is_not_taken_for_
     story.change_leader(STATES)
     story.marker(commit=True)
     assert story.found == ["transaction-outcome"]
+
+
+def test_a_generation_that_two_coordinators_gave_to_two_members_is_convicted(story):
+    story.group(5, "a")
+    story.change_leader(GROUPS)
+    story.group(5, "a")
+    assert story.found == []
+    story.group(5, "b")
+    assert story.found == ["one-owner"]
+
+
+def test_a_static_member_that_came_back_under_another_id_is_the_same_owner(story):
+    story.group(5, "a-1", "a")
+    story.change_leader(GROUPS)
+    story.group(5, "a-2", "a")
+    assert story.found == []

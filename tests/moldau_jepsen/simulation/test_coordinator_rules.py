@@ -46,6 +46,47 @@ def test_two_owners_in_one_generation_are_convicted(groups, found):
     assert "'t', partition=1" in found[0][1] or "t-1" in found[0][1]
 
 
+def test_two_owners_in_two_records_of_one_generation_are_convicted(groups, found):
+    """The coordinator fails over, and its successor gives the generation to another member."""
+    groups.generation("g", 5, {"a": [P0], "b": [P1]})
+    groups.generation("g", 5, {"b": [P0]})
+    assert found == [("one-owner", f"group g: member a, of a former record, and member b own {P0} in generation 5")]
+
+
+def test_an_owner_is_remembered_over_records_that_do_not_name_its_partition(groups, found):
+    groups.generation("g", 5, {"a": [P0]})
+    groups.generation("g", 5, {"b": [P1]})
+    groups.generation("other", 5, {"b": [P0]})
+    assert found == []
+    groups.generation("g", 5, {"b": [P0]})
+    assert names(found) == ["one-owner"]
+
+
+def test_a_static_member_keeps_what_it_owns_under_a_new_member_id(groups, found):
+    groups.generation("g", 5, {"a-1": [P0], "b": [P1]}, {"a-1": "a"})
+    groups.generation("g", 5, {"a-2": [P0], "b": [P1]}, {"a-2": "a"})
+    groups.generation("g", 5, {"a-3": [P0], "b": [P1]}, {"a-3": "a"})
+    assert found == []
+    groups.generation("g", 5, {"c-1": [P0], "b": [P1]}, {"c-1": "c"})
+    assert names(found) == ["one-owner"]
+
+
+def test_two_ids_of_a_static_member_do_not_own_a_partition_in_one_record(groups, found):
+    groups.generation("g", 5, {"a-1": [P0], "a-2": [P0]}, {"a-1": "a", "a-2": "a"})
+    assert names(found) == ["one-owner"]
+
+
+def test_generations_that_were_never_written_leave_no_owners(groups, found):
+    """Members join generation 6, and their coordinator dies before the assignment is stored: 6 comes again."""
+    groups.generation("g", 5, {"a": [P0]})
+    groups.generation("g", 6, {"b": [P0]})
+    groups.generation("g", 7, {})
+    groups.generation("g", 8, {"a": [P0]})
+    groups.ended("g")
+    groups.generation("g", 8, {"b": [P0]})
+    assert found == []
+
+
 def test_a_generation_that_falls_is_convicted(groups, found):
     groups.generation("g", 2, {})
     groups.generation("g", 1, {})

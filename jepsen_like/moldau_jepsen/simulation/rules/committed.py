@@ -113,7 +113,12 @@ class CommittedReader:
                 for member in record.value.members
                 if member.assignment
             }
-            self._groups.generation(record.group_id, record.value.generation, owned)
+            instances = {
+                member.member_id: member.group_instance_id
+                for member in record.value.members
+                if member.group_instance_id is not None
+            }
+            self._groups.generation(record.group_id, record.value.generation, owned, instances)
         elif isinstance(record, OffsetRecord):
             if header.attributes & TRANSACTIONAL_BIT:
                 self._pending.setdefault((key, header.producer_id), []).append(record)

@@ -28,14 +28,16 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
 
 
 class _Group:
-    """One group. ``began`` holds the committed offsets as they were when the generation was written."""
+    """One group. ``began`` holds the committed offsets as they were when the generation was written, ``owners`` what
+    the records of the generation have given to whom."""
 
-    __slots__ = ("began", "committed", "generation")
+    __slots__ = ("began", "committed", "generation", "owners")
 
     def __init__(self) -> None:
         self.generation = -1
         self.committed: dict[TopicPartition, int] = {}
         self.began: dict[TopicPartition, int] = {}
+        self.owners: dict[TopicPartition, str] = {}
 
 
 class GroupRules:
@@ -46,8 +48,19 @@ class GroupRules:
         self._violated = violated
         self._groups: dict[str, _Group] = {}
 
-    def generation(self, group_id: str, generation: int, owned: Mapping[str, Sequence[TopicPartition]]) -> None:
-        """A group was written, with what each member owns."""
+    def generation(
+        self,
+        group_id: str,
+        generation: int,
+        owned: Mapping[str, Sequence[TopicPartition]],
+        instances: Mapping[str, str] | None = None,
+    ) -> None:
+        """A group was written, with what each member owns; ``instances`` are the ids of static members.
+
+        A generation that was given up before its assignment was committed leaves no record, and its number may be
+        used again. One that has a record may be written again for one reason only: a static member came back under
+        another member id, and goes on with what it owned (KIP-345).
+        """
         group = self._groups.setdefault(group_id, _Group())
         if generation < group.generation:
             self._violated(
@@ -56,15 +69,20 @@ class GroupRules:
         if generation != group.generation:
             group.generation = generation
             group.began = dict(group.committed)
-        owners: dict[TopicPartition, str] = {}
+            group.owners = {}
+        given: dict[TopicPartition, str] = {}
         for member, partitions in owned.items():
+            instance = None if instances is None else instances.get(member)
+            owner = f"member {member}" if instance is None else f"instance {instance}"
             for partition in partitions:
-                other = owners.setdefault(partition, member)
+                other, before = given.setdefault(partition, member), group.owners.setdefault(partition, owner)
                 if other != member:
-                    self._violated(
-                        "one-owner",
-                        f"group {group_id}: {other} and {member} own {partition} in generation {generation}",
-                    )
+                    between = f"{other} and {member}"
+                elif before != owner:
+                    between = f"{before}, of a former record, and {owner}"
+                else:
+                    continue
+                self._violated("one-owner", f"group {group_id}: {between} own {partition} in generation {generation}")
 
     def ended(self, group_id: str) -> None:
         """A group was deleted; its offsets are told one by one."""
