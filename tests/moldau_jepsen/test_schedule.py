@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau_jepsen.chaos.schedule import (
+    CHURN,
     TARGETS,
     FaultKind,
     Target,
@@ -23,12 +24,32 @@ from moldau_jepsen.chaos.schedule import (
 def test_a_seed_names_one_plan_and_faults_stay_in_their_windows(seed: int, kinds: list[FaultKind]) -> None:
     plan = plan_faults(random.Random(seed), duration_ms=300_000, kinds=kinds)
     assert plan == plan_faults(random.Random(seed), duration_ms=300_000, kinds=kinds)
-    assert bool(plan) <= bool(kinds)
+    assert bool(plan) == bool(kinds)
     for fault in plan:
         assert fault.kind in kinds
         assert fault.target in TARGETS[fault.kind]
         assert fault.begin_ms < fault.end_ms
         assert fault.begin_ms // 30_000 == fault.end_ms // 30_000
+
+
+@given(
+    st.integers(0, 2**32),
+    st.floats(1_000, 200_000),
+    st.lists(st.sampled_from(FaultKind), unique=True, min_size=1),
+    st.booleans(),
+)
+def test_no_run_is_calm_from_end_to_end(seed: int, duration_ms: float, kinds: list[FaultKind], churn: bool) -> None:
+    plan = plan_faults(random.Random(seed), duration_ms=duration_ms, kinds=kinds, churn=churn)
+    assert plan
+    assert all(0 <= fault.begin_ms < fault.end_ms <= duration_ms for fault in plan)
+    if churn and set(kinds) - set(CHURN):
+        assert {fault.kind for fault in plan} - set(CHURN), "what lasts is no reason for calm windows"
+
+
+def test_calm_alone_is_what_was_asked_for() -> None:
+    assert plan_faults(random.Random(1), duration_ms=90_000, kinds=list(FaultKind), calm_share=1.0) == ()
+    assert plan_faults(random.Random(1), duration_ms=90_000, kinds=[]) == ()
+    assert plan_faults(random.Random(1), duration_ms=0, kinds=list(FaultKind)) == ()
 
 
 def test_a_quarter_of_the_windows_is_calm() -> None:

@@ -123,8 +123,9 @@ def plan_faults(
         draw: Source of all randomness; the same state gives the same plan.
         duration_ms: Length of the run; only whole windows that fit get faults.
         kinds: The enabled kinds; an empty sequence gives an empty plan.
-        window_ms: Length of a window.
-        calm_share: Share of windows without any fault, 0 to 1.
+        window_ms: Length of a window; a shorter run is one window.
+        calm_share: Share of windows without any fault, 0 to 1. A run whose windows would all be calm has faults in one
+            of them all the same, unless the share is 1: it would find nothing, and prove nothing.
         churn: The enabled kinds of ``CHURN`` go on from the beginning to the end instead of taking part in windows.
 
     Returns:
@@ -138,23 +139,34 @@ def plan_faults(
     if churn:
         planned += [_lasting(kind, duration_ms, draw) for kind in kinds if kind in CHURN]
         kinds = [kind for kind in kinds if kind not in CHURN]
-    for number in range(int(duration_ms // window_ms)):
-        if not kinds or draw.random() < calm_share:
-            continue
-        count = draw.randint(1, min(3, len(kinds)))
-        for kind in draw.sample(list(kinds), count):
-            begin = draw.uniform(0, BEGIN_SHARE_MAX)
-            end = draw.uniform(begin + 0.1, END_SHARE_MAX)
-            planned.append(
-                PlannedFault(
-                    kind=kind,
-                    target=draw.choice(TARGETS[kind]),
-                    begin_ms=(number + begin) * window_ms,
-                    end_ms=(number + end) * window_ms,
-                    seed=draw.getrandbits(32),
-                )
-            )
+    window_ms = min(window_ms, duration_ms)
+    windows = int(duration_ms // window_ms) if kinds and duration_ms > 0 else 0
+    struck = 0
+    for number in range(windows):
+        if draw.random() >= calm_share:
+            planned += _window(number * window_ms, window_ms, kinds, draw)
+            struck += 1
+    if windows and not struck and calm_share < 1:
+        planned += _window(draw.randrange(windows) * window_ms, window_ms, kinds, draw)
     return tuple(sorted(planned, key=lambda fault: (fault.begin_ms, fault.kind.value)))
+
+
+def _window(start_ms: float, length_ms: float, kinds: Sequence[FaultKind], draw: random.Random) -> list[PlannedFault]:
+    """Draws the faults of a window, at least one."""
+    planned = []
+    for kind in draw.sample(list(kinds), draw.randint(1, min(3, len(kinds)))):
+        begin = draw.uniform(0, BEGIN_SHARE_MAX)
+        end = draw.uniform(begin + 0.1, END_SHARE_MAX)
+        planned.append(
+            PlannedFault(
+                kind=kind,
+                target=draw.choice(TARGETS[kind]),
+                begin_ms=start_ms + begin * length_ms,
+                end_ms=start_ms + end * length_ms,
+                seed=draw.getrandbits(32),
+            )
+        )
+    return planned
 
 
 def _lasting(kind: FaultKind, duration_ms: float, draw: random.Random) -> PlannedFault:
