@@ -25,21 +25,19 @@ from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResou
 from moldau.runtime.config import (
     BROKER_CONFIG,
     TOPIC_CONFIG,
-    ConfigError,
     ConfigKey,
     ConfigSchema,
     ConfigSource,
     ConfigType,
     DynamicScope,
-    topic_config,
 )
+from moldau_quorum.controller.config_checks import check_broker_config, check_topic_config
 from moldau_quorum.controller.context import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION,
     Context,
     RefusedError,
     Result,
-    elr_enabled,
 )
 from moldau_quorum.controller.partitions import elect_leaderless, refresh_eligible
 from moldau_quorum.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
@@ -63,14 +61,6 @@ class EffectiveValue:
     source: ConfigSource
     synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
     """Names and values that would apply one after the other, the present one first."""
-
-
-def check_topic_config(overrides: Mapping[str, str], image: MetadataImage, context: Context) -> None:
-    """Raises ``RefusedError`` (INVALID_CONFIG) when a topic cannot have these overrides."""
-    try:
-        topic_config(context.settings.broker_config, overrides)
-    except ConfigError as error:
-        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 def topic_values(overrides: Mapping[str, str], image: MetadataImage, context: Context) -> list[EffectiveValue]:
@@ -132,51 +122,17 @@ def _check_resource(resource_type: int, name: str, image: MetadataImage) -> None
 def _check_values(
     resource_type: int,
     name: str,
-    values: Mapping[str, str],
-    changed: dict[str, None],
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    named: Iterable[str],
     image: MetadataImage,
     context: Context,
 ) -> None:
     """Checks the outcome of a change; keys that the change does not touch are not held against it."""
     if resource_type == RESOURCE_TOPIC:
-        check_topic_config(values, image, context)
-        return
-    if MIN_INSYNC_REPLICAS in changed:
-        _check_min_insync(name, values, image)
-    for key_name in changed:
-        value = values.get(key_name)
-        try:
-            key = BROKER_CONFIG.key(key_name)
-        except KeyError:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, BROKER_CONFIG.unknown(key_name)) from None
-        if key.dynamic is DynamicScope.READ_ONLY:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key_name} cannot be changed while brokers run")
-        if key.dynamic is DynamicScope.PER_BROKER and not name:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key_name} is set for each broker, not for all at once")
-        if value is not None:
-            try:
-                BROKER_CONFIG.parse_value(key_name, value)
-            except ConfigError as error:
-                raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
-
-
-def _check_min_insync(name: str, values: Mapping[str, str], image: MetadataImage) -> None:
-    """Eligible leader replicas rest on all nodes knowing one ``min.insync.replicas`` for a topic (KIP-966).
-
-    A leader that acknowledged by a lower value than the controller's would leave eligible replicas behind it.
-    """
-    if not elr_enabled(image):
-        return
-    if name:
-        raise RefusedError(
-            ErrorCode.INVALID_CONFIG,
-            f"{MIN_INSYNC_REPLICAS} cannot differ between brokers: set it for a topic or for all brokers",
-        )
-    if MIN_INSYNC_REPLICAS not in values:
-        raise RefusedError(
-            ErrorCode.INVALID_CONFIG,
-            f"{MIN_INSYNC_REPLICAS} of all brokers cannot be removed while there are eligible leader replicas",
-        )
+        check_topic_config(after, image, context, topic=name, before=before)
+    else:
+        check_broker_config(name, before, after, _changed_keys(before, after, named), image, context)
 
 
 def _changed_keys(before: Mapping[str, str], after: Mapping[str, str], named: Iterable[str]) -> dict[str, None]:
@@ -196,6 +152,12 @@ def _records(
     ]
 
 
+def _take_over(records: list[MetadataRecord], more: list[MetadataRecord], image: MetadataImage) -> MetadataImage:
+    """Adds the records of one resource; returns the image that the next one is judged by."""
+    records.extend(more)
+    return image.apply(more, offset=image.offset, epoch=image.epoch).image if more else image
+
+
 def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, image: MetadataImage, context: Context
 ) -> Result[IncrementalAlterConfigsResponse]:
@@ -203,6 +165,7 @@ def incremental_alter_configs(
     records: list[MetadataRecord] = []
     responses: list[IncrementalResponse] = []
     seen: dict[tuple[int, str], None] = {}
+    present = image  # with what the resources before have changed
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
         code, message = ErrorCode.NONE, None
@@ -213,9 +176,8 @@ def incremental_alter_configs(
             _check_resource(kind, name, image)
             before = image.config(kind, name)
             after = _apply_operations(kind, before, resource.configs, context)
-            changed = _changed_keys(before, after, (config.name for config in resource.configs))
-            _check_values(kind, name, after, changed, image, context)
-            records.extend(_records(kind, name, before, after))
+            _check_values(kind, name, before, after, (config.name for config in resource.configs), present, context)
+            present = _take_over(records, _records(kind, name, before, after), present)
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message
         responses.append(
@@ -278,6 +240,7 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
     records: list[MetadataRecord] = []
     responses: list[FullResponse] = []
     seen: dict[tuple[int, str], None] = {}
+    present = image  # with what the resources before have changed
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
         code, message = ErrorCode.NONE, None
@@ -288,8 +251,8 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
             _check_resource(kind, name, image)
             before = image.config(kind, name)
             after = {config.name: config.value for config in resource.configs if config.value is not None}
-            _check_values(kind, name, after, _changed_keys(before, after, after), image, context)
-            records.extend(_records(kind, name, before, after))
+            _check_values(kind, name, before, after, after, present, context)
+            present = _take_over(records, _records(kind, name, before, after), present)
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message
         responses.append(FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name))

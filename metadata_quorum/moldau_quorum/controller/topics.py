@@ -27,7 +27,8 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from moldau.runtime.config import TOPIC_CONFIG
-from moldau_quorum.controller.configs import check_topic_config, topic_values
+from moldau_quorum.controller.config_checks import check_topic_config
+from moldau_quorum.controller.configs import topic_values
 from moldau_quorum.controller.context import Context, RefusedError, Result
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas

@@ -17,6 +17,7 @@ from moldau.runtime.config.declaration import (
     Synonym,
     Value,
 )
+from moldau.runtime.config.dynamic import TOPIC_SYNONYMS, usable_topic_config, with_dynamic
 from moldau.runtime.config.listeners import (
     ListenerEndpoint,
     QuorumVoter,
@@ -41,6 +42,7 @@ from moldau.runtime.config.schemas import (
     CONSUMER_CONFIG,
     PRODUCER_CONFIG,
     TOPIC_CONFIG,
+    not_served,
     parse_server_config,
     topic_config,
     topic_defaults,
@@ -60,6 +62,7 @@ __all__ = [
     "PRODUCER_CONFIG",
     "REQUIRED",
     "TOPIC_CONFIG",
+    "TOPIC_SYNONYMS",
     "Config",
     "ConfigError",
     "ConfigKey",
@@ -85,6 +88,7 @@ __all__ = [
     "listeners",
     "log_dirs",
     "metadata_log_dir",
+    "not_served",
     "parse_address",
     "parse_config_text",
     "parse_properties",
@@ -93,4 +97,6 @@ __all__ = [
     "quorum_voters",
     "topic_config",
     "topic_defaults",
+    "usable_topic_config",
+    "with_dynamic",
 ]

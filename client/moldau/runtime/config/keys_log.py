@@ -288,6 +288,8 @@ LOG_KEYS = (
         default=None,
         group="Log",
         dynamic=CLUSTER_WIDE,
+        minimum=0,
+        is_own=True,
         doc=(
             "Greatest time that a record stays unflushed, in milliseconds; without it log.flush.scheduler.interval.ms."
         ),
@@ -296,6 +298,8 @@ LOG_KEYS = (
         name="log.flush.scheduler.interval.ms",
         default=LONG_MAX,
         group="Log",
+        minimum=0,
+        is_own=True,
         doc="How often it is checked whether a log must be flushed, in milliseconds.",
     ),
     integer(

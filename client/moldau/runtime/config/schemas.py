@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigSchema, Value
+from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigKey, ConfigSchema, Value
 from moldau.runtime.config.keys_client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from moldau.runtime.config.keys_coordinator import GROUP_KEYS, TRANSACTION_KEYS
 from moldau.runtime.config.keys_log import LOG_KEYS
@@ -93,14 +93,18 @@ def _check_consumer(config: Config) -> list[str]:
     return problems
 
 
+def not_served(key: ConfigKey, value: Value) -> bool:
+    """Whether this version would ignore ``value`` of ``key``, on which a user would rely."""
+    return key.name in REFUSED and value != key.default
+
+
 def _check_served(config: Config) -> list[str]:
     """Refuses what this version does not do but a user would rely on."""
-    problems: list[str] = []
-    for name in config.explicit():
-        key = config.schema.key(name)
-        if key.name in REFUSED and config.get(name) != key.default:
-            problems.append(f"{name}: this version of Moldau does not serve it; leave it out")
-    return problems
+    return [
+        f"{name}: this version of Moldau does not serve it; leave it out"
+        for name in config.explicit()
+        if not_served(config.schema.key(name), config.get(name))
+    ]
 
 
 def _check_protocols(config: Config) -> list[str]:
@@ -126,8 +130,18 @@ def _check_client_tls(config: Config) -> list[str]:
 
 
 def _check_topic(config: Config) -> list[str]:
-    if config.get_int("min.compaction.lag.ms") > config.get_int("max.compaction.lag.ms"):
-        return ["min.compaction.lag.ms: must not be above max.compaction.lag.ms"]
+    least, greatest = config.get_int("min.compaction.lag.ms"), config.get_int("max.compaction.lag.ms")
+    if least > greatest:
+        return [f"min.compaction.lag.ms = {least}: must not be above max.compaction.lag.ms = {greatest}"]
+    return []
+
+
+def _check_topic_defaults(config: Config) -> list[str]:
+    """A node whose defaults no topic could have would fail with its first topic."""
+    try:
+        topic_config(config, {})
+    except ConfigError as error:
+        return [f"defaults of topics: {problem}" for problem in error.problems]
     return []
 
 
@@ -144,7 +158,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *TRANSACTION_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server, _check_served, _check_protocols),
+    (check_server, _check_served, _check_protocols, _check_topic_defaults),
     listener_prefix="listener.name.",
 )
 TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic, _check_served))

@@ -1,0 +1,99 @@
+"""Values that are changed while nodes run (KIP-226): which of them can be used, and what applies where one cannot.
+
+The controller refuses values that do not fit; a node must not rely on it, since its own file may say something else
+than the controller's, or an older version may have let a value pass. So nothing here raises: a value that cannot be
+used is left out alone, what was in force in its place stays, and all other values apply. Both sides use the same
+functions: the controller refuses what a node would leave out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema, DynamicScope, Value
+from moldau.runtime.config.schemas import BROKER_CONFIG, TOPIC_CONFIG, topic_defaults
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TOPIC_SYNONYMS = frozenset(synonym.name for key in TOPIC_CONFIG.keys.values() for synonym in key.synonyms)
+"""Broker keys that topics fall back to."""
+
+
+def with_dynamic(base: Config, changes: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
+    """Returns a node's configuration with ``changes`` on top, and why which of them are left out, by key.
+
+    ``base`` must be right by itself, and applies where a value is left out.
+    """
+    if not changes:
+        return base, {}
+    left_out: dict[str, str] = {}
+    given: dict[str, object] = dict(base.explicit())
+    for name, value in changes.items():
+        if _is_read_only(name):
+            left_out[name] = f"{name} cannot be changed while nodes run"
+        else:
+            given[name] = value
+    config, faults = _parse_what_fits(base.schema, given, base.explicit())
+    return config, {**left_out, **faults}
+
+
+def _is_read_only(name: str) -> bool:
+    try:
+        return BROKER_CONFIG.key(name).dynamic is DynamicScope.READ_ONLY
+    except KeyError:
+        return False  # parsing says what is wrong with it
+
+
+def usable_topic_config(
+    broker: Config, overrides: Mapping[str, str], fallback: Mapping[str, Value]
+) -> tuple[Config, dict[str, str]]:
+    """Returns the configuration of a topic as ``topic_config`` does, and why which values are left out, by key.
+
+    ``fallback`` must be right by itself (the values of ``topic_defaults``, or the ``explicit`` ones of an earlier
+    result) and applies where a value is left out.
+    """
+    return _parse_what_fits(TOPIC_CONFIG, {**topic_defaults(broker), **overrides}, fallback)
+
+
+def _parse_what_fits(
+    schema: ConfigSchema, given: Mapping[str, object], fallback: Mapping[str, Value]
+) -> tuple[Config, dict[str, str]]:
+    left_out: dict[str, str] = {}
+    wanted: dict[str, object] = {}
+    for name, raw in given.items():
+        try:
+            wanted[name] = schema.parse_value(name, raw)
+        except ConfigError as error:
+            left_out[name] = str(error)
+            _take(name, wanted, fallback)
+    try:
+        return schema.parse(wanted), left_out
+    except ConfigError as error:
+        reason = str(error)
+    # Each value is right by itself: some do not fit together. One that is at fault alone goes alone.
+    differing = sorted(name for name in wanted if name not in fallback or wanted[name] != fallback[name])
+    for name in differing:
+        without = dict(wanted)
+        _take(name, without, fallback)
+        try:
+            return schema.parse(without), {**left_out, name: reason}
+        except ConfigError:
+            continue  # it was not at fault, or not alone
+    fitting: dict[str, object] = dict(fallback)
+    for name in differing:
+        try:
+            schema.parse({**fitting, name: wanted[name]})
+        except ConfigError as error:
+            left_out[name] = str(error)
+        else:
+            fitting[name] = wanted[name]
+    return schema.parse(fitting), left_out
+
+
+def _take(name: str, values: dict[str, object], fallback: Mapping[str, Value]) -> None:
+    """Gives ``name`` the value that it has in ``fallback``, or none."""
+    if name in fallback:
+        values[name] = fallback[name]
+    else:
+        values.pop(name, None)
