@@ -19,7 +19,8 @@ n                  e > 0              incremental fetch; FETCH_SESSION_ID_NOT_FO
 
 The cache is bounded. When it is full a session that was not used for ``eviction_ms`` gives way; a follower's session
 (privileged) also displaces a consumer's that is older than that. Otherwise the fetcher gets session id 0 and goes on
-with full requests.
+with full requests. A session that grows obeys the same bound: where there is no room for what an incremental request
+adds, the session ends with FETCH_SESSION_ID_NOT_FOUND, and the fetcher comes back with a full request.
 """
 
 from __future__ import annotations
@@ -177,8 +178,16 @@ class FetchSessionCache:
             return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.last_used_ms = now_ms
         session.epoch = next_epoch(epoch)
+        # Moved to the end: the cache is in order of last use, so the first session is the first candidate for eviction.
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
         known = session.partitions
         before = len(known)
+        if self._partition_count + len(partitions) > self._partitions_max and not self._may_grow(
+            session, partitions, forgotten, now_ms
+        ):
+            self._remove(session_id)
+            return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         for partition in partitions:
             present = known.get(partition.key)
             if present is None:
@@ -191,9 +200,6 @@ class FetchSessionCache:
         if not known:
             self._remove(session_id)
             return FetchContext()
-        # Moved to the end: the cache is in order of last use, so the first session is the first candidate for eviction.
-        del self._sessions[session_id]
-        self._sessions[session_id] = session
         return FetchContext(partitions=tuple(known.values()), session=session, incremental=True)
 
     def _open_new(
@@ -213,8 +219,28 @@ class FetchSessionCache:
         self._partition_count += len(session.partitions)
         return FetchContext(partitions=partitions, session=session)
 
-    def _make_room(self, partition_count: int, privileged: bool, now_ms: float) -> bool:
-        while len(self._sessions) >= self._slots_max or self._partition_count + partition_count > self._partitions_max:
+    def _may_grow(
+        self,
+        session: FetchSession,
+        partitions: Sequence[FetchPartition],
+        forgotten: Sequence[PartitionKey],
+        now_ms: float,
+    ) -> bool:
+        """Makes room for what an incremental request adds, at the cost of others; returns whether there is."""
+        after = dict.fromkeys(session.partitions)
+        after.update(dict.fromkeys(partition.key for partition in partitions))
+        for key in forgotten:
+            after.pop(key, None)
+        growth = len(after) - len(session.partitions)
+        return growth <= 0 or self._make_room(growth, session.privileged, now_ms, sessions=0)
+
+    def _make_room(self, partition_count: int, privileged: bool, now_ms: float, *, sessions: int = 1) -> bool:
+        """Evicts until so many more fit; False if they cannot. A session that was used ``now_ms`` is never evicted for
+        its own sake: it is not stale, and if it may displace consumers' it is a follower's itself."""
+        while (
+            len(self._sessions) + sessions > self._slots_max
+            or self._partition_count + partition_count > self._partitions_max
+        ):
             victim = self._victim(privileged, now_ms)
             if victim is None:
                 return False

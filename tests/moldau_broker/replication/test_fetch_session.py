@@ -114,6 +114,41 @@ def test_partitions_of_all_sessions_are_bounded() -> None:
     assert fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=2).session_id == 0
 
 
+def test_a_session_that_grows_beyond_the_bound_ends() -> None:
+    cache = FetchSessionCache(slots_max=1, partitions_max=4)
+    assert fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=1).session_id == 1
+    assert fetch(cache, 1, 1, [wanted(1, 7), wanted(2), wanted(3)]).session_id == 1
+    assert fetch(cache, 1, 2, [wanted(1, 8), wanted(2, 9), wanted(0, 3)]).session_id == 1, "it names no new ones"
+    assert fetch(cache, 1, 3, [wanted(4), wanted(5)], [0, 1]).session_id == 1, "as many as it forgets"
+    assert cache.partition_count == 4
+    assert fetch(cache, 1, 4, [wanted(6)]).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(cache), cache.partition_count) == (0, 0)
+    everything = [wanted(index) for index in range(5)]
+    assert fetch(cache, 0, 0, everything, fresh_id=2).session_id == 0, "it goes on with full requests"
+    assert fetch(cache, 0, 0, everything[:4], fresh_id=3).session_id == 3
+
+
+def test_a_session_that_grows_evicts_as_a_new_one_does() -> None:
+    cache = FetchSessionCache(slots_max=10, partitions_max=4, eviction_ms=100)
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=1)
+    fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=2)
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=3, privileged=True)
+    assert fetch(cache, 1, 1, [wanted(1)], now_ms=50).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "2 is young"
+    fetch(cache, 2, 1, [], now_ms=90)
+    assert fetch(cache, 3, 1, [wanted(1), wanted(2)], now_ms=101, privileged=True).session_id == 3, "2 gives way"
+    assert (len(cache), cache.partition_count) == (1, 3)
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=4, now_ms=150)
+    assert fetch(cache, 4, 1, [wanted(1)], now_ms=202).session_id == 4, "the follower's was not used for so long"
+    assert (len(cache), cache.partition_count) == (1, 2)
+
+
+def test_nobody_keeps_followers_from_their_sessions_for_long() -> None:
+    cache = FetchSessionCache(slots_max=10, partitions_max=100, eviction_ms=100)
+    fetch(cache, 0, 0, [wanted(0)], fresh_id=1)
+    assert fetch(cache, 1, 1, [wanted(index) for index in range(1000)]).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert fetch(cache, 0, 0, [wanted(0)], fresh_id=2, privileged=True).session_id == 2
+
+
 def test_only_news_is_worth_saying() -> None:
     partition = wanted(0)
     assert partition.worth_saying(10, 0, has_news=False)
@@ -156,3 +191,47 @@ def test_a_session_means_what_the_sum_of_its_requests_says(requests: list[tuple[
         epoch = next_epoch(epoch)
         assert {p.partition: p.fetch_offset for p in context.partitions} == model
         assert cache.partition_count == len(model)
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),  # which fetcher
+            st.booleans(),  # with a full request
+            st.sets(st.integers(0, 6), min_size=1),
+            st.sets(st.integers(0, 6)),
+            st.integers(0, 60),
+        ),
+        max_size=40,
+    ),
+)
+def test_no_sequence_of_requests_exceeds_the_bound(
+    partitions_max: int, steps: list[tuple[int, bool, set[int], set[int], int]]
+) -> None:
+    """Fetchers that follow the rules; a session that goes on means what its fetcher believes, and the others say so."""
+    cache = FetchSessionCache(slots_max=3, partitions_max=partitions_max, eviction_ms=100)
+    believed: dict[int, tuple[int, int, set[int]]] = {}  # session id, next epoch and partitions, by fetcher
+    now_ms = 0
+    for number, (fetcher, full, named, forgotten, passed_ms) in enumerate(steps):
+        now_ms += passed_ms
+        session_id, epoch, partitions = believed.get(fetcher, (0, 0, set()))
+        if full or not session_id:
+            epoch, partitions, forgotten = 0, set(), set()
+        context = fetch(
+            cache,
+            session_id,
+            epoch,
+            [wanted(index) for index in sorted(named)],
+            sorted(forgotten),
+            now_ms=now_ms,
+            fresh_id=number + 1,
+            privileged=fetcher == 0,
+        )
+        assert context.error in (ErrorCode.NONE, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if context.error is ErrorCode.NONE:
+            partitions = (partitions | named) - forgotten
+            assert {wanted.partition for wanted in context.partitions} == partitions
+        believed[fetcher] = (context.session_id, next_epoch(epoch), partitions)
+        assert cache.partition_count <= partitions_max
+        assert len(cache) <= 3
