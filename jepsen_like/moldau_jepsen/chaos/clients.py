@@ -121,7 +121,11 @@ class RunClients:
             environment,
             bootstrap,
             replace(
-                options.transactions, topic=queue.topic, partitions=queue.partitions, producer=dict(queue.producer)
+                options.transactions,
+                topic=queue.topic,
+                partitions=queue.partitions,
+                producer=dict(queue.producer),
+                consumer=dict(queue.consumer),
             ),
             recorder,
         )

@@ -1,4 +1,10 @@
-"""The transaction workload: unique values are sent in transactions, most of them committed, some aborted.
+"""The transaction workload: unique values are sent and polled in transactions, most of them committed, some aborted.
+
+Each client has a producer and a reader of committed data for the same partitions. A transaction is a few steps, each a
+send or a poll, in any order: so a transaction has the chance to read what it must not, its own records before they are
+committed, and two transactions have the chance to read each other's. The reader belongs to no group: its position is
+its client's own. After some of the aborts the client goes back to where it stood before the transaction, as an
+application does that reads, writes and aborts; the others go on reading, and nothing may be skipped then.
 
 Each client owns a transactional id. A client that crashes leaves its transaction open; its successor takes the same id
 over, which fences the old one and aborts what it left (KIP-98). A transaction is one operation of the history: its
@@ -10,23 +16,26 @@ committed (FAIL); afterwards the outcome is open (INFO).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_jepsen.history import Kind, Send, Status, TopicPartition
-from moldau_jepsen.workloads.final_read import VALUE_BYTES
+from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+from moldau_jepsen.workloads.final_read import VALUE_BYTES, polled
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
+    from moldau_jepsen.history import MicroOperation
     from moldau_jepsen.workloads.recorder import Recorder
 
 TRANSACTION_TIMEOUT_MS = 5_000
@@ -42,15 +51,29 @@ class TransactionOptions:
 
     topic: str = "queue"
     partitions: int = 4
-    clients: int = 1
-    transactions_per_second: float = 5.0
+    clients: int = 2
+    """Two transactions can read each other's records only where two are open at once."""
+    transactions_per_second: float = 2.5
     """Of each client, on average."""
-    sends_max: int = 4
+    steps_max: int = 4
+    """Sends and polls of one transaction."""
+    poll_share: float = 0.4
+    """Of the steps; 0 for clients that only send, and have no reader."""
+    poll_timeout_ms: float = 50.0
+    """The transaction stays open meanwhile, and all readers of committed data wait for its end."""
     abort_share: float = 0.3
+    rewind_share: float = 0.5
+    """Of the aborted transactions that polled: the client reads again what it had read in them."""
     crash_every_s: float = 8.0
     """Mean time until a client is abandoned; 0 for never."""
     id_prefix: str = "transfer"
     producer: Mapping[str, object] = field(default_factory=dict)
+    consumer: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """All partitions of the topic."""
+        return [TopicPartition(self.topic, number) for number in range(self.partitions)]
 
 
 @dataclass(slots=True)
@@ -58,9 +81,30 @@ class _Transaction:
     """What a client has under way."""
 
     begun_ms: float
-    sends: list[Send] = field(default_factory=list)
+    parts: list[MicroOperation] = field(default_factory=list)
+    """Sends, their offsets not filled in, and polls, in the order in which they were begun."""
     deliveries: list[Delivery] = field(default_factory=list)
+    """Of the sends, in their order; a send that was not handed over has none."""
+    read_from: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where the reader stood when the transaction began, as far as that was known."""
     committing: bool = False
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a poll returned anything."""
+        return any(isinstance(part, Poll) for part in self.parts)
+
+
+class _Client:
+    """What one life of a client works with."""
+
+    __slots__ = ("consumer", "draw", "process", "producer")
+
+    def __init__(self, process: int, producer: Producer, consumer: Consumer | None, draw: random.Random) -> None:
+        self.process = process
+        self.producer = producer
+        self.consumer = consumer
+        self.draw = draw
 
 
 class TransactionWorkload:
@@ -111,12 +155,16 @@ class TransactionWorkload:
         why = "the client crashed"
         open_transaction: list[_Transaction] = []
         try:
-            async with Producer(config, environment=self._environment) as producer:
+            async with (
+                Producer(config, environment=self._environment) as producer,
+                self._reader(process) as consumer,
+            ):
                 await self._take_over(producer)
+                client = _Client(process, producer, consumer, draw)
                 while not self._stopping:
                     transaction = _Transaction(self._recorder.now_ms())
                     open_transaction[:] = [transaction]
-                    await self._transact(process, producer, draw, transaction)
+                    await self._transact(client, transaction)
                     open_transaction.clear()
                     await trio.sleep(draw.expovariate(self._options.transactions_per_second))
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
@@ -124,6 +172,26 @@ class TransactionWorkload:
         finally:
             self._tell_unfinished(process, open_transaction, why)  # a crash may come as a group of what was cancelled
         await trio.sleep(0.2)
+
+    @contextlib.asynccontextmanager
+    async def _reader(self, process: int) -> AsyncIterator[Consumer | None]:
+        """The reader of one life, None where the clients only send."""
+        options = self._options
+        if options.poll_share <= 0:
+            yield None
+            return
+        config = {
+            "auto.offset.reset": "latest",  # old records are other readers' work; the present ones are not decided yet
+            "isolation.level": "read_committed",
+            **options.consumer,
+            "enable.auto.commit": False,
+            "bootstrap.servers": self._bootstrap,
+        }
+        async with Consumer(config, environment=self._environment) as consumer:
+            begun_ms = self._recorder.now_ms()
+            consumer.assign(options.topic_partitions)
+            self._tell_assigned(process, begun_ms)
+            yield consumer
 
     async def _take_over(self, producer: Producer) -> None:
         while True:
@@ -137,31 +205,44 @@ class TransactionWorkload:
             else:
                 return
 
-    async def _transact(self, process: int, producer: Producer, draw: random.Random, transaction: _Transaction) -> None:
-        options = self._options
+    async def _transact(self, client: _Client, transaction: _Transaction) -> None:
+        options, draw, producer = self._options, client.draw, client.producer
+        if client.consumer is not None:
+            transaction.read_from = _positions(client.consumer, options.topic_partitions)
         producer.begin_transaction()
         try:
-            for _ in range(draw.randint(1, options.sends_max)):
-                partition = TopicPartition(options.topic, draw.randrange(options.partitions))
-                value = self._recorder.new_value(partition)
-                transaction.sends.append(Send(partition, value, None))
-                delivery = await producer.send(
-                    partition.topic, value.to_bytes(VALUE_BYTES, "big"), partition=partition.partition
-                )
-                transaction.deliveries.append(delivery)
+            for _ in range(draw.randint(1, options.steps_max)):
+                if client.consumer is not None and draw.random() < options.poll_share:
+                    await self._poll(client.consumer, transaction)
+                else:
+                    await self._send(producer, draw, transaction)
             if draw.random() < options.abort_share:
                 if draw.random() < _FLUSH_SHARE:
                     await producer.flush()
-                await self._abort(process, producer, transaction, "")
+                await self._abort(client, transaction, "")
                 return
             transaction.committing = True
             await self._commit(producer)
         except FatalTransactionError:
             raise
         except (TransactionError, KafkaError) as error:
-            await self._abort(process, producer, transaction, f"{error.code.name}: {error}")
+            await self._abort(client, transaction, f"{error.code.name}: {error}")
             return
-        self._tell(process, transaction, Status.OK)
+        self._tell(client.process, transaction, Status.OK)
+
+    async def _send(self, producer: Producer, draw: random.Random, transaction: _Transaction) -> None:
+        partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
+        value = self._recorder.new_value(partition)
+        transaction.parts.append(Send(partition, value, None))
+        delivery = await producer.send(
+            partition.topic, value.to_bytes(VALUE_BYTES, "big"), partition=partition.partition
+        )
+        transaction.deliveries.append(delivery)
+
+    async def _poll(self, consumer: Consumer, transaction: _Transaction) -> None:
+        batches = await consumer.poll(self._options.poll_timeout_ms)
+        if batches:
+            transaction.parts.append(polled(batches))
 
     async def _commit(self, producer: Producer) -> None:
         """Commits; a time-out leaves the outcome open, and the same call goes on waiting for it."""
@@ -174,30 +255,49 @@ class TransactionWorkload:
             else:
                 return
 
-    async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
+    async def _abort(self, client: _Client, transaction: _Transaction, error: str) -> None:
         transaction.committing = False  # an abortable error says that it is not committed
         while True:
             try:
-                await producer.abort_transaction()
+                await client.producer.abort_transaction()
             except KafkaError as failure:
                 if isinstance(failure, TransactionError) or failure.code is not ErrorCode.REQUEST_TIMED_OUT:
                     raise
             else:
                 break
-        self._tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
+        self._tell(client.process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
+        if client.consumer is not None and transaction.has_read and client.draw.random() < self._options.rewind_share:
+            self._rewind(client.process, client.consumer, transaction.read_from)
+
+    def _rewind(self, process: int, consumer: Consumer, read_from: Mapping[TopicPartition, int]) -> None:
+        """Goes back to where the reader stood before the transaction.
+
+        A partition of which that was not known stays where it is.
+        """
+        begun_ms = self._recorder.now_ms()
+        for partition, offset in read_from.items():
+            consumer.seek(partition, offset)
+        self._tell_assigned(process, begun_ms)
+
+    def _tell_assigned(self, process: int, begun_ms: float) -> None:
+        """Positions start over."""
+        partitions = tuple(self._options.topic_partitions)
+        self._recorder.operation(process, Kind.ASSIGN, Status.OK, begun_ms, partitions=partitions)
 
     def _tell(
         self, process: int, transaction: _Transaction, status: Status, *, aborted: bool = False, error: str = ""
     ) -> None:
-        parts = []
-        for number, send in enumerate(transaction.sends):
-            offset = None
-            if status is Status.OK and number < len(transaction.deliveries):
-                delivery = transaction.deliveries[number]
-                if delivery.is_done and not aborted:
-                    found = delivery.result().offset
-                    offset = found if found >= 0 else None
-            parts.append(Send(send.partition, send.value, offset))
+        parts: list[MicroOperation] = []
+        deliveries = iter(transaction.deliveries)
+        for part in transaction.parts:
+            if isinstance(part, Poll):
+                parts.append(part)
+                continue
+            delivery, offset = next(deliveries, None), None
+            if status is Status.OK and not aborted and delivery is not None and delivery.is_done:
+                found = delivery.result().offset
+                offset = found if found >= 0 else None
+            parts.append(part._replace(offset=offset))
         self._recorder.operation(
             process, Kind.TRANSACTION, status, transaction.begun_ms, *parts, aborted=aborted, error=error
         )
@@ -207,3 +307,9 @@ class TransactionWorkload:
             status = Status.INFO if transaction.committing else Status.FAIL
             self._tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
         transactions.clear()
+
+
+def _positions(consumer: Consumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where a reader stands, of those partitions where it knows."""
+    found = ((partition, consumer.position_nowait(partition)) for partition in partitions)
+    return {partition: offset for partition, offset in found if offset is not None}

@@ -21,6 +21,18 @@ def last_stable_offset_ignored() -> list[Patch]:
     return [(PartitionLog, "last_stable_offset", property(lambda self: self.high_watermark))]
 
 
+def newest_transaction_holds_back() -> list[Patch]:
+    """Of several transactions that are open in a partition, only the one begun last is hidden."""
+
+    def first_unstable_offset(self: ProducerStateManager) -> int | None:
+        if not self._ongoing and not self._completed:
+            return None
+        newest = max(self._ongoing.values(), default=1 << 63)
+        return min(newest, min(self._completed, default=1 << 63))
+
+    return [(ProducerStateManager, "first_unstable_offset", first_unstable_offset)]
+
+
 def aborted_transactions_untold() -> list[Patch]:
     """Readers are not told which transactions were aborted."""
     return [(PartitionLog, "aborted_transactions", lambda self, result, upper_bound_offset: [])]

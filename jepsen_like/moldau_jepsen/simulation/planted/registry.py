@@ -327,6 +327,13 @@ COORDINATORS = (
         profile=TRANSACTIONS,
     ),
     Mutant(
+        name="newest-transaction-holds-back",
+        area="transactions",
+        text="of the open transactions of a partition only the newest is hidden from read_committed",
+        patches=coordinators.newest_transaction_holds_back,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
         name="aborted-transactions-untold",
         area="transactions",
         text="readers are not told what was aborted",
