@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.log import EventLogger
 from moldau_broker.log.claims import ClaimedLogStore
 from moldau_broker.log.errors import LogError, LogStorageError
 from moldau_broker.log.names import partition_directory
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition_log import PartitionLog
     from moldau_broker.log.values import TopicPartition
 
+_logger = EventLogger("moldau.log")
 _COPY_BYTES = 1024 * 1024
 
 
@@ -82,7 +84,31 @@ class MovingLogStore(ClaimedLogStore):
         """
         current, future = self._logs[topic_partition], self._future_logs[topic_partition]
         assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
-        parent = future.parent_directory
+        self._rename_future(future)
+        future.update_high_watermark(current.high_watermark)
+        if current.log_start_offset > future.log_start_offset:
+            future.increment_log_start_offset(current.log_start_offset)
+        del self._future_logs[topic_partition]
+        self._logs[topic_partition] = future
+        self.cleaner.forget(topic_partition)
+        self._discard(current, now_ms)
+        return future
+
+    def promote_future(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Makes a future log the current one of a partition that has no other: its directory was taken away.
+
+        Raises ``LogStorageError``.
+        """
+        assert topic_partition not in self._logs, f"{topic_partition} has a current log"
+        future = self._future_logs[topic_partition]
+        self._rename_future(future)
+        del self._future_logs[topic_partition]
+        self._logs[topic_partition] = future
+        _logger.warning("log-copy-promoted", partition=topic_partition, directory=future.directory)
+        return future
+
+    def _rename_future(self, future: PartitionLog) -> None:
+        topic_partition, parent = future.topic_partition, future.parent_directory
         target = f"{parent}/{partition_directory(topic_partition)}"
         try:
             future.flush()
@@ -95,14 +121,6 @@ class MovingLogStore(ClaimedLogStore):
             self.fail_directory(parent, error)
             raise LogStorageError(parent, f"moving {topic_partition} failed: {error}") from error
         future.is_future = False
-        future.update_high_watermark(current.high_watermark)
-        if current.log_start_offset > future.log_start_offset:
-            future.increment_log_start_offset(current.log_start_offset)
-        del self._future_logs[topic_partition]
-        self._logs[topic_partition] = future
-        self.cleaner.forget(topic_partition)
-        self._discard(current, now_ms)
-        return future
 
 
 def _agreed_end(future: PartitionLog, current: PartitionLog) -> int:

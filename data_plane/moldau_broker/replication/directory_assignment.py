@@ -42,6 +42,7 @@ class Placement(enum.Enum):
 
     ASSIGNED = "assigned"  # in the directory that is recorded
     ANY = "any"  # in any directory that works
+    COPY = "copy"  # with the copy of a move that was under way: what was copied from is gone
     OFFLINE = "offline"  # nowhere: its log may be in a directory that does not work
 
 
@@ -65,12 +66,17 @@ def place_replica(
     any_offline: bool,
     is_new: bool,
     needed: bool,
+    copied: uuid.UUID | None = None,
 ) -> Placement:
     """Where a replica that has no log in any working directory begins.
 
     ``online`` are the directories of this broker that work; ``any_offline``: others of ``log.dirs`` do not. ``is_new``:
-    the replica was created or added while this process ran. ``needed``: ``may_be_needed``.
+    the replica was created or added while this process ran. ``needed``: ``may_be_needed``. ``copied``: the directory
+    in which a move has left a copy of the replica's log (a future log); None if there is none.
     """
+    if copied is not None and not any_offline and assigned in (copied, LOST):
+        # The controller was told of the copy's directory only when it had all; its source was removed or replaced.
+        return Placement.COPY
     if assigned in (UNASSIGNED, MIGRATING) or assigned in online:
         if any_offline and needed and not is_new:
             return Placement.OFFLINE  # chosen or moved shortly before a crash: the log may be where we cannot look

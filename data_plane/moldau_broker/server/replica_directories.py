@@ -105,11 +105,15 @@ class ReplicaDirectories:
 
     # --- replicas --------------------------------------------------------------------------------------------------
 
-    def place(self, key: TopicPartition, partition: PartitionImage, *, is_new: bool) -> str | None:
+    def place(self, key: TopicPartition, topic_id: uuid.UUID, partition: PartitionImage, *, is_new: bool) -> str | None:
         """The directory for a replica that has no log; None leaves the choice to the log manager.
 
-        Raises ``ReplicaOfflineError``.
+        Where a move has left a copy and nothing else, the copy is made the replica's log: it is in the directory that
+        is returned. Raises ``ReplicaOfflineError``, ``LogStorageError``.
         """
+        copy = self._logs.future_logs.get(key)
+        if copy is not None and copy.topic_id != topic_id:
+            copy = None
         assigned = partition.directory(self._broker_id)
         placement = place_replica(
             assigned,
@@ -117,7 +121,10 @@ class ReplicaDirectories:
             any_offline=bool(self._logs.offline_directories),
             is_new=is_new,
             needed=may_be_needed(partition, self._broker_id),
+            copied=None if copy is None else self._id_of(copy.parent_directory),
         )
+        if placement is Placement.COPY and copy is not None:
+            return self._logs.promote_future(key).parent_directory
         if placement is Placement.OFFLINE:
             known = ",".join(self._logs.offline_directories) or str(assigned)
             raise ReplicaOfflineError(known, f"{key} has no log in a working directory, and cannot begin anew")

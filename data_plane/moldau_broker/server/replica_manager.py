@@ -414,7 +414,7 @@ class ReplicaManager(ReplicaWaits):
         settings = self._topic_settings(key.topic)
         present = self._logs.claim(key, topic_id, self._clock.wall_ms())
         try:
-            where = self._directories.place(key, image, is_new=is_new) if present is None else None
+            where = self._directories.place(key, topic_id, image, is_new=is_new) if present is None else None
             log = self._logs.get_or_create(key, topic_id=topic_id, now_ms=self._clock.wall_ms(), directory=where)
             self._logs.update_topic_config(key.topic, settings.log)
         except LogStorageError as error:
