@@ -68,6 +68,9 @@ class RunOptions:
     """Changes of the topic's configuration, one after the other: they keep the quorum busy."""
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     check: CheckOptions = field(default_factory=CheckOptions)
+    by_history: bool = False
+    """Only what clients saw convicts: rules that are judged after each step do not end the run, nor does a cluster that
+    serves nobody. For negative controls, which put the checkers on trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

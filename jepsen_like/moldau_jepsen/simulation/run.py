@@ -41,10 +41,6 @@ WATCH_SECONDS = 0.05
 SYNCED_PROBABILITY = 0.6
 
 
-class StuckError(Exception):
-    """The cluster is healthy, and clients get nothing done."""
-
-
 class Run:
     """One run in its world."""
 
@@ -110,7 +106,7 @@ class Run:
 
     def collect(self) -> None:
         """Gathers what was found so far."""
-        found = [str(violation) for violation in self.judge.violations]
+        found = [] if self.options.by_history else [str(violation) for violation in self.judge.violations]
         found += [f"failed request: {line}" for line in self.logs.failures]
         if self.guard.found is not None:
             found.append(self.guard.found)
@@ -169,24 +165,34 @@ class Run:
                 nursery.start_soon(clients.run)
                 self.injector.schedule(self.plan, trio.current_time())
                 await trio.sleep(options.fault_seconds)
-                await self._heal()
+                stuck = await self._heal()
                 clients.stop()
+                if stuck:
+                    nursery.cancel_scope.cancel()
+            if stuck and not options.by_history:
+                self.violations = [f"at the end: stuck: {text}" for text in stuck]
+                return
             trace.note("phase", "final read")
             await clients.final_read()
-        except* (ClusterNotReadyError, StuckError) as group:
+        except* ClusterNotReadyError as group:
             self.violations = [f"at the end: stuck: {error}" for error in leaves(group)]
         if not self.violations:
             self.violations, self.anomalies = clients.judge(self.history)
 
-    async def _heal(self) -> None:
-        """Ends all faults. Raises ``ClusterNotReadyError`` and ``StuckError``."""
+    async def _heal(self) -> list[str]:
+        """Ends all faults; returns what is not well after the time that it has for that."""
         seconds, trace = self.options.healing_seconds, self.world.trace
+        stuck: list[str] = []
         trace.note("phase", "healing")
         self.injector.end_all()
-        await self.injector.moves.restore(seconds)
-        await self.cluster.wait_healthy(seconds)
-        trace.note("phase", "healthy")
-        self._liveness = self.clients.liveness()
-        missing = await self._liveness.wait(seconds)
-        if missing:
-            raise StuckError(missing)
+        try:
+            await self.injector.moves.restore(seconds)
+            await self.cluster.wait_healthy(seconds)
+        except* ClusterNotReadyError as group:
+            stuck = [str(error) for error in leaves(group)]
+        if not stuck:
+            trace.note("phase", "healthy")
+            self._liveness = self.clients.liveness()
+            missing = await self._liveness.wait(seconds)
+            stuck = [missing] if missing else []
+        return stuck
