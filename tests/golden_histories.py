@@ -36,6 +36,7 @@ class Story:
         final: bool = False,
         partitions: tuple[TopicPartition, ...] = (),
         generation: int = -1,
+        group: str = "",
         error: str = "",
     ) -> "Story":
         index = len(self.history)
@@ -53,6 +54,7 @@ class Story:
                 final=final,
                 partitions=partitions,
                 generation=generation,
+                group=group,
                 error=error,
             )
         )
@@ -63,8 +65,10 @@ class Story:
     ) -> "Story":
         return self.add(process, Kind.SEND, Send(partition, value, offset), status=status)
 
-    def poll(self, process: int, *pairs: tuple[int, int], partition: TopicPartition = P0, **more: bool) -> "Story":
-        return self.add(process, Kind.POLL, Poll(((partition, pairs),)), **more)
+    def poll(
+        self, process: int, *pairs: tuple[int, int], partition: TopicPartition = P0, group: str = "", **more: bool
+    ) -> "Story":
+        return self.add(process, Kind.POLL, Poll(((partition, pairs),)), group=group, **more)
 
     def check(self, **options: bool) -> Verdict:
         verdict = check_history(self.history, CheckOptions(**options))

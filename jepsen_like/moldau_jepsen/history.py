@@ -48,6 +48,8 @@ FRAME_RECORDS = 32_768
 """Polls may return thousands of records: a frame is in memory as a whole when it is read."""
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH_BYTES = 4
+_FIELDS = 11
+"""Of every operation in a file; what follows may be left out."""
 
 
 class Status(enum.Enum):
@@ -110,6 +112,9 @@ class Operation:
     """Of ASSIGN and SUBSCRIBE: what the consumer owns afterwards (SUBSCRIBE: as far as it knows)."""
     generation: int = -1
     """Of group members: generation of the assignment in ``partitions``."""
+    group: str = ""
+    """Of polls of a group's member: the group, if it begins at the earliest offset, so that its members together skip
+    nothing."""
     error: str = ""
     """Why the operation did not end OK."""
 
@@ -136,7 +141,7 @@ def _pack(operation: Operation) -> list[object]:
         else:
             micro.append([1, [[tp.topic, tp.partition, [list(pair) for pair in pairs]] for tp, pairs in part.records]])
     flags = operation.aborted | operation.rebalanced << 1 | operation.final << 2
-    return [
+    packed: list[object] = [
         operation.index,
         operation.process,
         operation.kind.value,
@@ -149,6 +154,9 @@ def _pack(operation: Operation) -> list[object]:
         operation.generation,
         operation.error,
     ]
+    if operation.group:  # files from before groups had names end here
+        packed.append(operation.group)
+    return packed
 
 
 def _unpack_micro(packed: list[object]) -> MicroOperation:
@@ -162,8 +170,9 @@ def _unpack_micro(packed: list[object]) -> MicroOperation:
 def _unpack(packed: list[object]) -> Operation:
     index, process, kind, status, begun, ended, micro, flags, partitions, generation, error = cast(
         "tuple[int, int, str, str, float, float, list[list[object]], int, list[tuple[str, int]], int, str]",
-        tuple(packed),
+        tuple(packed[:_FIELDS]),
     )
+    group = cast("list[str]", packed[_FIELDS:])
     return Operation(
         index=index,
         process=process,
@@ -177,6 +186,7 @@ def _unpack(packed: list[object]) -> Operation:
         final=bool(flags & 4),
         partitions=tuple(TopicPartition(t, p) for t, p in partitions),
         generation=generation,
+        group="".join(group[:1]),
         error=error,
     )
 

@@ -6,6 +6,7 @@ Method: random histories by Hypothesis; truncation at every byte; a flipped byte
 import io
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +23,10 @@ from moldau_jepsen.history import (
     Status,
     TopicPartition,
     frame_positions,
+    pack_operation,
     read_frames,
     read_history,
+    unpack_operation,
     write_history,
 )
 
@@ -45,6 +48,7 @@ operations = st.builds(
     final=st.booleans(),
     partitions=st.lists(partitions, max_size=3).map(tuple),
     generation=st.integers(-1, 5),
+    group=st.text(max_size=5),
     error=st.text(max_size=10),
 )
 
@@ -53,6 +57,25 @@ def written(history: list[Operation]) -> bytes:
     stream = io.BytesIO()
     write_history(stream, history)
     return stream.getvalue()
+
+
+def test_a_file_of_operations_without_groups_is_as_it_was_before_there_were_any() -> None:
+    fields = [0, 1, "poll", "ok", 0.0, 1.0, [], 2, [["t", 0]], 3, "why"]
+    packed: bytes = msgpack.packb(fields)
+    expected = Operation(
+        index=0,
+        process=1,
+        kind=Kind.POLL,
+        status=Status.OK,
+        begun_ms=0.0,
+        ended_ms=1.0,
+        rebalanced=True,
+        partitions=(TopicPartition("t", 0),),
+        generation=3,
+        error="why",
+    )
+    assert unpack_operation(packed) == expected
+    assert pack_operation(expected) == packed
 
 
 @given(st.lists(operations, max_size=20))

@@ -6,6 +6,7 @@ had expired joined again, was given generation 1 again, and began at the committ
 
 from __future__ import annotations
 
+import functools
 import random
 from types import SimpleNamespace
 
@@ -13,13 +14,14 @@ import trio
 import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
-from moldau_jepsen.checkers import CheckOptions, check_history
-from moldau_jepsen.history import Kind
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
+from moldau_jepsen.history import Kind, Poll, Status
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recorder import Recorder
 
 ASSIGNED, AGAIN = object(), object()
-SCRIPT = (ASSIGNED, [0, 1], [2, 3], AGAIN, [2, 3], [4])
+REPEATS = (ASSIGNED, [0, 1], [2, 3], AGAIN, [2, 3], [4])
+SKIPS = (ASSIGNED, [0, 1], AGAIN, [3, 4])
 
 
 class StubConsumer:
@@ -27,10 +29,10 @@ class StubConsumer:
 
     assignment_generation = 1
 
-    def __init__(self, config, *, environment, on_assigned, on_revoked):
+    def __init__(self, script, config, *, environment, on_assigned, on_revoked):
         self.assignment = [TopicPartition("queue", 0)]
         self.on_assigned, self.on_revoked = on_assigned, on_revoked
-        self.script = iter(SCRIPT)
+        self.script = iter(script)
 
     async def __aenter__(self):
         return self
@@ -58,19 +60,30 @@ class StubConsumer:
         return [SimpleNamespace(topic="queue", partition=0, records=records)]
 
 
-def test_positions_that_start_over_within_a_generation_are_no_anomaly(monkeypatch):
-    monkeypatch.setattr("moldau_jepsen.workloads.queue.Consumer", StubConsumer)
+def read_in_group(monkeypatch, script, **consumer):
+    """The history of one member of a group that is given what the script says, and of a final read."""
+    monkeypatch.setattr("moldau_jepsen.workloads.queue.Consumer", functools.partial(StubConsumer, script))
     history = []
     clock = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
     environment = SimpleNamespace(random=random.Random(1), clock=clock)
-    options = QueueOptions(partitions=1, senders=0, assigned_readers=0, group_readers=1, crash_every_s=0.0)
+    options = QueueOptions(
+        partitions=1, senders=0, assigned_readers=0, group_readers=1, crash_every_s=0.0, consumer=consumer
+    )
 
     async def main():
-        workload = QueueWorkload(environment, "b:9092", options, Recorder(environment.clock, history.append))
+        recorder = Recorder(environment.clock, history.append)
+        workload = QueueWorkload(environment, "b:9092", options, recorder)
         with trio.move_on_after(5):
             await workload.run()
+        everything = Poll(((TopicPartition("queue", 0), tuple((value, value) for value in range(5))),))
+        recorder.operation(recorder.new_process(), Kind.POLL, Status.OK, 0.0, everything, final=True)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return history
+
+
+def test_positions_that_start_over_within_a_generation_are_no_anomaly(monkeypatch):
+    history = read_in_group(monkeypatch, REPEATS)
     told = [(one.kind, one.rebalanced) for one in history]
     assert told == [
         (Kind.SUBSCRIBE, False),
@@ -79,5 +92,17 @@ def test_positions_that_start_over_within_a_generation_are_no_anomaly(monkeypatc
         (Kind.SUBSCRIBE, False),
         (Kind.POLL, True),
         (Kind.POLL, False),
+        (Kind.POLL, False),
     ]
-    assert check_history(history, CheckOptions(final_phase=False)).valid
+    assert check_history(history, CheckOptions()).valid
+
+
+def test_a_member_that_skips_when_it_is_given_its_partitions_anew_is_convicted(monkeypatch):
+    verdict = check_history(read_in_group(monkeypatch, SKIPS), CheckOptions())
+    assert verdict.counts == {AnomalyKind.GROUP_SKIP: 1}
+    assert not verdict.valid
+
+
+def test_a_group_that_begins_at_the_latest_offset_may_have_skipped(monkeypatch):
+    history = read_in_group(monkeypatch, SKIPS, **{"auto.offset.reset": "latest"})
+    assert check_history(history, CheckOptions()).valid

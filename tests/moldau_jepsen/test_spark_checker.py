@@ -54,6 +54,19 @@ def with_transactions() -> list[Operation]:
     return story.history
 
 
+def with_groups() -> list[Operation]:
+    """A group that skips a record of one partition, and one that skips none."""
+    story = Story()
+    for value in range(4):
+        story.send(1, value, value).send(1, value, value, partition=P1)
+    for partition, skipping in ((P0, True), (P1, False)):
+        story.poll(2, (0, 0), (1, 1), partition=partition, group="g", rebalanced=True)
+        pairs = ((3, 3),) if skipping else ((2, 2), (3, 3))
+        story.poll(3, *pairs, partition=partition, group="g", rebalanced=True)
+        story.poll(9, *((value, value) for value in range(4)), partition=partition, final=True)
+    return story.history
+
+
 HISTORIES = {
     "good": (good().history, CheckOptions()),
     "transactions": (with_transactions(), CheckOptions()),
@@ -62,6 +75,7 @@ HISTORIES = {
     "model-skip": (model_history(3, K.INT_POLL_SKIP)[0], CheckOptions()),
     "model-unseen": (model_history(4, K.UNSEEN)[0], CheckOptions(subscribe=True)),
     "pipe": (with_transactions(), CheckOptions(pipes=(("t", "u"),))),
+    "groups": (with_groups(), CheckOptions()),
     "empty": (Story().history, CheckOptions()),
 }
 

@@ -27,6 +27,7 @@ class AnomalyKind(enum.Enum):
     INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"  # a poll goes back
     POLL_SKIP = "poll-skip"  # the next poll of a process jumps over a record
     NONMONOTONIC_POLL = "nonmonotonic-poll"  # the next poll of a process goes back
+    GROUP_SKIP = "group-skip"  # the members of a group together jumped over a record
     INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"  # within one operation a later send landed earlier
     NONMONOTONIC_SEND = "nonmonotonic-send"  # a later operation of a process landed earlier
     G0 = "G0"  # a cycle of write-write dependencies between transactions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moldau_jepsen.checkers.anomalies import CheckOptions, Findings, Verdict
 from moldau_jepsen.checkers.cycles import CycleChecker
-from moldau_jepsen.checkers.groups import OwnershipChecker, check_progress
+from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
@@ -26,8 +26,8 @@ class History(Protocol):
 def check_history(history: History, options: CheckOptions) -> Verdict:
     """Judges a history.
 
-    Memory is some 35 bytes per record, 60 more per transaction, and 30 more per record of a pipe; the operations
-    themselves are never held.
+    Memory is some 36 bytes per record, one more for each group that reads it, 60 more per transaction, and 30 more per
+    record of a pipe; the operations themselves are never held.
 
     Args:
         history: Read twice from its beginning.
@@ -41,16 +41,19 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     check_writes(orders, findings)
     check_atomicity(orders, findings)
     steps, cycles, owners = StepChecker(orders, findings), CycleChecker(orders, findings), OwnershipChecker(findings)
+    skips = SkipChecker(orders, findings)
     pipes = [PipeChecker(source, target, findings) for source, target in options.pipes]
     for operation in history:
         steps.add(operation)
         check_own_reads(operation, findings)
         cycles.add(operation)
         owners.add(operation)
+        skips.add(operation)
         check_progress(operation, findings)
         for pipe in pipes:
             pipe.add(operation)
     cycles.finish()
+    skips.finish()
     for pipe in pipes:
         pipe.finish()
     return Verdict(

@@ -1,8 +1,9 @@
-"""Ownership of partitions in consumer groups, and final reads that did not end."""
+"""Ownership of partitions in consumer groups, records that a group skipped, and final reads that did not end."""
 
 from __future__ import annotations
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.orders import NOTHING, Orders
 from moldau_jepsen.history import Kind, Operation, Status, TopicPartition
 
 
@@ -42,6 +43,64 @@ class OwnershipChecker:
 
 
 _GENERATIONS_KEPT = 1000
+
+
+class SkipChecker:
+    """Finds records that the members of a group together jumped over.
+
+    A rebalance, a crash or a failed poll sets a position back to the committed offset, which is never above what
+    members have polled: so it may repeat records, and never skip one. What all members polled together has no hole
+    below the highest offset among it. Only offsets at which the final read saw a value count as records; markers and
+    what was aborted leave no holes. Memory is one byte per record, and one more per group that reads it.
+    """
+
+    def __init__(self, orders: Orders, findings: Findings) -> None:
+        """Nothing was read yet; ``orders`` are of the whole history."""
+        self._orders = orders
+        self._findings = findings
+        self._records: dict[TopicPartition, bytearray] = {}  # by offset: 1 where the final read saw a value
+        self._polled: dict[tuple[str, TopicPartition], bytearray] = {}
+
+    def add(self, operation: Operation) -> None:
+        """Reads the next operation."""
+        if not operation.final and not operation.group:
+            return
+        for poll in operation.polls:
+            for partition, pairs in poll.records:
+                if operation.final:
+                    _note(self._records.setdefault(partition, bytearray()), pairs)
+                else:
+                    _note(self._polled.setdefault((operation.group, partition), bytearray()), pairs)
+
+    def finish(self) -> None:
+        """Compares what each group has polled with what there is."""
+        for (group, partition), polled in sorted(self._polled.items()):
+            highest = polled.rfind(1)
+            records = self._records.get(partition, bytearray())[: max(highest, 0)]
+            skipped_bits = int.from_bytes(records, "little") & ~int.from_bytes(polled, "little")
+            skipped = skipped_bits.to_bytes(len(records), "little")
+            first = skipped.find(1)
+            while first >= 0:
+                following = polled.find(1, first)
+                order = self._orders.of(partition)
+                value = order.value_at[first]
+                writer = order.writer_of[value]
+                self._findings.add(
+                    AnomalyKind.GROUP_SKIP,
+                    f"group {group} polled offset {following} and skipped value {value} at offset {first}, "
+                    f"{skipped.count(1, first, following)} records in all",
+                    partition=partition,
+                    operations=(writer,) if writer != NOTHING else (),
+                )
+                first = skipped.find(1, following)
+
+
+def _note(seen: bytearray, pairs: tuple[tuple[int, int], ...]) -> None:
+    for offset, _ in pairs:
+        missing = offset + 1 - len(seen)
+        if missing > 0:
+            seen.extend(bytes(max(missing, len(seen) // 4)))
+        seen[offset] = 1
 
 
 def check_progress(operation: Operation, findings: Findings) -> None:

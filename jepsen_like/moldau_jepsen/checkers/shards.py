@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers.anomalies import DETAILS_MAX, AnomalyKind, Figures, Findings, Verdict
 from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
-from moldau_jepsen.checkers.groups import OwnershipChecker, check_progress
+from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.orders import Orders, add_torn, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
@@ -122,11 +122,13 @@ def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOp
 def _check_partition(history: History, findings: Findings) -> ShardResult:
     orders = Orders(history, findings)
     check_writes(orders, findings)
-    steps, cycles = StepChecker(orders, findings), CycleChecker(orders, findings)
+    steps, cycles, skips = StepChecker(orders, findings), CycleChecker(orders, findings), SkipChecker(orders, findings)
     for operation in history:
         steps.add(operation)
         check_own_reads(operation, findings)
         cycles.add(operation)
+        skips.add(operation)
+    skips.finish()
     writes = Dependencies()
     for order in orders.partitions.values():
         add_write_dependencies(order, cycles.is_committed, writes)

@@ -200,6 +200,8 @@ class QueueWorkload:
 
     async def _read_in_group(self, process: int, draw: random.Random) -> None:
         rebalances = Rebalances()
+        reset = str(self._options.consumer.get("auto.offset.reset", "earliest"))
+        group = GROUP if reset == "earliest" else ""  # a group that begins at the end has skipped what came before
         async with self._consumer(rebalances, **{"group.id": GROUP}) as consumer:
             consumer.subscribe([self._options.topic])
             seen = (-1, 0)
@@ -222,7 +224,7 @@ class QueueWorkload:
                     )
                 if batches:
                     part = polled(batches)
-                    self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved)
+                    self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved, group=group)
                     if draw.random() < 0.3:
                         await self._commit(consumer)
 

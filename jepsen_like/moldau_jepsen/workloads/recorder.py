@@ -58,6 +58,7 @@ class Recorder:
         final: bool = False,
         partitions: tuple[TopicPartition, ...] = (),
         generation: int = -1,
+        group: str = "",
         error: str = "",
     ) -> None:
         """Adds an operation that has just ended."""
@@ -74,6 +75,7 @@ class Recorder:
             final=final,
             partitions=partitions,
             generation=generation,
+            group=group,
             error=error,
         )
         self._next_index += 1
