@@ -48,6 +48,7 @@ from moldau_broker.server.apis import BASE_APIS, api_table
 from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
 from moldau_broker.server.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
+from moldau_broker.server.dynamic_config import DynamicConfig
 from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
 from moldau_broker.server.log_tasks import LogSyncs, LogTasks
@@ -56,7 +57,7 @@ from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
 from moldau_broker.server.replica_directories import ReplicaDirectories
 from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
-from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings, TopicSettings
+from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_broker.server.replica_moves import move_replicas
 from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCreation
 from moldau_broker.server.transactions import Peers, TransactionMarkers, TransactionVerifier
@@ -130,6 +131,7 @@ class Broker:
         self._servers: list[Server] = []
         self._watch: DirectoryWatch | None = None
         self._applier = MetadataApplier(self.metadata, self._apply)
+        self._dynamic = DynamicConfig(config, self.broker_id, self._logger)
         self._log_tasks = LogTasks(environment, self._logger)
         self._context: BrokerContext | None = None
         self._session: BrokerSession | None = None
@@ -295,7 +297,7 @@ class Broker:
             clock,
             ReplicaSettings(broker_id=self.broker_id, lag_time_max_ms=float(config.get_int("replica.lag.time.max.ms"))),
             logs,
-            self._topic_settings,
+            lambda topic: self._dynamic.topic_settings(topic, self.metadata.image.topic_config(topic)),
             directories=directories,
             on_isr_proposal=isr.notify,
             on_directory_failure=self._directory_failed,
@@ -353,6 +355,7 @@ class Broker:
             environment=environment,
             config=config,
             static_config=config,
+            dynamic=self._dynamic,
             broker_id=self.broker_id,
             incarnation_id=uuid.UUID(int=environment.random.getrandbits(128), version=4),
             metadata=self.metadata,
@@ -389,15 +392,6 @@ class Broker:
             coordinator.become_leader(partition.key.partition, leader_epoch)
         else:
             coordinator.resign(partition.key.partition, leader_epoch)
-
-    def _topic_settings(self, topic: str) -> TopicSettings:
-        config = topic_config(self.context.config, self.metadata.image.topic_config(topic))
-        return TopicSettings(
-            log=LogConfig.from_config(config),
-            min_insync_replicas=config.get_int("min.insync.replicas"),
-            leader_throttled=config.get_list("leader.replication.throttled.replicas"),
-            follower_throttled=config.get_list("follower.replication.throttled.replicas"),
-        )
 
     async def _start_tasks(self, nursery: trio.Nursery) -> None:
         assert self._fetchers is not None
@@ -465,15 +459,7 @@ class Broker:
         return broker is not None and broker.broker_epoch == self.broker_epoch
 
     async def _serve(self, nursery: trio.Nursery) -> None:
-        config = self._config
-        limits = ServerLimits(
-            request_bytes_max=config.get_int("socket.request.max.bytes"),
-            buffered_bytes_max=config.get_int("queued.max.request.bytes"),
-            connections_max=min(config.get_int("max.connections"), _UNBOUNDED_CONNECTIONS),
-            connections_per_ip_max=config.get_int("max.connections.per.ip"),
-            idle_ms=float(config.get_int("connections.max.idle.ms")),
-        )
-        budget = ByteBudget(limits.buffered_bytes_max)
+        budget = ByteBudget(self._config.get_int("queued.max.request.bytes"))
         apis = api_table(BASE_APIS)
         for endpoint, listener in self._listeners:
             services = listener_services(self.context, endpoint.listener_name, apis)
@@ -483,13 +469,27 @@ class Broker:
                     self._environment,
                     listener,
                     partial(BrokerConnection, services),
-                    limits,
+                    self._limits(endpoint),
                     budget=budget,
                     secure=self._tls[endpoint.listener_name],
                     logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
                 )
             )
             self._servers.append(server)
+            server.limits = self._limits(endpoint)  # they may have changed while it started
+
+    def _limits(self, endpoint: ListenerEndpoint) -> ServerLimits:
+        """The bounds of a listener as they are in force; ``max.connections`` may be its own."""
+        config = self.context.config
+        own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
+        connections = config.get_int(own if own in config else "max.connections")
+        return ServerLimits(
+            request_bytes_max=config.get_int("socket.request.max.bytes"),
+            buffered_bytes_max=config.get_int("queued.max.request.bytes"),
+            connections_max=min(connections, _UNBOUNDED_CONNECTIONS),
+            connections_per_ip_max=config.get_int("max.connections.per.ip"),
+            idle_ms=float(config.get_int("connections.max.idle.ms")),
+        )
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -511,6 +511,7 @@ class Broker:
         if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
             self._apply_dynamic_config(delta.image)
         yield from context.replicas.apply(delta)
+        self._dynamic.forget(t.name for t in delta.deleted_topics if t.name not in delta.image.topics_by_name)
         if delta.features_changed:
             context.directories.reconcile_all()
         if delta.features_changed or self.broker_id in delta.changed_brokers:
@@ -525,13 +526,9 @@ class Broker:
                 self._fetchers.broker_changed(broker_id)
 
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
-        changes: dict[str, object] = dict(image.config(RESOURCE_BROKER, ""))
-        changes.update(image.config(RESOURCE_BROKER, str(self.broker_id)))
-        try:
-            self.context.config = self._config.with_values(changes)
-        except ConfigError as error:
-            self._logger.error("dynamic-config-refused", error=error)
-        config = self.context.config
+        config = self.context.config = self._dynamic.follow(image)
+        for (endpoint, _), server in zip(self._listeners, self._servers, strict=False):  # it may not serve yet
+            server.limits = self._limits(endpoint)
         for listener_name, tls in self._tls.items():
             if tls is not None:
                 try:

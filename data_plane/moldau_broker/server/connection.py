@@ -75,7 +75,7 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
             context.replicas,
             hints,
             context.verifier,
-            verifies=context.config.get_bool("transaction.partition.verification.enable"),
+            verifies=lambda: context.config.get_bool("transaction.partition.verification.enable"),
         ),
         FetchService(
             context.environment.clock,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.transaction_shell import TransactionCoordinator
     from moldau_broker.log.manager import LogManager
     from moldau_broker.replication.fetch_session import FetchSessionCache
+    from moldau_broker.server.dynamic_config import DynamicConfig
     from moldau_broker.server.metadata_cache import MetadataCache
     from moldau_broker.server.partition import Partition
     from moldau_broker.server.producer_ids import ProducerIds
@@ -40,11 +41,12 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """The parts of a broker. ``config`` is replaced when dynamic configuration changes."""
+    """The parts of a broker. ``config`` is replaced when dynamic configuration changes, by what ``dynamic`` has."""
 
     environment: Environment
     config: Config
     static_config: Config
+    dynamic: DynamicConfig
     broker_id: int
     incarnation_id: uuid.UUID
     metadata: MetadataCache

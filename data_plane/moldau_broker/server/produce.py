@@ -52,9 +52,16 @@ class ProduceService:
     __slots__ = ("_clock", "_hints", "_replicas", "_verifier", "_verifies")
 
     def __init__(
-        self, clock: Clock, replicas: ReplicaManager, hints: Hints, verifier: TransactionVerifier, *, verifies: bool
+        self,
+        clock: Clock,
+        replicas: ReplicaManager,
+        hints: Hints,
+        verifier: TransactionVerifier,
+        *,
+        verifies: Callable[[], bool],
     ) -> None:
-        """``verifies``: the first batch of a transaction in a partition needs the coordinator's word (KIP-890)."""
+        """``verifies``: whether the first batch of a transaction in a partition needs the coordinator's word, now
+        (KIP-890)."""
         self._clock = clock
         self._verifier = verifier
         self._verifies = verifies
@@ -208,7 +215,7 @@ class ProduceService:
             return ErrorCode.NONE  # it is refused for that, and the client looks for the leader
         if len(records) < _PRODUCER_END:
             return ErrorCode.CORRUPT_MESSAGE
-        if not self._verifies or partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
+        if not self._verifies() or partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
             return ErrorCode.NONE
         if verified is None:
             return ErrorCode.INVALID_TXN_STATE  # the request names no transactional id
@@ -222,7 +229,7 @@ class ProduceService:
 
     def _unverified(self, request: ProduceRequestView, version: int) -> list[tuple[bytes, int, Partition, int, int]]:
         """Topic, index, partition, producer id and epoch of the batches that would open a transaction here."""
-        if not self._verifies:
+        if not self._verifies():
             return []
         lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
         found: list[tuple[bytes, int, Partition, int, int]] = []

@@ -21,14 +21,12 @@ from moldau.runtime.config import (
     ConfigKey,
     ConfigSource,
     DynamicScope,
-    topic_config,
 )
 from moldau_quorum.image import RESOURCE_BROKER, RESOURCE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from moldau.runtime.config import Config
     from moldau_broker.server.context import BrokerContext, Call
 
 _DEFAULT_BROKER = ""
@@ -71,7 +69,7 @@ def _describe(
         if name not in image.topics_by_name:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         overrides = image.topic_config(name)
-        described = _topic(context, topic_config(context.config, overrides), overrides)
+        described = _topic(context, overrides)
     elif resource.resource_type == RESOURCE_BROKER:
         if name not in (_DEFAULT_BROKER, str(context.broker_id)):
             raise KafkaError(
@@ -89,13 +87,19 @@ def _describe(
     ]
 
 
-def _topic(
-    context: BrokerContext, config: Config, overrides: Mapping[str, str]
-) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
+def _text(key: ConfigKey, value: str) -> str | None:
+    """The value as all values are shown; as it is where it cannot be used."""
+    try:
+        return key.format(key.parse(value))
+    except ValueError:
+        return value
+
+
+def _topic(context: BrokerContext, overrides: Mapping[str, str]) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
     for key in TOPIC_CONFIG.keys.values():
         layers: list[Layer] = []
         if key.name in overrides:
-            layers.append((ConfigSource.DYNAMIC_TOPIC, key.name, config.text(key.name)))
+            layers.append((ConfigSource.DYNAMIC_TOPIC, key.name, _text(key, overrides[key.name])))
         for synonym in key.synonyms:
             layers += [layer for layer in _broker_layers(context, synonym.name) if layer[0] is not ConfigSource.DEFAULT]
         if key.default is not REQUIRED:
@@ -116,14 +120,16 @@ def _broker(context: BrokerContext, name: str) -> Iterable[tuple[ConfigKey, list
 
 
 def _broker_layers(context: BrokerContext, name: str) -> list[Layer]:
-    """Where a broker key gets its value from, the one in force first."""
+    """Where a broker key gets its value from, the one in force first; what is left out is not in force."""
     image = context.metadata.image
+    left_out = context.dynamic.left_out
     layers: list[Layer] = []
-    own = image.config(RESOURCE_BROKER, str(context.broker_id))
-    if name in own:
+    broker = str(context.broker_id)
+    own = image.config(RESOURCE_BROKER, broker)
+    if name in own and (broker, name) not in left_out:
         layers.append((ConfigSource.DYNAMIC_BROKER, name, own[name]))
     default = image.config(RESOURCE_BROKER, _DEFAULT_BROKER)
-    if name in default:
+    if name in default and (_DEFAULT_BROKER, name) not in left_out:
         layers.append((ConfigSource.DYNAMIC_DEFAULT_BROKER, name, default[name]))
     key = BROKER_CONFIG.key(name)
     if context.static_config.is_set(name):
