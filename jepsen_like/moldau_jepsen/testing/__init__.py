@@ -104,8 +104,9 @@ def simulate(
     ``sim.start(id)``, ``sim.world.network`` for cuts. Clients take the environment of a machine of their own,
     ``sim.world.node("app").environment``, and ``sim.bootstrap``.
 
-    Raises what the scenario raises, and ``SimulationError`` when an invariant of the cluster did not hold or one of its
-    processes ended with an exception.
+    Raises what the scenario raises. Where an invariant of the cluster did not hold, a request failed inside a node, a
+    process of it ended with an exception or tasks never rested, raises ``SimulationError``, from what the scenario
+    raised, if it did.
     """
     from moldau_jepsen.testing.simulated import run_scenario
 

@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Token = str | int | bytes
 SHOWN_MAX = 10
@@ -67,8 +71,9 @@ def _some(tokens: tuple[Token, ...]) -> str:
 class PipelineHistory:
     """Gathers what a test's clients did. Any thread may add to it."""
 
-    def __init__(self) -> None:
-        """Nothing has happened."""
+    def __init__(self, on_acknowledged: Callable[[str, int, int], None] | None = None) -> None:
+        """Nothing has happened. ``on_acknowledged`` hears of topic, partition and offset of records with acks=all."""
+        self._on_acknowledged = on_acknowledged
         self._lock = threading.Lock()
         self._operations: list[Operation] = []
         self._values: dict[tuple[TopicPartition, Token], int] = {}
@@ -78,9 +83,23 @@ class PipelineHistory:
         self._sent: dict[Token, None] = {}
         self._effects: dict[Token, int] = {}
 
-    def sent(self, topic: str, partition: int, offset: int | None, token: Token, *, sender: str = "sender") -> None:
-        """A record was acknowledged at ``offset`` (None where the client was not told it)."""
+    def sent(
+        self,
+        topic: str,
+        partition: int,
+        offset: int | None,
+        token: Token,
+        *,
+        sender: str = "sender",
+        acks: str | int = "all",
+    ) -> None:
+        """A record was acknowledged at ``offset`` (None where the client was not told it).
+
+        ``acks`` is what its producer waited for. In the simulation a record with ``all`` must be committed already.
+        """
         self._send(topic, partition, offset, token, sender, Status.OK)
+        if self._on_acknowledged is not None and offset is not None and str(acks) in ("all", "-1"):
+            self._on_acknowledged(topic, partition, offset)
 
     def send_failed(
         self, topic: str, partition: int, token: Token, *, sender: str = "sender", certain: bool = False

@@ -16,7 +16,7 @@ import trio
 from moldau.admin import Admin, NewTopic
 from moldau.runtime.real import real_environment
 from moldau_jepsen.testing.pipeline import PipelineHistory
-from moldau_jepsen.testing.simulated import run_scenario
+from moldau_jepsen.testing.simulated import run_told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Environment
     from moldau_jepsen.simulation.cluster import SimulatedCluster
     from moldau_jepsen.testing.local import TestCluster
+    from moldau_jepsen.testing.simulated import Acknowledged
 
     Scenario = Callable[["Cluster"], Awaitable[None]]
 
@@ -35,13 +36,13 @@ APPLICATION = "app"
 class Cluster(abc.ABC):
     """A running cluster, and what the test's pipeline did with it. Brokers are 1, 2 ..., controllers 101, 102 ..."""
 
-    def __init__(self, bootstrap: str, environment: Environment) -> None:
+    def __init__(self, bootstrap: str, environment: Environment, history: PipelineHistory | None = None) -> None:
         """The cluster is ready."""
         self.bootstrap = bootstrap
         """``bootstrap.servers`` of clients."""
         self.environment = environment
         """Clock, random numbers, network and disk: give it to every ``Producer``, ``Consumer`` and ``Admin``."""
-        self.history = PipelineHistory()
+        self.history = history if history is not None else PipelineHistory()
         """Tell it what was sent, read and done."""
 
     def check(self, *, idempotent: bool = True, at_least_once: bool = False, at_most_once: bool = False) -> None:
@@ -142,9 +143,10 @@ class ProcessCluster(Cluster):
 class SimulatedProcesses(Cluster):
     """The same nodes in the deterministic simulation. Faults take no time."""
 
-    def __init__(self, simulated: SimulatedCluster) -> None:
-        """Takes a cluster of a world."""
-        super().__init__(simulated.bootstrap, simulated.world.node(APPLICATION).environment)
+    def __init__(self, simulated: SimulatedCluster, acknowledged: Acknowledged | None = None) -> None:
+        """Takes a cluster of a world; ``acknowledged`` hears of the acknowledged records in the history."""
+        environment = simulated.world.node(APPLICATION).environment
+        super().__init__(simulated.bootstrap, environment, PipelineHistory(acknowledged))
         self.simulated = simulated
 
     async def kill(self, node_id: int) -> None:
@@ -197,8 +199,8 @@ def run_simulated(
 ) -> None:
     """Runs a test in the simulation; raises what it raises, and ``SimulationError`` for a broken invariant."""
 
-    async def main(simulated: SimulatedCluster) -> None:
+    async def main(simulated: SimulatedCluster, acknowledged: Acknowledged) -> None:
         await simulated.wait_healthy(HEALTHY_SECONDS)
-        await scenario(SimulatedProcesses(simulated))
+        await scenario(SimulatedProcesses(simulated, acknowledged))
 
-    run_scenario(main, seed=seed, brokers=brokers, controllers=controllers, settings=dict(settings))
+    run_told(main, seed=seed, brokers=brokers, controllers=controllers, settings=dict(settings))

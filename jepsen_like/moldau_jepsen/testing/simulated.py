@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
@@ -9,18 +12,69 @@ import trio
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
+from moldau_jepsen.simulation.watch import LogLines, StepGuard, place_of
 from moldau_jepsen.simulation.world import run_world
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Iterator
 
     from moldau_jepsen.simulation.world import World
 
 T = TypeVar("T")
 
+Acknowledged = Callable[[str, int, int], None]
+"""Is told topic, partition and offset of a record that was acknowledged with acks=all."""
+
+SHOWN_MAX = 5
+
 
 class SimulationError(AssertionError):
-    """An invariant did not hold, or a process of the cluster ended with an exception."""
+    """An invariant did not hold, a request failed inside a node, a process of the cluster ended with an exception, or
+    tasks went on without time moving.
+
+    Its cause is what the scenario raised, if it raised something.
+    """
+
+
+class _Watched:
+    """A cluster and all that judges it while the scenario runs."""
+
+    def __init__(self, world: World, shape: ClusterShape, logs: LogLines) -> None:
+        self.cluster = SimulatedCluster(world, shape)
+        self._world = world
+        self._logs = logs
+        self._judge = ClusterInvariants(trio.current_time)
+        self._guard = StepGuard(world.agenda.clock)
+        self._observer = ClusterObserver(self.cluster, self._judge)
+
+    @contextlib.contextmanager
+    def watching(self, scope: trio.CancelScope) -> Iterator[None]:
+        """Judges every step while it lasts; cancels ``scope`` when tasks never rest."""
+        watchers = self._world.agenda.watchers
+        mine = (self._observer.step_ended, self._guard.turn_ended)
+        self._guard.on_found = scope.cancel
+        watchers.extend(mine)
+        try:
+            yield
+        finally:
+            for watcher in mine:
+                watchers.remove(watcher)
+            self._guard.end()
+
+    def acknowledged(self, topic: str, partition: int, offset: int) -> None:
+        """See ``Acknowledged``. Of topics with that name, one after the other, the one that goes furthest counts."""
+        named = [key for key in self._judge.partitions if (key.topic, key.partition) == (topic, partition)]
+        if named:
+            furthest = max(named, key=lambda key: self._judge.partition(key).end)
+            self._judge.acknowledged(furthest, offset)
+
+    def found(self) -> list[str]:
+        """What is wrong so far."""
+        found = [str(violation) for violation in self._judge.violations]
+        found += [f"failed request: {line}" for line in self._logs.failures]
+        found += [self._guard.found] if self._guard.found is not None else []
+        found += [f"{name} ended with {place_of(error)}" for name, error in self._world.failures]
+        return found
 
 
 def run_scenario(
@@ -33,30 +87,49 @@ def run_scenario(
 ) -> T:
     """See ``moldau_jepsen.testing.simulate``."""
 
-    raised: list[Exception] = []  # an exception of the scenario must not come out as a group of trio's
+    async def main(cluster: SimulatedCluster, _: Acknowledged) -> T:
+        return await scenario(cluster)
 
-    async def main(world: World) -> T | None:
+    return run_told(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings)
+
+
+def run_told(
+    scenario: Callable[[SimulatedCluster, Acknowledged], Awaitable[T]],
+    *,
+    seed: int,
+    brokers: int,
+    controllers: int,
+    settings: dict[str, str],
+) -> T:
+    """As ``run_scenario``, for a scenario that tells which records were acknowledged, so that the judge knows too."""
+    raised: list[BaseException] = []  # what the scenario raises must not come out as a group of trio's
+    logs = LogLines()
+
+    async def main(world: World) -> tuple[T | None, list[str]]:
         # Brokers sync before they acknowledge, so that a loss of power costs nothing that was promised.
         chosen = {"log.flush.interval.messages": "1", **settings}
-        cluster = SimulatedCluster(world, ClusterShape(brokers=brokers, controllers=controllers, settings=chosen))
-        judge = ClusterInvariants(trio.current_time)
-        observer = ClusterObserver(cluster, judge)
-        world.agenda.watchers.append(observer.step_ended)
-        try:
-            cluster.start_all()
-            result = await scenario(cluster)
-        except Exception as error:  # noqa: BLE001 - it is raised again below, outside of the world
-            raised.append(error)
-            return None
-        finally:
-            world.agenda.watchers.remove(observer.step_ended)
-        found = [str(violation) for violation in judge.violations]
-        found += [f"{name} ended with {error!r}" for name, error in world.failures]
-        if found:
-            raise SimulationError(f"seed {seed}: {'; '.join(found[:5])}")
-        return result
+        shape = ClusterShape(brokers=brokers, controllers=controllers, settings=chosen)
+        watched = _Watched(world, shape, logs)
+        result = None
+        with trio.CancelScope() as scope, watched.watching(scope):
+            try:
+                watched.cluster.start_all()
+                result = await scenario(watched.cluster, watched.acknowledged)
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again below: pytest.fail is no Exception
+                raised.append(error)
+        return result, watched.found()
 
-    result = run_world(main, seed)
+    logger = logging.getLogger("moldau")
+    logger.addHandler(logs)  # the test's own handlers get their lines too
+    try:
+        result, found = run_world(main, seed)
+    finally:
+        logger.removeHandler(logs)
+    if found:
+        text = f"seed {seed}: {'; '.join(found[:SHOWN_MAX])}"
+        raise SimulationError(text) from (raised[0] if raised else None)
     if raised:
         raise raised[0]
     return cast("T", result)

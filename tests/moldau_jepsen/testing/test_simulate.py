@@ -3,11 +3,21 @@
 Method: a producer and a consumer of the client library through the loss of power of a broker, twice with one seed.
 """
 
+import logging
+
 import pytest
+import trio
 
 from moldau import Consumer, Producer
+from moldau.protocol.errors import KafkaError
+from moldau_broker.server.replica_manager import ReplicaManager
+from moldau_jepsen.simulation import watch
 from moldau_jepsen.simulation.cluster import SimulatedCluster
+from moldau_jepsen.simulation.mutants import planted
+from moldau_jepsen.simulation.planted.registry import MUTANTS
 from moldau_jepsen.testing import new_history, simulate
+from moldau_jepsen.testing.scenario import Cluster, run_simulated
+from moldau_jepsen.testing.simulated import SimulationError
 
 COUNT = 20
 
@@ -53,3 +63,75 @@ def test_what_the_scenario_raises_is_raised() -> None:
 
     with pytest.raises(LookupError, match="mine"):
         simulate(failing, seed=1, brokers=1, controllers=1)
+
+
+@pytest.mark.parametrize("error", [LookupError("mine"), pytest.fail.Exception("mine")], ids=["exception", "outcome"])
+def test_what_broke_in_the_cluster_is_told_beside_what_the_scenario_raises(error: BaseException) -> None:
+    async def failing(sim: SimulatedCluster) -> None:
+        async def dies(_: object) -> None:
+            raise OSError("planted")
+
+        sim.world.node("broker-9").start(dies)
+        await sim.world.node("broker-9").wait_ended()
+        raise error
+
+    with pytest.raises(SimulationError, match="seed 1: broker-9 ended with OSError: planted at") as caught:
+        simulate(failing, seed=1, brokers=1, controllers=1)
+    assert caught.value.__cause__ is error
+    assert not logging.getLogger("moldau").handlers
+
+
+def test_tasks_that_never_rest_end_the_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "TURNS_AT_ONE_INSTANT_MAX", 2_000)
+
+    async def spins(sim: SimulatedCluster) -> None:
+        await sim.wait_healthy(60)
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    with pytest.raises(SimulationError, match=r"busy loop at .*spins"):
+        simulate(spins, seed=1, brokers=1, controllers=1)
+
+
+def test_a_request_that_fails_inside_a_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise LookupError("no such batch")
+
+    async def sends(sim: SimulatedCluster) -> None:
+        await sim.wait_healthy(60)
+        environment = sim.world.node("app").environment
+        await sim.create_topic(environment, "orders", 1, {})
+        monkeypatch.setattr(ReplicaManager, "stage", broken)
+        config = {"bootstrap.servers": sim.bootstrap, "delivery.timeout.ms": 3_000, "request.timeout.ms": 1_000}
+        async with Producer(config, environment=environment) as producer:
+            await (await producer.send("orders", b"1"))
+
+    with pytest.raises(SimulationError, match=r"failed request: .*LookupError: no such batch at ") as caught:
+        simulate(sends, seed=1, brokers=1, controllers=1)
+    assert isinstance(caught.value.__cause__, KafkaError)
+
+
+async def sent_while_followers_are_away(cluster: Cluster, acks: str) -> None:
+    """A record is acknowledged, and told to the history, when only its leader can have it."""
+    await cluster.create_topic("orders", replicas=2)
+    config = {"bootstrap.servers": cluster.bootstrap, "acks": acks, "enable.idempotence": False}
+    async with Producer(config, environment=cluster.environment) as producer:
+        await (await producer.send("orders", b"first"))
+        await cluster.cut(1, 2)
+        for number in range(3):
+            sent = await (await producer.send("orders", b"more"))
+            cluster.history.sent("orders", sent.partition, sent.offset, number, acks=acks)
+
+
+def run_sent(acks: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await sent_while_followers_are_away(cluster, acks)
+
+    run_simulated(scenario, seed=1, brokers=2, controllers=1, settings={})
+
+
+def test_the_judge_hears_of_what_was_acknowledged() -> None:
+    run_sent("all")
+    run_sent("1")  # promises less, and keeps it
+    with planted(MUTANTS["acknowledged-at-once"]), pytest.raises(SimulationError, match="acked-is-committed: orders"):
+        run_sent("all")
