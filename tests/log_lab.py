@@ -36,6 +36,7 @@ def open_manager(machine: VirtualMachine, directories=("/d1", "/d2"), *, now=STA
     manager = new_manager(machine, directories, **config)
     manager.start(now)
     manager.recover_all()
+    manager.begin_discarding(now)
     return manager
 
 

@@ -196,6 +196,7 @@ class Driver:
         )
         self.manager.start(self.now)
         self.manager.recover_all()
+        self.manager.begin_discarding(self.now)
         self.log = log = self.manager.get_or_create(PARTITION, topic_id=TOPIC_ID, now_ms=self.now)
         if log.log_start_offset < log.high_watermark < log.log_end_offset:
             # A checkpoint may be older than a loss of data that no second replica of this model brings back.

@@ -10,9 +10,15 @@ offloads and then completes in the event loop.
 Use::
 
     manager = LogManager(disk, ["/data/a", "/data/b"], node_id=1, cluster_id=..., default_config=LogConfig())
-    manager.start(now_ms, topic_configs)       # locks directories, reads checkpoints; a bad directory is offline alone
+    manager.start(now_ms)                      # locks directories, reads checkpoints; a bad directory is offline alone
+    manager.know_configs(default, by_topic)    # as far as they are known
     for work in manager.recovery_work(): ...   # offload side by side, complete in the loop; then see manager.logs
+    log = manager.claim(TopicPartition("t", 0), topic_id, now_ms)    # of those found, the topic's own
     log = manager.get_or_create(TopicPartition("t", 0), topic_id=..., now_ms=now)
+
+    manager.update_topic_config("t", config)   # always, after a claim
+    for _ in manager.set_aside_unclaimed(...): ...
+    manager.begin_discarding(now_ms)           # each log has its owner: retention and the cleaner may begin
 
     info = log.stage_as_leader(records, leader_epoch=3, now_ms=now)  # validates and assigns offsets in memory
     log.flush_staged()                         # one gathered write; log_end_offset moves here

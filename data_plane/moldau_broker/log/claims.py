@@ -29,7 +29,8 @@ class ClaimedLogStore(LogStore):
     def claim(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> PartitionLog | None:
         """Of the logs under a partition's name, keeps that of the topic with this id, or that of no known topic.
 
-        Returns it, None if there is none. Those of former topics of that name are deleted, as in ``delete``.
+        Returns it, None if there is none. Those of former topics of that name are deleted, as in ``delete``. Only what
+        is durable of it counts as settled until ``update_topic_config`` tells the topic's own ``flush.messages``.
         """
         former = [self._rival_logs.pop(key) for key in [key for key in self._rival_logs if key[0] == topic_partition]]
         log = self._logs.get(topic_partition)
@@ -45,7 +46,10 @@ class ClaimedLogStore(LogStore):
                 "log-of-former-topic", partition=topic_partition, topic_id=other.topic_id, deleted=other.directory
             )
             self._try_to_discard(other, now_ms)
-        return self._logs.get(topic_partition)
+        claimed = self._logs.get(topic_partition)
+        if claimed is not None:
+            claimed.unsettle()
+        return claimed
 
     def set_aside_unclaimed(self, is_claimed: Callable[[TopicPartition], bool]) -> Iterator[str]:
         """Sets aside the logs of all partitions that are not claimed, one at each step; yields their new directories.

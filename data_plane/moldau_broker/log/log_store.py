@@ -86,6 +86,7 @@ class LogStore:
         self._doomed: list[tuple[int, str]] = []  # (due, directory) of deleted partitions
         self._doomed_files: list[tuple[int, tuple[str, ...]]] = []
         self._due: dict[str, int] = {}
+        self._may_discard = False
         self._flushing: dict[PartitionLog, None] = {}
         self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
         """Hears, in the event loop, of each flush of a partition's log that has ended without taking it offline."""
@@ -169,13 +170,12 @@ class LogStore:
 
     # Start -----------------------------------------------------------------------------------------------------------
 
-    def start(self, now_ms: int, configs: Mapping[str, LogConfig] | None = None) -> None:
+    def start(self, now_ms: int) -> None:
         """Opens the directories. A failing one is offline; with none left, or one of another node, it raises.
 
         Raises ``LogStorageError`` (no directory works), ``ValueError`` (a directory belongs to another cluster or
         node).
         """
-        self._topic_configs = dict(configs or {})
         for directory in self._directories.values():
             try:
                 directory.open(self._node_id, self._cluster_id, self._new_id)
@@ -188,8 +188,21 @@ class LogStore:
             raise LogStorageError(", ".join(self._directories), f"no log directory works: {causes}")
         for interval in ("retention", "flush", "recovery-points", "log-starts", "high-watermarks", "producers"):
             self._due[interval] = now_ms
-        self._due["retention"] = now_ms + 30_000  # as Kafka: no deletion in the rush of a start
         self._due["now"] = now_ms
+
+    def begin_discarding(self, now_ms: int) -> None:
+        """Lets retention and the cleaner begin: each log has been claimed, or set aside, and has its own settings.
+
+        Before that, nobody knows which topic a log found at start belongs to, nor whether that is compacted or keeps
+        its records for ever: nothing of it may be dropped by the broker's defaults.
+        """
+        self._may_discard = True
+        self._due["retention"] = now_ms + 30_000  # as Kafka: no deletion in the rush of a start
+
+    def know_configs(self, default: LogConfig, configs: Mapping[str, LogConfig]) -> None:
+        """Takes settings over before ``recovery_work``: what is loaded is judged by its topic's own from the first."""
+        self._default_config = default
+        self._topic_configs = dict(configs)
 
     def recovery_work(self) -> list[Work]:
         """One work per log found. Run at most ``num.recovery.threads.per.data.dir`` of a directory side by side.

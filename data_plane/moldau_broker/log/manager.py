@@ -36,9 +36,12 @@ class LogManager(MovingLogStore):
     # Housekeeping ----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Work]:
-        """What is due: call it about once a second. Failures take the directory offline, here or when a work fails."""
+        """What is due: call it about once a second. Failures take the directory offline, here or when a work fails.
+
+        Before ``begin_discarding``, only what loses no record: syncs, checkpoints, files that were doomed before.
+        """
         self._due["now"] = now_ms
-        if self._is_due("retention", now_ms, self.settings.retention_check_interval_ms):
+        if self._may_discard and self._is_due("retention", now_ms, self.settings.retention_check_interval_ms):
             self._each_log(lambda log: (log.maybe_roll(now_ms), log.apply_retention(now_ms)))
         if self._is_due("producers", now_ms, self.settings.producer_id_expiration_check_interval_ms):
             self._each_log(lambda log: log.producer_state.remove_expired(now_ms))
@@ -56,7 +59,7 @@ class LogManager(MovingLogStore):
 
         Part of ``tick``. Steps are short, so whoever wants cleaning to advance calls this again after each.
         """
-        if not self.settings.cleaner_enable:
+        if not (self.settings.cleaner_enable and self._may_discard):
             return []
         return self.cleaner.works(self._directories, self._logs, now_ms, self._work_failed)
 

@@ -63,7 +63,7 @@ class WatermarkedLog(SegmentedLog):
         self._staged_bytes = 0
         self.staged_end_offset = self.log_end_offset
         # What a former process wrote may be in the page cache only.
-        self.settled_end_offset = self.recovery_point
+        self.unsettle()
         self._settle()
         self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self.producer_state.high_watermark_moved(self._high_watermark)
@@ -309,6 +309,10 @@ class WatermarkedLog(SegmentedLog):
     def is_settled(self) -> bool:
         """Whether all of the log may be acknowledged now; if not, a sync must be asked for."""
         return self.settled_end_offset == self.log_end_offset
+
+    def unsettle(self) -> None:
+        """Counts what is not durable as not settled, until ``update_config`` tells the settings to judge it by."""
+        self.settled_end_offset = self.recovery_point
 
     def _settle(self) -> None:
         """Looks again at what may be acknowledged."""

@@ -51,7 +51,7 @@ from moldau_broker.server.directory_watch import DirectoryWatch, LogDirectoriesF
 from moldau_broker.server.dynamic_config import DynamicConfig
 from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
-from moldau_broker.server.log_tasks import LogSyncs, LogTasks
+from moldau_broker.server.log_tasks import LogSyncs, LogTasks, known_log_configs
 from moldau_broker.server.metadata_applier import MetadataApplier
 from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
@@ -213,6 +213,7 @@ class Broker:
             # A quorum that was just born has an empty log until its first leader has written the cluster's id.
             await follower.wait_until(lambda image: image.cluster_id != "")
             logs = self._open_logs(follower.image.cluster_id)
+        logs.know_configs(*known_log_configs(self._config, follower.image, self.broker_id))
         await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
         if not logs.online_directories:
             raise LogDirectoriesFailedError(f"all log directories have failed: {failure_causes(logs)}")
@@ -446,6 +447,7 @@ class Broker:
         await self._applier.begin()
         session.wake()
         await self._set_strays_aside(logs)
+        logs.begin_discarding(self._environment.clock.wall_ms())
         await session.wait_unfenced()
 
     async def _set_strays_aside(self, logs: LogManager) -> None:

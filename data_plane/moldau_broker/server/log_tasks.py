@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.runtime.config import ConfigError, topic_config
+from moldau_broker.log.config import LogConfig
+from moldau_quorum.image import RESOURCE_BROKER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from moldau.runtime.config import Config
     from moldau.runtime.environment import Environment
     from moldau.runtime.log import EventLogger
     from moldau_broker.log.manager import LogManager
     from moldau_broker.log.partition_log import PartitionLog
     from moldau_broker.log.values import Work
+    from moldau_quorum.image import MetadataImage
 
 TICK_MS = 1_000.0
 WORK_PER_DIRECTORY_MAX = 2
 SYNCS_PER_DIRECTORY_MAX = 4
 """Syncs that appends wait for, side by side in a directory: a file system's journal commits them together, and the
 disk's threads are left to others too."""
+
+
+def known_log_configs(config: Config, image: MetadataImage, broker_id: int) -> tuple[LogConfig, dict[str, LogConfig]]:
+    """The broker's default for logs and those of topics with settings of their own, as metadata has them now.
+
+    ``config`` is the static one. What cannot be used counts for nothing here: replicas that claim their logs take the
+    settings over again, and say what is wrong with them.
+    """
+    changes: dict[str, object] = {**image.config(RESOURCE_BROKER, ""), **image.config(RESOURCE_BROKER, str(broker_id))}
+    with suppress(ConfigError):
+        config = config.with_values(changes)
+    configs: dict[str, LogConfig] = {}
+    for topic in image.topics_by_name:
+        overrides = image.topic_config(topic)
+        if overrides:
+            with suppress(ConfigError):
+                configs[topic] = LogConfig.from_config(topic_config(config, overrides))
+    return LogConfig.from_config(topic_config(config, {})), configs
 
 
 class LogTasks:
@@ -39,7 +64,7 @@ class LogTasks:
         logs.finish_close(broker_epoch)
 
     async def tick(self, logs: LogManager) -> None:
-        """Retention, flushing, checkpoints and deletion, until cancelled."""
+        """Retention, flushing, checkpoints and deletion, until cancelled; retention not before the logs may discard."""
         limiters: dict[str, trio.CapacityLimiter] = {}
         async with trio.open_nursery() as nursery:
             while True:

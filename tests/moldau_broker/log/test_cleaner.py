@@ -50,6 +50,7 @@ class Lab:
             default_config=self.config,
         )
         self.manager.start(self.now)
+        self.manager.begin_discarding(self.now)
         self.log = self.create(PARTITION)
 
     def create(self, partition: TopicPartition):

@@ -26,6 +26,7 @@ def open_log(machine: VirtualMachine | None = None, **config: object):
         default_config=LogConfig(**config),
     )
     manager.start(START_MS)
+    manager.begin_discarding(START_MS)
     return manager, manager.get_or_create(PARTITION, topic_id=uuid.UUID(int=1), now_ms=START_MS)
 
 

@@ -1,0 +1,131 @@
+"""Goal: nothing is dropped from a log that was found at start before its replica has claimed it, however long recovery
+and registration take; what it holds is judged by its topic's own settings.
+
+Method: brokers on virtual time, restarted while their controller is away, for longer than Kafka's pause before the
+first retention.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from broker_cluster import Cluster, batch, run_cluster
+from directory_stories import read_all
+from moldau.protocol.errors import ErrorCode
+from moldau.records import encode_batch
+
+OFFLINE_SECONDS = 300.0
+
+
+async def restart_slowly(cluster: Cluster) -> None:
+    """Stops the broker; the new one finds its logs, but no controller to register with for minutes."""
+    disk = cluster.world.node("b1").disk
+    await cluster.stop(1)
+    usual, disk.profile.offload_delay_min = disk.profile.offload_delay_min, 20.0
+    cluster.start_broker(1)
+    await trio.sleep(10)  # it has the metadata, and recovers its logs
+    disk.profile.offload_delay_min = usual
+    cluster.world.node("c101").kill()
+    await trio.sleep(OFFLINE_SECONDS)
+    assert 1 not in cluster.running, "it should wait for the controllers"
+    cluster.start_controller(101)
+    await cluster.until(lambda: 1 in cluster.running, timeout_ms=60_000)
+    assert await cluster.leader("t") == 1
+
+
+async def write_long_ago(cluster: Cluster, topic: str, **configs: str) -> list[bytes]:
+    """Makes a topic of some closed segments, with records of one key and of long ago."""
+    client = cluster.client(1)
+    await client.create_topic(topic, segment_bytes="1024", **configs)
+    values = [b"%d" % number + bytes(300) for number in range(20)]
+    for value in values:
+        answer = await client.produce(topic, encode_batch([(1_000, b"key", value, ())]))
+        assert answer.error_code == ErrorCode.NONE
+    client.close()
+    assert cluster.replica(1, topic).log.segment_count > 3
+    return values
+
+
+SETTINGS = {
+    "initial_broker_registration_timeout_ms": "600000",
+    "log_segment_delete_delay_ms": "1000",
+    "log_retention_check_interval_ms": "1000",
+    "log_cleaner_backoff_ms": "1000",
+    "log_cleaner_min_cleanable_ratio": "0",
+}
+
+
+@pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"retention_ms": "-1"}])
+def test_records_of_long_ago_outlive_a_slow_start_where_their_topic_keeps_them(configs: dict[str, str]) -> None:
+    """They were dropped by the broker's default retention before the topic's configuration was known."""
+
+    async def scenario(cluster: Cluster) -> None:
+        values = await write_long_ago(cluster, "t", min_cleanable_dirty_ratio="1", **configs)
+        await restart_slowly(cluster)
+        await trio.sleep(60)
+        log = cluster.replica(1, "t").log
+        assert (log.log_start_offset, log.log_end_offset) == (0, len(values))
+        assert list(await read_all(cluster, "t", 0)) == values
+
+    run_cluster(scenario, **SETTINGS)
+
+
+def test_a_topic_that_only_deletes_is_not_compacted_by_the_default_of_the_broker() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        values = await write_long_ago(cluster, "t", cleanup_policy="delete", retention_ms="-1")
+        await restart_slowly(cluster)
+        await trio.sleep(60)
+        assert list(await read_all(cluster, "t", 0)) == values
+        assert cluster.running[1].context.logs.cleaner.statistics().cleanings == 0
+
+    run_cluster(scenario, log_cleanup_policy="compact", **SETTINGS)
+
+
+def test_retention_and_the_cleaner_go_on_once_the_logs_are_claimed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await write_long_ago(cluster, "t")
+        await write_long_ago(cluster, "compacted", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+        full_bytes = cluster.replica(1, "compacted").log.size_bytes
+        await restart_slowly(cluster)
+        assert cluster.replica(1, "compacted").log.size_bytes == full_bytes
+        await trio.sleep(60)
+        assert cluster.replica(1, "t").log.log_start_offset > 0
+        assert cluster.replica(1, "compacted").log.size_bytes < full_bytes / 2
+        assert cluster.running[1].context.logs.cleaner.statistics().cleanings > 0
+
+    run_cluster(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("slow_registration", [True, False])
+def test_what_a_killed_process_left_unsynced_does_not_count_as_durable_for_a_topic_that_bounds_it(
+    slow_registration: bool,
+) -> None:
+    """The log was loaded with the broker's default, by which all of it was settled."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", flush_messages="1")
+        profile = cluster.world.node("b1").disk.profile
+        profile.offload_delay_min = 30.0
+        connection = await client.connection()
+        await client.produce("t", batch(b"a"), timeout_ms=100)
+        assert cluster.replica(1, "t").log.log_end_offset == 1
+        assert connection.is_open
+        cluster.kill(1)
+        profile.offload_delay_min = 1.0
+        cluster.start_broker(1)
+        await trio.sleep(0.5)
+        if slow_registration:
+            cluster.world.node("c101").kill()
+            await trio.sleep(0.9)
+            cluster.start_controller(101)
+        profile.offload_delay_min = 20.0
+        await cluster.until(lambda: 1 in cluster.running, timeout_ms=60_000)
+        log = cluster.replica(1, "t").log
+        assert (log.recovery_point, log.settled_end_offset, log.log_end_offset) == (0, 0, 1)
+        assert (await cluster.client(1).fetch("t")).high_watermark == 0
+        await cluster.until(lambda: log.settled_end_offset == 1, timeout_ms=60_000)
+        assert log.recovery_point == 1
+
+    run_cluster(scenario, **SETTINGS)
