@@ -275,8 +275,8 @@ def test_a_group_must_not_skip_over_a_rebalance() -> None:
     assert found(verdict) == {K.GROUP_SKIP: 2}
     assert not verdict.valid
     assert [(one.text, one.operations) for one in verdict.anomalies] == [
-        ("group g polled offset 1 and skipped value 0 at offset 0, 1 records in all", (0,)),
-        ("group g polled offset 4 and skipped value 2 at offset 2, 2 records in all", (2,)),
+        ("group g polled offset 1 and skipped value 0 at offset 0 (records skipped: 1)", (0,)),
+        ("group g polled offset 4 and skipped value 2 at offset 2 (records skipped: 2)", (2,)),
     ]
     assert not story.check(subscribe=True).valid
     story.poll(3, (2, 2), (3, 3), group="g", rebalanced=True).poll(2, (0, 0), group="g", rebalanced=True)

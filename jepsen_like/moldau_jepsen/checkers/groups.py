@@ -87,8 +87,8 @@ class SkipChecker:
                 writer = order.writer_of[value]
                 self._findings.add(
                     AnomalyKind.GROUP_SKIP,
-                    f"group {group} polled offset {following} and skipped value {value} at offset {first}, "
-                    f"{skipped.count(1, first, following)} records in all",
+                    f"group {group} polled offset {following} and skipped value {value} at offset {first} "
+                    f"(records skipped: {skipped.count(1, first, following)})",
                     partition=partition,
                     operations=(writer,) if writer != NOTHING else (),
                 )
