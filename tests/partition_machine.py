@@ -6,6 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller_model import ModelController, check_partition
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -17,12 +23,13 @@ class PartitionMachine(RuleBasedStateMachine):
     """
 
     BROKERS = (1, 2, 3)
+    FACTOR = 3
 
     def __init__(self) -> None:
         super().__init__()
         self.controller = ModelController()
         self.controller.join(*self.BROKERS)
-        self.controller.create("t", min_insync_replicas="2")
+        self.controller.create("t", factor=self.FACTOR, min_insync_replicas="2")
         self.records = 0
         self.has: dict[int, set[int]] = {b: set() for b in self.BROKERS}
         self.unclean = False
@@ -102,3 +109,74 @@ class PartitionMachine(RuleBasedStateMachine):
         everything = set(range(1, self.records + 1))
         for broker in (*self.partition.isr, *self.partition.elr):
             assert self.has[broker] == everything, f"broker {broker} may lead but lacks acknowledged records"
+
+
+class MovingPartitionMachine(PartitionMachine):
+    """The same with moves that are redirected and cancelled at random; who leaves the replicas deletes its log."""
+
+    BROKERS = (1, 2, 3, 4, 5)
+    FACTOR = 1
+
+    @rule()
+    def produce(self) -> None:
+        enough = min(2, len(self.partition.replicas))
+        if self.partition.leader == -1 or len(self.partition.isr) < enough:
+            return
+        self.records += 1
+        for broker in self.partition.isr:
+            self.has[broker].add(self.records)
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def catch_up_and_join(self, broker: int) -> None:
+        before = self.partition
+        if before.leader == -1 or broker in before.isr or broker not in before.replicas:
+            return
+        if not self.controller.image.brokers[broker].active:
+            return
+        self.has[broker] = set(self.has[before.leader])
+        outcome = self.controller.alter("t", [*before.isr, broker])
+        assert outcome.error_code in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED)
+        self._judge_change(before, joined=(broker,))
+
+    @rule(wanted=st.lists(st.sampled_from(BROKERS), min_size=1, max_size=3, unique=True))
+    def move(self, wanted: list[int]) -> None:
+        before = self.partition
+        assert self._reassign(wanted) == ErrorCode.NONE
+        assert {r for r in self.partition.replicas if r not in self.partition.removing_replicas} == set(wanted)
+        if self.partition.reassigning:
+            assert set(before.isr) <= set(self.partition.isr), "a replica in sync was dropped before the target is"
+        self._judge_change(before)
+
+    @rule()
+    def cancel(self) -> None:
+        before = self.partition
+        code = self._reassign(None)
+        if not before.reassigning:
+            assert code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        else:
+            assert code in (ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+            assert self.partition.reassigning == (code != ErrorCode.NONE)
+        self._judge_change(before)
+
+    def _reassign(self, target: list[int] | None) -> int:
+        topic = ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=target)])
+        response = self.controller.handle(AlterPartitionReassignmentsRequest(topics=[topic]))
+        return response.responses[0].partitions[0].error_code
+
+    def _judge_change(self, before, joined=()) -> None:
+        """Whoever goes, one of those that held everything acknowledged stays, and is still known to."""
+        after = self.partition
+        for broker in set(before.replicas) - set(after.replicas):
+            self.has[broker] = set()
+        if before.isr:
+            in_sync = {*before.isr, *joined}
+            assert set(after.isr) & in_sync, f"nobody of the ISR {in_sync} is left in {after.isr}"
+        elif before.elr:
+            assert set(before.elr) & {*after.isr, *after.elr}, f"nobody of the ELR {before.elr} is left"
+        elif before.last_known_elr:
+            assert after.last_known_elr == before.last_known_elr or after.leader in before.last_known_elr
+            assert set(before.last_known_elr) <= set(after.replicas)
+        if before.removing_replicas and not after.reassigning and set(after.replicas) < set(before.replicas):
+            went = set(before.replicas) - set(after.replicas)
+            if went & set(before.removing_replicas):
+                assert set(after.isr) == set(after.replicas), "a move has ended before its whole target was in sync"

@@ -12,14 +12,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from moldau.protocol.errors import ErrorCode
 from moldau_quorum import image
-from moldau_quorum.controller import cluster, partition_change, partitions
+from moldau_quorum.controller import cluster, partition_change, partitions, reassignment
 from moldau_quorum.controller.partition_change import Election, PartitionChange
-from partition_machine import PartitionMachine
+from partition_machine import MovingPartitionMachine, PartitionMachine
 
 real_build = PartitionChange.build
 real_elect = PartitionChange._elect
 real_gone = partitions.brokers_gone
+real_start = reassignment._start
+real_after_reassignment = PartitionChange._after_reassignment
 
 
 def build_with(**changes):
@@ -89,9 +92,52 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+def forget_the_abandoned_target(change, partition, target):
+    """A redirected move drops at once what the first one was adding."""
+    real_start(change, partition, target)
+    former = reassignment.original_replicas(partition)
+    change.replicas = tuple(r for r in change.replicas if r in target or r in former)
+    change.removing = tuple(r for r in change.removing if r in former)
+
+
+def cancel_unless_the_isr_objects(change, partition):
+    """The way back is judged by the ISR alone, also where nobody is in it."""
+    back = reassignment.original_replicas(partition)
+    if not partition.reassigning or (partition.isr and not set(back) & set(partition.isr)):
+        raise reassignment.RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "refused")
+    change.replicas, change.adding, change.removing = back, (), ()
+
+
+def complete_with_what_was_added(self):
+    """The members of the target that were replicas before are taken to be in sync."""
+    replicas, adding, removing, isr = real_after_reassignment(self)
+    target = tuple(r for r in replicas if r not in removing)
+    target_isr = tuple(r for r in isr if r in target)
+    if removing and target_isr and set(adding) <= set(isr):
+        return target, (), (), target_isr
+    return replicas, adding, removing, isr
+
+
+def complete_at_once(self):
+    replicas, _, removing, isr = real_after_reassignment(self)
+    target = tuple(r for r in replicas if r not in removing)
+    return target, (), (), tuple(r for r in isr if r in target)
+
+
+MOVE_MUTANTS = {
+    "a redirect drops the replicas of the abandoned target": [(reassignment, "_start", forget_the_abandoned_target)],
+    "a cancelled move does not ask for eligible replicas": [(reassignment, "_cancel", cancel_unless_the_isr_objects)],
+    "a move ends when what it adds is in sync": [
+        (PartitionChange, "_after_reassignment", complete_with_what_was_added)
+    ],
+    "a move ends when it begins": [(PartitionChange, "_after_reassignment", complete_at_once)],
+}
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *MOVE_MUTANTS])
 def test_planted_bugs_are_convicted(name: str, monkeypatch) -> None:
-    for owner, attribute, replacement in MUTANTS[name]:
+    machine = PartitionMachine if name in MUTANTS else MovingPartitionMachine
+    for owner, attribute, replacement in {**MUTANTS, **MOVE_MUTANTS}[name]:
         monkeypatch.setattr(owner, attribute, replacement)
     thorough = settings(
         max_examples=400,
@@ -104,4 +150,4 @@ def test_planted_bugs_are_convicted(name: str, monkeypatch) -> None:
         report_multiple_bugs=False,
     )
     with pytest.raises((AssertionError, image.r.MetadataCorruptError)):
-        run_state_machine_as_test(PartitionMachine, settings=thorough)
+        run_state_machine_as_test(machine, settings=thorough)

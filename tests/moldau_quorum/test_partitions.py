@@ -20,7 +20,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau_quorum.controller.partitions import balance_leaders
-from partition_machine import PartitionMachine
+from partition_machine import MovingPartitionMachine, PartitionMachine
 
 
 def three_brokers(**configs: str) -> ModelController:
@@ -246,6 +246,8 @@ def test_lowering_min_insync_replicas_ends_the_promise_of_the_elr_in_the_same_co
 
 PartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPartitionMachine = PartitionMachine.TestCase
+MovingPartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMovingPartitionMachine = MovingPartitionMachine.TestCase
 
 
 def test_leaders_go_back_by_themselves_where_too_many_are_elsewhere() -> None:

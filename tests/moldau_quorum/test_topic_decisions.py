@@ -304,10 +304,66 @@ def test_a_move_can_be_cancelled_or_redirected() -> None:
     assert controller.alter("t", [1, 2, 3]).error_code == 0
     move(controller, [5, 2, 3])
     partition = controller.partition("t")
-    assert (partition.adding_replicas, partition.removing_replicas) == ((5,), (1,))
+    assert partition.replicas == (5, 2, 3, 4, 1)
+    assert (partition.adding_replicas, partition.removing_replicas) == ((5,), (4, 1))
+    before = controller.image
+    assert move(controller, [5, 2, 3]) == 0, "where it goes already"
+    assert controller.image is before
     assert move(controller, None) == 0
     partition = controller.partition("t")
-    assert (sorted(partition.replicas), partition.adding_replicas, partition.removing_replicas) == ([1, 2, 3], (), ())
+    assert (partition.adding_replicas, partition.removing_replicas) == ((), ())
+    assert partition.replicas == (2, 3, 4, 1), "the abandoned target stays beside the former replicas, as in Kafka"
+    assert partition.isr == (2, 3, 1)
+    assert move(controller, [1, 2, 3]) == 0
+    assert controller.partition("t").replicas == (1, 2, 3)
+
+
+def test_a_redirected_move_keeps_the_only_replica_in_sync_until_the_new_target_is() -> None:
+    controller = controller_of(1, 2, 3, 4)
+    create_one(controller, **assigned([1]))
+    move(controller, [2, 3])
+    assert controller.alter("t", [1, 2]).error_code == 0
+    controller.fence(1)
+    assert (controller.partition("t").leader, controller.partition("t").isr) == (2, (2,))
+    assert move(controller, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 lacks what 2 has acknowledged"
+    assert move(controller, [3, 4]) == 0
+    partition = controller.partition("t")
+    assert (partition.replicas, partition.isr, partition.leader) == ((3, 4, 2, 1), (2,), 2)
+    assert (partition.adding_replicas, partition.removing_replicas) == ((3, 4), (2, 1))
+    assert controller.alter("t", [2, 3]).error_code == 0
+    assert controller.alter("t", [2, 3, 4]).error_code == ErrorCode.NEW_LEADER_ELECTED
+    partition = controller.partition("t")
+    assert (partition.replicas, partition.isr, partition.leader, partition.reassigning) == ((3, 4), (3, 4), 3, False)
+
+
+def test_a_move_without_a_leader_is_not_cancelled_away_from_the_eligible_replica() -> None:
+    controller = controller_of(1, 2, 3)
+    create_one(controller, **assigned([1]))
+    move(controller, [2, 3])
+    controller.alter("t", [1, 2])
+    controller.fence(1)
+    controller.fence(2)
+    assert (controller.partition("t").isr, controller.partition("t").elr) == ((), (2,))
+    assert move(controller, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert move(controller, [3]) == 0
+    partition = controller.partition("t")
+    assert (partition.replicas, partition.elr) == ((3, 2, 1), (2,))
+    controller.unclean_restart(2)
+    assert controller.partition("t").last_known_elr == (2,)
+    assert move(controller, [1]) == 0, "nothing leaves, so nothing is lost"
+    assert (controller.partition("t").replicas, controller.partition("t").last_known_elr) == ((1, 3, 2), (2,))
+    controller.beat(2)
+    assert controller.partition("t").leader == 2
+
+
+def test_the_factor_that_a_redirect_must_keep_is_that_of_the_move() -> None:
+    controller = controller_of(1, 2, 3, 4, 5)
+    create_one(controller, **assigned([1, 2]))
+    assert move(controller, [3, 4], allow_replication_factor_change=False) == 0
+    assert move(controller, [3, 5], allow_replication_factor_change=False) == 0
+    assert move(controller, [4, 5], allow_replication_factor_change=False) == 0
+    assert move(controller, [1, 4, 5], allow_replication_factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert len(controller.partition("t").replicas) == 5
 
 
 def test_invalid_moves_are_refused() -> None:
@@ -320,6 +376,20 @@ def test_invalid_moves_are_refused() -> None:
     assert move(controller, [1], partition=5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert move(controller, [1, 2, 3], allow_replication_factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
     assert move(controller, [2, 3], allow_replication_factor_change=False) == 0
+
+
+def test_a_move_waits_for_the_whole_target_not_only_for_what_it_adds() -> None:
+    controller = controller_of(1, 2, 3, 4)
+    create_one(controller, **assigned([1, 2, 3]))
+    assert controller.alter("t", [1]).error_code == 0
+    move(controller, [2, 3, 4])
+    assert controller.alter("t", [1, 4]).error_code == 0
+    partition = controller.partition("t")
+    assert (partition.replicas, partition.isr) == ((2, 3, 4, 1), (4, 1)), "else one copy in sync would remain of two"
+    assert controller.alter("t", [1, 2, 4]).error_code == 0
+    assert controller.partition("t").reassigning
+    controller.alter("t", [1, 2, 3, 4])
+    assert (controller.partition("t").replicas, controller.partition("t").isr) == ((2, 3, 4), (2, 3, 4))
 
 
 def test_a_move_does_not_complete_while_too_few_of_the_target_are_in_sync() -> None:

@@ -1,7 +1,7 @@
 """How one partition changes: in-sync and eligible replicas, leader election, reassignment (KIP-497, KIP-966, KIP-455).
 
 ``PartitionChange`` collects what is wanted of a partition (another ISR, other replicas ...) and ``build`` derives the
-record: it completes a reassignment whose new replicas are in sync, elects a leader, and keeps the eligible leader
+record: it completes a reassignment whose target is in sync, elects a leader, and keeps the eligible leader
 replicas.
 
 Election order: the present leader if it may stay; then, in the order of the replicas, a live member of the ISR; then a
@@ -140,11 +140,9 @@ class PartitionChange:
         if not adding and not removing:
             return replicas, adding, removing, isr
         target = tuple(replica for replica in replicas if replica not in removing)
-        target_isr = tuple(replica for replica in isr if replica in target)
-        in_sync = all(replica in isr for replica in adding)
-        # A target that is in sync, and large enough to go on acknowledging, can take over.
-        if target and in_sync and len(target_isr) >= min(self.min_isr, len(target)) and target_isr:
-            return target, (), (), target_isr
+        # The whole target, not only what is being added: replicas that leave must not take the last copies with them.
+        if target and all(replica in isr for replica in target):
+            return target, (), (), tuple(replica for replica in isr if replica in target)
         return replicas, adding, removing, isr
 
     def _elect(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> Elected:

@@ -2,8 +2,13 @@
 
 A move goes through three states of one partition. It begins with ``replicas`` = target and those that will leave;
 ``adding_replicas`` and ``removing_replicas`` name the difference. The leader takes new replicas into the ISR as they
-catch up. When all of them are in it, the change that brings in the last one also drops the leaving replicas
-(``PartitionChange``). Cancelling goes back to what was there before.
+catch up. When the whole target is in it, the change that brings in the last one also drops the leaving replicas
+(``PartitionChange``). Until then nobody leaves: a redirected move keeps all present replicas, those of the abandoned
+target included, for one of these may be the only one in sync.
+
+Cancelling drops the replicas being added and keeps all others; after a redirect these are the former replicas and those
+of the abandoned target. It is refused where only replicas that would go hold what was acknowledged. Kafka refuses that
+too, except where unclean elections are allowed: there it gives up the records. Here the move must be redirected.
 """
 
 from __future__ import annotations
@@ -86,10 +91,10 @@ def _alter_one(
     else:
         target = tuple(wanted.replicas)
         check_replicas(target, image)
-        if not factor_may_change and len(target) != len(original_replicas(partition)):
+        factor = len(partition.replicas) - len(partition.removing_replicas)
+        if not factor_may_change and len(target) != factor:
             raise RefusedError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor is {len(original_replicas(partition))}, and was asked to stay",
+                ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor is {factor}, and was asked to stay"
             )
         _start(change, partition, target)
     return change.build()
@@ -101,12 +106,11 @@ def original_replicas(partition: PartitionImage) -> tuple[int, ...]:
 
 
 def _start(change: PartitionChange, partition: PartitionImage, target: tuple[int, ...]) -> None:
-    """Goes from wherever the partition is towards ``target``."""
+    """Goes from wherever the partition is towards ``target``; every present replica stays until that is in sync."""
     original = original_replicas(partition)
-    adding = tuple(replica for replica in target if replica not in original)
-    removing = tuple(replica for replica in original if replica not in target)
+    removing = tuple(replica for replica in partition.replicas if replica not in target)
     change.replicas = (*target, *removing)
-    change.adding = adding
+    change.adding = tuple(replica for replica in target if replica not in original)
     change.removing = removing
 
 
@@ -114,7 +118,9 @@ def _cancel(change: PartitionChange, partition: PartitionImage) -> None:
     if not partition.reassigning:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being moved")
     back = original_replicas(partition)
-    if not any(replica in back for replica in partition.isr) and partition.isr:
+    # Who may lead next, by the order of elections: were all of them to go, so would the acknowledged records.
+    holders = partition.isr or partition.elr or partition.last_known_elr
+    if not any(replica in back for replica in holders):
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "none of the former replicas is in sync: going back would lose records",

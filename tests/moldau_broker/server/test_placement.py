@@ -72,6 +72,48 @@ def test_a_partition_moves_to_other_brokers_under_load() -> None:
     run_cluster(scenario, brokers=4)
 
 
+async def _move(cluster, through: int, target: list[int] | None) -> int:
+    """The error code of a move of partition 0; None cancels it."""
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=target)])]
+    )
+    answer = await cluster.client(through).request(request)
+    assert answer.error_code == ErrorCode.NONE, answer
+    return answer.responses[0].partitions[0].error_code
+
+
+def test_a_redirected_move_keeps_what_only_a_replica_of_the_abandoned_target_has() -> None:
+    """The old replica is dead, and of the first target one has caught up and acknowledged more since."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=1)
+        (old,) = cluster.partition_image("t").replicas
+        holder, late, newcomer = (b for b in cluster.broker_ids if b != old)
+        assert (await _produce_somewhere(cluster, b"before")).error_code == ErrorCode.NONE
+        cluster.kill(late)
+        await cluster.until(lambda: cluster.image().brokers[late].fenced)
+        assert await _move(cluster, holder, [holder, late]) == ErrorCode.NONE
+        await cluster.until(lambda: holder in cluster.partition_image("t").isr)
+        cluster.kill(old)
+        assert await cluster.leader("t") == holder
+        assert (await _produce_somewhere(cluster, b"precious")).error_code == ErrorCode.NONE
+        assert cluster.partition_image("t").isr == (holder,)
+
+        assert await _move(cluster, newcomer, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await _move(cluster, newcomer, [late, newcomer]) == ErrorCode.NONE
+        await cluster.until(lambda: newcomer in cluster.partition_image("t").isr)
+        assert set(cluster.partition_image("t").isr) == {holder, newcomer}
+        cluster.start_broker(late)
+        await cluster.until(lambda: cluster.partition_image("t").replicas == (late, newcomer))
+        await cluster.until(lambda: set(cluster.partition_image("t").isr) == {late, newcomer})
+        leader = await cluster.leader("t")
+        assert leader in (late, newcomer)
+        assert values_of((await cluster.client(leader).fetch("t")).records) == [b"before", b"precious"]
+        await cluster.until(lambda: cluster.replica(holder, "t") is None)
+
+    run_cluster(scenario, brokers=4)
+
+
 def test_the_preferred_leader_takes_over_again_without_a_refused_write() -> None:
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", replicas=3, min_insync_replicas="2")
