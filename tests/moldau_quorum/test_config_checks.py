@@ -132,3 +132,20 @@ def test_keys_that_are_refused_at_the_start_are_refused_while_nodes_run(controll
                 tried += 1
     assert tried >= 4
     assert controller.image is before
+
+
+def test_keys_that_are_read_at_the_start_alone_are_refused_and_may_go_where_they_were_let_in(controller):
+    for name, value in (
+        ("listeners", "PLAINTEXT://:1"),
+        ("advertised.listeners", "PLAINTEXT://a:1"),
+        ("log.cleaner.backoff.ms", "1"),
+        ("producer.id.expiration.ms", "1"),
+    ):
+        for broker in ("", "1"):
+            ((code, message),) = alter(controller, (BROKER, broker, {name: value}))
+            assert code == ErrorCode.INVALID_REQUEST
+            assert message == f"{name} cannot be changed while brokers run"
+    plant(controller, BROKER, "1", advertised_listeners="PLAINTEXT://a:1")
+    assert alter(controller, (BROKER, "1", {"leader.replication.throttled.rate": "5"}))[0][0] == ErrorCode.NONE
+    assert alter(controller, (BROKER, "1", {"advertised.listeners": None}))[0][0] == ErrorCode.NONE
+    assert controller.image.config(BROKER, "1") == {"leader.replication.throttled.rate": "5"}

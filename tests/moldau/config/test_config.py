@@ -374,7 +374,18 @@ def test_dynamic_scopes_and_secrets_are_marked():
     keys = BROKER_CONFIG.keys
     assert keys["node.id"].dynamic is DynamicScope.READ_ONLY
     assert keys["log.retention.ms"].dynamic is DynamicScope.CLUSTER_WIDE
-    assert keys["advertised.listeners"].dynamic is DynamicScope.PER_BROKER
+    assert keys["ssl.keystore.location"].dynamic is DynamicScope.PER_BROKER
+    for name in (
+        "listeners",
+        "advertised.listeners",
+        "listener.security.protocol.map",
+        "log.cleaner.threads",
+        "log.cleaner.backoff.ms",
+        "producer.id.expiration.ms",
+        "num.recovery.threads.per.data.dir",
+        "ssl.endpoint.identification.algorithm",
+    ):
+        assert keys[name].dynamic is DynamicScope.READ_ONLY, f"{name} is read once, when a node starts"
     assert keys["sasl.jaas.config"].is_sensitive
     assert keys["sasl.jaas.config"].type is ConfigType.PASSWORD
     assert keys["log.cleaner.io.max.bytes.per.second"].default < math.inf

@@ -10,7 +10,6 @@ from moldau.runtime.config.declare import (
     HOUR_MS,
     MIB,
     MINUTE_MS,
-    PER_BROKER,
     boolean,
     integer,
     long,
@@ -270,21 +269,18 @@ NETWORK_KEYS = (
         name="listeners",
         default=("PLAINTEXT://:9092",),
         group="Network",
-        dynamic=PER_BROKER,
         doc="Addresses this node listens on, each NAME://host:port. An empty host means all interfaces.",
     ),
     names(
         name="advertised.listeners",
         default=None,
         group="Network",
-        dynamic=PER_BROKER,
         doc="Addresses that clients are told to use; without it those of listeners.",
     ),
     names(
         name="listener.security.protocol.map",
         default=("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         group="Network",
-        dynamic=PER_BROKER,
         doc=(
             "Security protocol of each listener name, NAME:PROTOCOL. A controller listener without an entry "
             "is PLAINTEXT while this key is not set."

@@ -187,7 +187,6 @@ SECURITY_KEYS = (
         name="ssl.endpoint.identification.algorithm",
         default="https",
         group="Security",
-        dynamic=PER_BROKER,
         choices=("https", ""),
         doc="How the host name of a peer is checked; empty for no check.",
     ),
