@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.config import ConfigError, topic_config
+from moldau.runtime.config import topic_config, topic_defaults, usable_topic_config, with_dynamic
 from moldau_broker.log.config import LogConfig
 from moldau_quorum.image import RESOURCE_BROKER
 
@@ -32,18 +31,17 @@ disk's threads are left to others too."""
 def known_log_configs(config: Config, image: MetadataImage, broker_id: int) -> tuple[LogConfig, dict[str, LogConfig]]:
     """The broker's default for logs and those of topics with settings of their own, as metadata has them now.
 
-    ``config`` is the static one. What cannot be used counts for nothing here: replicas that claim their logs take the
-    settings over again, and say what is wrong with them.
+    ``config`` is the static one. What cannot be used is left out here without a word: replicas that claim their logs
+    take the settings over again, and say what is wrong with them.
     """
-    changes: dict[str, object] = {**image.config(RESOURCE_BROKER, ""), **image.config(RESOURCE_BROKER, str(broker_id))}
-    with suppress(ConfigError):
-        config = config.with_values(changes)
+    defaults = topic_defaults(config)
+    for layer in ("", str(broker_id)):
+        config, _ = with_dynamic(config, image.config(RESOURCE_BROKER, layer))
     configs: dict[str, LogConfig] = {}
     for topic in image.topics_by_name:
         overrides = image.topic_config(topic)
         if overrides:
-            with suppress(ConfigError):
-                configs[topic] = LogConfig.from_config(topic_config(config, overrides))
+            configs[topic] = LogConfig.from_config(usable_topic_config(config, overrides, defaults)[0])
     return LogConfig.from_config(topic_config(config, {})), configs
 
 

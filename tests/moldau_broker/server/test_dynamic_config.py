@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 import trio
@@ -21,8 +22,9 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.log import EventLogger
 from moldau_broker.server.dynamic_config import DynamicConfig
+from moldau_broker.server.log_tasks import known_log_configs
 from moldau_quorum.image import MetadataImage
-from moldau_quorum.records import ConfigRecord
+from moldau_quorum.records import ConfigRecord, TopicRecord
 
 if TYPE_CHECKING:
     from broker_cluster import Client, Cluster
@@ -246,3 +248,16 @@ def test_a_topic_keeps_what_it_had_of_a_key_that_turned_bad(caplog: pytest.LogCa
     assert both.log.segment_ms == 7
     dynamic.forget(["t"])
     assert dynamic.topic_settings("t", {"flush.ms": "-1"}).log.flush_ms == (1 << 63) - 1
+
+
+def test_logs_are_loaded_with_the_values_that_can_be_used() -> None:
+    image = image_of(
+        (BROKER, "", "log.segment.bytes", "5000"),
+        (BROKER, "", "max.connection.creation.rate", "100"),
+        (TOPIC, "t", "flush.ms", "-1"),
+        (TOPIC, "t", "retention.ms", "1000"),
+    )
+    image = image.apply([TopicRecord(topic_id=UUID(int=7), name="t")], offset=2, epoch=1).image
+    default, topics = known_log_configs(STATIC, image, 1)
+    assert (default.segment_bytes, default.retention_ms) == (5000, 5)
+    assert (topics["t"].segment_bytes, topics["t"].retention_ms) == (5000, 1000)
