@@ -11,7 +11,10 @@ import trio.testing
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.real import real_environment
 from moldau_broker.server.replica_manager import ReplicaManager
+from moldau_jepsen.chaos import run as chaos_run
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
+from moldau_jepsen.chaos.controls import CONTROLS
+from moldau_jepsen.chaos.run import ChaosOptions
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
 from moldau_jepsen.simulation import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import SimulatedCluster
@@ -130,6 +133,37 @@ def test_the_clients_of_chaos_owe_what_they_do(workload, senders, owed):
     text, _ = missing_after(RunClients(environment, "127.0.0.1:1", options, recorder, None).liveness())
     assert text.startswith(owed)
     assert bool(text) == bool(owed)
+
+
+class FakeClients:
+    """Clients of a chaos run that owe a record in one partition."""
+
+    def liveness(self):
+        return Liveness(0.0, PLACES[:1])
+
+
+def chaos_deaths(tmp_path, acknowledged, control=None, deaths=()):
+    run = chaos_run._Run(ChaosOptions(directory=tmp_path, control=control), lambda _: None)
+    run.deaths += deaths
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run._await_liveness, FakeClients())
+            await trio.sleep(5)
+            if acknowledged:
+                run.liveness.saw(sent(PLACES[0]))
+        return trio.current_time()
+
+    return run.deaths, in_virtual_time(main)
+
+
+def test_a_chaos_run_fails_for_a_cluster_that_serves_nobody(tmp_path):
+    text = "stuck: no record was acknowledged in queue-0 for 60 s after the cluster was healthy"
+    assert chaos_deaths(tmp_path, acknowledged=False) == ([text], pytest.approx(60))
+    assert chaos_deaths(tmp_path, acknowledged=True) == ([], pytest.approx(5))
+    # A control is judged by its history, and a node that did not come back has failed the run already.
+    assert chaos_deaths(tmp_path, False, control=CONTROLS["acks-1"]) == ([], pytest.approx(5))
+    assert chaos_deaths(tmp_path, False, deaths=["broker 1 is gone"])[1] == pytest.approx(5)
 
 
 @pytest.fixture
