@@ -126,13 +126,13 @@ class MovingPartitionMachine(PartitionMachine):
         for broker in self.partition.isr:
             self.has[broker].add(self.records)
 
-    @rule(broker=st.sampled_from(BROKERS))
-    def catch_up_and_join(self, broker: int) -> None:
+    @rule(pick=st.integers(min_value=0, max_value=4))
+    def catch_up_and_join(self, pick: int) -> None:
         before = self.partition
-        if before.leader == -1 or broker in before.isr or broker not in before.replicas:
+        late = [r for r in before.replicas if r not in before.isr and self.controller.image.brokers[r].active]
+        if before.leader == -1 or not late:
             return
-        if not self.controller.image.brokers[broker].active:
-            return
+        broker = late[pick % len(late)]
         self.has[broker] = set(self.has[before.leader])
         outcome = self.controller.alter("t", [*before.isr, broker])
         assert outcome.error_code in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED)
