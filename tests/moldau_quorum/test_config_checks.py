@@ -149,3 +149,14 @@ def test_keys_that_are_read_at_the_start_alone_are_refused_and_may_go_where_they
     assert alter(controller, (BROKER, "1", {"leader.replication.throttled.rate": "5"}))[0][0] == ErrorCode.NONE
     assert alter(controller, (BROKER, "1", {"advertised.listeners": None}))[0][0] == ErrorCode.NONE
     assert controller.image.config(BROKER, "1") == {"leader.replication.throttled.rate": "5"}
+
+
+def test_a_listener_has_values_of_its_own_only_where_brokers_look_for_them(controller):
+    before = controller.image
+    for key, value in (("min.insync.replicas", "2"), ("log.retention.ms", "7"), ("max.connections.per.ip", "5")):
+        for broker in ("", "1"):
+            ((code, message),) = alter(controller, (BROKER, broker, {f"listener.name.plaintext.{key}": value}))
+            assert code == ErrorCode.INVALID_CONFIG
+            assert f"{key} is not a key of single listeners" in str(message)
+    assert controller.image is before
+    assert alter(controller, (BROKER, "", {"listener.name.plaintext.max.connections": "9"}))[0][0] == ErrorCode.NONE

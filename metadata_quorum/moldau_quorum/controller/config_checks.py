@@ -9,7 +9,7 @@ wrong before (nodes leave such values out) is not held against a change that tou
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.config import (
@@ -28,6 +28,9 @@ from moldau_quorum.image import RESOURCE_BROKER, MetadataImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+MAX_CONNECTIONS: Final = "max.connections"
+"""Beside the ``ssl.`` keys the only one that brokers look up for each listener."""
 
 Items = tuple[tuple[str, str], ...]
 """Keys and values, sorted: a mapping that can be compared and remembered."""
@@ -134,6 +137,8 @@ def _check_key(broker: str, name: str, before: Mapping[str, str], value: str | N
         key = BROKER_CONFIG.key(name)
     except KeyError:
         raise RefusedError(ErrorCode.INVALID_CONFIG, BROKER_CONFIG.unknown(name)) from None
+    if key.name != name and key.name != MAX_CONNECTIONS and not key.name.startswith("ssl."):
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name}: {key.name} is not a key of single listeners")
     if key.dynamic is DynamicScope.READ_ONLY:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} cannot be changed while brokers run")
     if key.dynamic is DynamicScope.PER_BROKER and not broker:

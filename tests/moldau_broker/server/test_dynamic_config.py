@@ -144,6 +144,10 @@ def test_limits_that_were_set_before_a_start_apply_too() -> None:
         cluster.start_broker(1)
         await cluster.until(lambda: 1 in cluster.running)
         assert [server.limits.connections_max for server in cluster.running[1]._servers] == [3]
+        client.close()
+        assert (await alter(client, BROKER, "1", listener_name_plaintext_max_connections="5"))[0] == ErrorCode.NONE
+        (server,) = cluster.running[1]._servers
+        await cluster.until(lambda: server.limits.connections_max == 5)
 
     run_cluster(scenario)
 
