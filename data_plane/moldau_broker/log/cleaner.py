@@ -210,6 +210,12 @@ class LogCleaning:
         """First offset that is not covered: the next cleaning's first dirty one. Known when the map is built."""
         return self.statistics.end_offset
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the log has changed since the last swap, other than by growing: nothing more can be swapped in."""
+        log = self.log
+        return log.failed or log.generation != self._generation or log.directory != self._directory
+
     def step(self, bytes_max: int) -> int:
         """Goes on until about ``bytes_max`` were read, a group is ready, or the end; returns the bytes read and
         written.
@@ -247,7 +253,7 @@ class LogCleaning:
         return True
 
     def _still_there(self, group: CleanedGroup) -> bool:
-        if self.log.failed or self.log.generation != self._generation or self.log.directory != self._directory:
+        if self.is_void:
             return False
         bases = [segment for segment in self.log.segments if segment.base_offset >= group.old[0].base_offset]
         return bases[: len(group.old)] == list(group.old)

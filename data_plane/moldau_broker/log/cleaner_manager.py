@@ -190,13 +190,14 @@ class CleanerManager:
         self._stepping = True
 
         def run() -> None:
-            self._window_bytes += cleaning.step(budget)
+            if not log.released:
+                self._window_bytes += cleaning.step(budget)
 
         def complete() -> None:
             self._stepping = False
-            if log.failed:
-                cleaning.abandon()
             try:
+                if log.failed:
+                    cleaning.abandon()
                 changed = cleaning.ready is not None and not cleaning.swap()
             except OSError as error:
                 failed(error)
@@ -209,6 +210,10 @@ class CleanerManager:
         def failed(error: BaseException) -> None:
             self._stepping = False
             self._current = None
+            if log.released or (isinstance(error, CorruptLogFileError) and cleaning.is_void):
+                # It was deleted, moved or truncated while the step ran; if its disk is bad, the others will tell.
+                cleaning.abandon()
+                return
             if isinstance(error, CorruptLogFileError):
                 self.uncleanable[log.topic_partition] = str(error)
                 _logger.error("log-uncleanable", partition=log.topic_partition, reason=error)
