@@ -91,7 +91,7 @@ TRANSITIONS: dict[TransactionStatus, tuple[TransactionStatus, ...]] = {
     TransactionStatus.DEAD: (),
     TransactionStatus.PREPARE_EPOCH_FENCE: (),
 }
-"""Every transition there is. PrepareEpochFence stands in old logs only: here fencing and aborting are one record."""
+"""Every transition there is. States without any never stand in the log: here fencing and aborting are one record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ def parse_transaction(key: Buffer | None, value: Buffer | None) -> tuple[str, Tr
     """Reads a record: the transactional id and its state (None for a tombstone); None for an unknown kind of record.
 
     Raises:
-        DecodeError: the record is malformed.
+        DecodeError: the record is malformed, or tells of a state that no coordinator writes.
     """
     if key is None or len(key) < 2:
         raise DecodeError("a record of a transaction coordinator has no versioned key")
@@ -181,6 +181,11 @@ def parse_transaction(key: Buffer | None, value: Buffer | None) -> tuple[str, Tr
         status = TransactionStatus(message.transaction_status)
     except ValueError as error:
         raise DecodeError(f"transaction status {message.transaction_status} is not known") from error
+    if not TRANSITIONS[status]:
+        # Kafka's coordinators hold these states in memory only; nothing could ever follow on such a record.
+        raise DecodeError(f"transaction status {status.name} is not one of records")
+    if message.producer_id < 0 or message.producer_epoch < 0:
+        raise DecodeError(f"producer {message.producer_id} with epoch {message.producer_epoch} runs no transactions")
     partitions = tuple(
         (entry.topic, partition) for entry in message.transaction_partitions or () for partition in entry.partition_ids
     )

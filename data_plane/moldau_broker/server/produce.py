@@ -18,6 +18,7 @@ from moldau.runtime.answers import CloseConnection
 from moldau_broker.log.errors import LogError
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.delayed import ProduceOperation, ProduceWait
+from moldau_broker.server.topic_creation import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ _TRANSACTIONAL_FLAG = 0x10
 _ATTRIBUTES_LOW_BYTE = 22  # of a batch
 _PRODUCER = struct.Struct(">qh").unpack_from  # producer id and epoch
 _PRODUCER_AT, _PRODUCER_END = 43, 53
+RESULT_BYTES = 256
+"""About what the result of one partition takes in memory while its request waits."""
 TIMEOUT_MS_MAX = 15 * 60_000.0
 """A produce waits no longer than this, whatever it asks for."""
 
@@ -161,7 +164,7 @@ class ProduceService:
         def encode(errors: dict[int, ErrorCode]) -> Sequence[ResponsePart]:
             return (self._encode(version, correlation_id, results, errors),)
 
-        operation = ProduceOperation(waiting, encode)
+        operation = ProduceOperation(waiting, encode, RESULT_BYTES * sum(len(found) for _, found in results))
         deadline_ms = self._clock.monotonic_ms() + min(max(0, timeout_ms), TIMEOUT_MS_MAX)
         try:
             operation.delayed = waiters.watch(operation, tuple(waiting), deadline_ms)
@@ -182,7 +185,12 @@ class ProduceService:
         touched: dict[Partition, int],
         verified: Verified | None,
     ) -> tuple[ProducePartitionResult, int]:
-        """Stages one batch; returns its result and the offset (exclusive) that must be committed, -1 after an error."""
+        """Stages one batch; returns its result and the offset (exclusive) that must be committed, -1 after an error.
+
+        The state of the coordinators is theirs alone: what clients send to an internal topic is refused, as in Kafka.
+        """
+        if partition.key.topic in INTERNAL_TOPICS:
+            return ProducePartitionResult(index, ErrorCode.INVALID_TOPIC_EXCEPTION), -1
         if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
             error = self._transaction_error(partition, records, verified, (topic, index))
             if error is not ErrorCode.NONE:
@@ -238,6 +246,8 @@ class ProduceService:
                 partition = lookup.get((topic, index))
                 if partition is None or len(records) < _PRODUCER_END or not partition.is_leader:
                     continue
+                if partition.key.topic in INTERNAL_TOPICS:
+                    continue  # refused without asking
                 if records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
                     producer_id, producer_epoch = _PRODUCER(records, _PRODUCER_AT)
                     if not partition.log.has_ongoing_transaction(producer_id, producer_epoch):
@@ -345,6 +355,8 @@ class VerifiedProduce:
             service.flush(touched)
         finally:
             self.on_done()
+        del request
+        self._frame = b""  # it is in the log, and the wait for replicas may be long
         if operation is None:
             return answer if isinstance(answer, list | tuple) else ()
         try:

@@ -3,6 +3,8 @@
 Method: scripts that read as stories, with commits, markers and time by hand. Error paths first.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
@@ -10,6 +12,7 @@ from moldau.protocol.messages.describe_transactions import DescribeTransactionsR
 from moldau.protocol.messages.end_txn import EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdResponse
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau_broker.coordinator.effects import Append
 from moldau_broker.coordinator.transaction_config import TransactionConfig
 from moldau_broker.coordinator.transaction_state import (
     TRANSITIONS,
@@ -478,3 +481,27 @@ def test_records_survive_the_round_trip() -> None:
     for key, value in ((None, b""), (b"\0\0\0\5", b""), (b"\0\0\0\1x", b"\0\x07"), (b"\0\0\0\1x", b"\0\0\0")):
         driver.core.replay(key, value)
     assert driver.core.unreadable_records == 4
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"status": TransactionStatus.DEAD},
+        {"status": TransactionStatus.PREPARE_EPOCH_FENCE},
+        {"producer_id": -1, "status": TransactionStatus.PREPARE_ABORT, "partitions": (("t", 0),)},
+        {"producer_epoch": -1, "status": TransactionStatus.ONGOING},
+    ],
+)
+def test_a_state_that_no_coordinator_writes_is_not_read(forged: dict[str, object]) -> None:
+    """It changes nothing, and the producer goes on from the state before."""
+    driver = TransactionDriver()
+    producer = Producer(driver)
+    producer.init()
+    known = driver.core.transactions["x"]
+    record = transaction_record("x", replace(known, **forged))  # type: ignore[arg-type]
+    driver.log.append(Append(append_id=-1, records=(record,)))
+    driver.fail_over()
+    assert driver.core.unreadable_records == 1
+    assert driver.core.transactions["x"] == known
+    assert code_of(driver.ask(end_request(known.producer_id, known.producer_epoch, commit=False), 5)) is ErrorCode.NONE
+    assert driver.state() == "CompleteAbort"
