@@ -6,8 +6,9 @@ out those whose deadline came first. Both go through one door: an operation leav
 whoever takes it out is the only one who may answer it. ``complete`` therefore returns False to the second caller.
 
 The number of operations is bounded: ``watch`` raises ``PurgatoryFullError`` at the bound, and the caller answers with
-an error or at once. Timers are O(1) (``timer_wheel``), watchers of a key keep the order in which they came, so that a
-caller whose conditions are ordered (acks=all offsets of one partition) can stop at the first that does not hold.
+an error or at once. Who has nobody to refuse (the broker's own waits, which are few) is let in beyond it. Timers are
+O(1) (``timer_wheel``), watchers of a key keep the order in which they came, so that a caller whose conditions are
+ordered (acks=all offsets of one partition) can stop at the first that does not hold.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ class Purgatory(Generic[K, T]):
     def __len__(self) -> int:
         return len(self._wheel)
 
-    def watch(self, operation: T, keys: Iterable[K], deadline_ms: float) -> Delayed[K, T]:
-        """Starts to wait. Raises ``PurgatoryFullError`` at the bound; ``operation`` is then untouched."""
-        if len(self._wheel) >= self._operations_max:
+    def watch(self, operation: T, keys: Iterable[K], deadline_ms: float, *, bounded: bool = True) -> Delayed[K, T]:
+        """Starts to wait. Raises ``PurgatoryFullError`` at the bound, if ``bounded``; ``operation`` is then
+        untouched."""
+        if bounded and len(self._wheel) >= self._operations_max:
             raise PurgatoryFullError(f"{self._operations_max} operations are waiting already")
         delayed: Delayed[K, T] = Delayed(operation, tuple(dict.fromkeys(keys)))
         for key in delayed.keys:

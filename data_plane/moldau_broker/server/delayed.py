@@ -68,19 +68,28 @@ class ProduceWait:
         self.indexes = [index]
 
 
+def _encode_nothing(_: dict[int, ErrorCode]) -> Sequence[ResponsePart]:
+    return ()
+
+
 class ProduceOperation(Operation):
     """A produce that waits.
 
     ``errors[i]`` belongs to partition ``i`` of the request and is final once the operation has finished.
     """
 
-    __slots__ = ("_encode", "delayed", "errors", "waiters", "waiting")
+    __slots__ = ("_encode", "delayed", "errors", "held_bytes", "waiters", "waiting")
 
     def __init__(
-        self, waiting: dict[Partition, ProduceWait], encode: Callable[[dict[int, ErrorCode]], Sequence[ResponsePart]]
+        self,
+        waiting: dict[Partition, ProduceWait],
+        encode: Callable[[dict[int, ErrorCode]], Sequence[ResponsePart]],
+        held_bytes: int = 0,
     ) -> None:
+        """``held_bytes``: memory that the results take until they are answered."""
         super().__init__()
         self.waiting = waiting
+        self.held_bytes = held_bytes
         self.errors: dict[int, ErrorCode] = {}
         self._encode = encode
         self.delayed: Delayed[Partition, ProduceOperation] | None = None
@@ -102,7 +111,8 @@ class ProduceOperation(Operation):
     async def wait(self) -> Sequence[ResponsePart]:
         """The answer, when every partition is committed, refused, or out of time."""
         await self.wait_finished()
-        return self._encode(self.errors)
+        encode, self._encode = self._encode, _encode_nothing  # the connection may remember this for a while
+        return encode(self.errors)
 
 
 class Waiters(Generic[K, T]):
@@ -116,9 +126,9 @@ class Waiters(Generic[K, T]):
         self._armed = Signal()
         self._sleeping_until_ms = float("inf")
 
-    def watch(self, operation: T, keys: Sequence[K], deadline_ms: float) -> Delayed[K, T]:
+    def watch(self, operation: T, keys: Sequence[K], deadline_ms: float, *, bounded: bool = True) -> Delayed[K, T]:
         """See ``Purgatory.watch``; wakes the clock if this deadline is the next."""
-        delayed = self.purgatory.watch(operation, keys, deadline_ms)
+        delayed = self.purgatory.watch(operation, keys, deadline_ms, bounded=bounded)
         if deadline_ms < self._sleeping_until_ms:
             self._sleeping_until_ms = deadline_ms
             self._armed.notify()

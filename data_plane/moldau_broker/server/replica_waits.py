@@ -79,7 +79,8 @@ class ReplicaWaits:
     async def wait_committed(self, partition: Partition, leader_epoch: int, end_offset: int) -> None:
         """Returns when the high watermark is at least ``end_offset``; the caller sets the deadline, if any.
 
-        Raises ``KafkaError`` when leadership of that epoch ends first.
+        Raises ``KafkaError`` when leadership of that epoch ends first. However many clients wait, there is room for
+        this: the coordinators and the markers that they send, which nobody could answer with an error, wait here.
         """
         while True:
             error = partition.acknowledgement(leader_epoch, end_offset)
@@ -88,7 +89,8 @@ class ReplicaWaits:
                     raise KafkaError(error)
                 return
             operation = ProduceOperation({partition: ProduceWait(leader_epoch, end_offset, 0)}, lambda _: ())
-            delayed = self.produces.watch(operation, (partition,), self._clock.monotonic_ms() + _COMMIT_WAIT_MS)
+            deadline_ms = self._clock.monotonic_ms() + _COMMIT_WAIT_MS
+            delayed = self.produces.watch(operation, (partition,), deadline_ms, bounded=False)
             try:
                 await operation.wait_finished()
             finally:

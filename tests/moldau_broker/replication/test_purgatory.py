@@ -61,6 +61,8 @@ def test_the_bound_refuses_and_leaves_no_trace() -> None:
         purgatory.watch(2, ["b"], 10)
     assert not purgatory.watches("b")
     assert len(purgatory) == 1
+    beyond = purgatory.watch(3, ["b"], 10, bounded=False)
+    assert purgatory.complete(beyond)
 
 
 @given(
