@@ -77,9 +77,7 @@ def _look_up(partition: Partition, request: ListOffsetsRequest, call: Call, time
     else:
         visible = replica.high_watermark
     if timestamp == LATEST_TIMESTAMP:
-        if request.replica_id < 0 and replica.high_watermark < replica.epoch_start_offset:
-            # The new leader does not know yet what its predecessor had committed: an older answer would go backwards.
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
+        _check_visible(partition, request, call)
         return -1, visible, replica.state.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
@@ -89,8 +87,17 @@ def _look_up(partition: Partition, request: ListOffsetsRequest, call: Call, time
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} has no meaning")
     found = log.offset_for_timestamp(timestamp)
     if found is None or found.offset < 0 or found.offset >= visible:
+        _check_visible(partition, request, call)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch
+
+
+def _check_visible(partition: Partition, request: ListOffsetsRequest, call: Call) -> None:
+    """Raises ``KafkaError`` while a new leader does not know yet what its predecessor had committed: to a consumer
+    the end of what it knows would go backwards, and a record that has been visible would not exist (KIP-207)."""
+    replica = partition.replica
+    if request.replica_id < 0 and replica.high_watermark < replica.epoch_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def handle_offset_for_leader_epoch(
