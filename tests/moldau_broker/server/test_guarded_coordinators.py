@@ -6,6 +6,9 @@ brokers on virtual time and a bare client.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import pytest
 
 from broker_cluster import batch, run_cluster
@@ -21,8 +24,22 @@ from moldau.protocol.messages.write_txn_markers import (
 )
 from moldau_broker.coordinator.partitioning import partition_for
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _TOPICS = ("__consumer_offsets", "__transaction_state")
 """By their key types."""
+
+
+@contextmanager
+def _paused(cluster, broker_id: int) -> Iterator[None]:
+    """A broker that hears and says nothing for a while. Resumed in any case: a paused one does not end."""
+    node = cluster.world.node(f"b{broker_id}")
+    node.pause()
+    try:
+        yield
+    finally:
+        node.resume()
 
 
 async def _coordinator_of(cluster, key: str, topic: str) -> tuple[int, int]:
@@ -87,31 +104,31 @@ def test_coordinators_and_markers_wait_however_many_produces_do() -> None:
         await client.produce("t", batch(b"first"), partition=led)
         assert code_of(await client.request(commit_request(1), 9)) is ErrorCode.NONE
         cluster.running[leader].context.replicas.produces.purgatory._operations_max = 2
-        cluster.world.node(f"b{3 - leader}").pause()
-        connection = await client.connection()
-        waiting = [
-            connection.submit(_produce(led, timeout_ms=60_000), 12),
-            connection.submit(_produce(led, timeout_ms=60_000), 12),
-        ]
-        full = await cluster.client(leader).produce("t", batch(b"x"), partition=led, timeout_ms=60_000)
-        assert full.error_code == ErrorCode.REQUEST_TIMED_OUT
-        marker = WritableTxnMarker(
-            producer_id=9,
-            producer_epoch=0,
-            transaction_result=True,
-            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[led])],
-            coordinator_epoch=0,
-        )
-        marked = (await cluster.client(leader).connection()).submit(WriteTxnMarkersRequest(markers=[marker]), 1)
-        committed = (await cluster.client(leader).connection()).submit(commit_request(2), 9)
-        assert code_of(await committed.wait(60_000)) in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        answer = await marked.wait(60_000)
-        assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
-        for pending in waiting:
-            answer = await pending.wait(60_000)
-            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-        assert code_of(await client.request(commit_request(3), 9)) is ErrorCode.NONE
-        assert leader in cluster.running
+        with _paused(cluster, 3 - leader):
+            connection = await client.connection()
+            waiting = [
+                connection.submit(_produce(led, timeout_ms=60_000), 12),
+                connection.submit(_produce(led, timeout_ms=60_000), 12),
+            ]
+            full = await cluster.client(leader).produce("t", batch(b"x"), partition=led, timeout_ms=60_000)
+            assert full.error_code == ErrorCode.REQUEST_TIMED_OUT
+            marker = WritableTxnMarker(
+                producer_id=9,
+                producer_epoch=0,
+                transaction_result=True,
+                topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[led])],
+                coordinator_epoch=0,
+            )
+            marked = (await cluster.client(leader).connection()).submit(WriteTxnMarkersRequest(markers=[marker]), 1)
+            committed = (await cluster.client(leader).connection()).submit(commit_request(2), 9)
+            assert code_of(await committed.wait(60_000)) in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            answer = await marked.wait(60_000)
+            assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+            for pending in waiting:
+                answer = await pending.wait(60_000)
+                assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+            assert code_of(await client.request(commit_request(3), 9)) is ErrorCode.NONE
+            assert leader in cluster.running
 
     run_cluster(scenario, brokers=2)
 
@@ -133,28 +150,27 @@ def test_a_new_leader_does_not_deny_what_its_predecessor_has_shown() -> None:
         assert await cluster.leader("t") == old
         await cluster.client(old).produce("t", batch(b"a", timestamp=1_000))
         await cluster.until(lambda: cluster.replica(new, "t").replica.high_watermark == 1)
-        cluster.world.node(f"b{silent}").pause()
-        await cluster.client(old).produce("t", batch(b"b", timestamp=2_000), acks=1)
-        await cluster.until(lambda: cluster.replica(new, "t").log.log_end_offset == 2)
-        cluster.kill(old)
-        await cluster.until(lambda: cluster.replica(new, "t").is_leader)
-        client = cluster.client(new)
+        with _paused(cluster, silent):
+            await cluster.client(old).produce("t", batch(b"b", timestamp=2_000), acks=1)
+            await cluster.until(lambda: cluster.replica(new, "t").log.log_end_offset == 2)
+            cluster.kill(old)
+            await cluster.until(lambda: cluster.replica(new, "t").is_leader)
+            client = cluster.client(new)
 
-        async def look_up(timestamp: int, version: int, replica_id: int = -1) -> tuple[ErrorCode, int]:
-            partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-            topic = ListOffsetsTopic(name="t", partitions=[partition])
-            answer = await client.request(ListOffsetsRequest(replica_id=replica_id, topics=[topic]), version)
-            found = answer.topics[0].partitions[0]
-            return ErrorCode(found.error_code), found.offset
+            async def look_up(timestamp: int, version: int, replica_id: int = -1) -> tuple[ErrorCode, int]:
+                partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+                topic = ListOffsetsTopic(name="t", partitions=[partition])
+                answer = await client.request(ListOffsetsRequest(replica_id=replica_id, topics=[topic]), version)
+                found = answer.topics[0].partitions[0]
+                return ErrorCode(found.error_code), found.offset
 
-        for timestamp in (-1, -3, 1_500, 2_500):
-            assert await look_up(timestamp, 7) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), timestamp
-            assert await look_up(timestamp, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1), timestamp
-        assert await look_up(500, 7) == (ErrorCode.NONE, 0)
-        assert await look_up(-2, 7) == (ErrorCode.NONE, 0)
-        assert await look_up(1_500, 7, replica_id=silent) == (ErrorCode.NONE, 1)
-        assert await look_up(2_500, 7, replica_id=silent) == (ErrorCode.NONE, -1)
-        cluster.world.node(f"b{silent}").resume()
+            for timestamp in (-1, -3, 1_500, 2_500):
+                assert await look_up(timestamp, 7) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), timestamp
+                assert await look_up(timestamp, 4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1), timestamp
+            assert await look_up(500, 7) == (ErrorCode.NONE, 0)
+            assert await look_up(-2, 7) == (ErrorCode.NONE, 0)
+            assert await look_up(1_500, 7, replica_id=silent) == (ErrorCode.NONE, 1)
+            assert await look_up(2_500, 7, replica_id=silent) == (ErrorCode.NONE, -1)
         await cluster.until(lambda: cluster.replica(new, "t").replica.high_watermark == 2)
         assert await look_up(1_500, 7) == (ErrorCode.NONE, 1)
         assert await look_up(2_500, 7) == (ErrorCode.NONE, -1)
