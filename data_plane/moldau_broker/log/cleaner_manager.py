@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _logger = EventLogger("moldau.log.cleaner")
 STEP_BYTES = 256 * 1024
+DAMAGE_ADVICE = (
+    "look at the file with `moldau log dump`; if another replica is in sync, reassign the partition away from this "
+    "broker and back, which copies it anew; else delete the records up to there (DeleteRecords)"
+)
 _WINDOW_MS = 1000
 _RATE_UNLIMITED = float(1 << 53)
 """Bytes a second from which on nothing is paced: Kafka's default is the largest double, which no sum survives."""
@@ -102,18 +106,29 @@ class CleanerManager:
             self._current = None
 
     def choose(
-        self, directories: Mapping[str, LogDirectory], logs: Mapping[TopicPartition, PartitionLog], now_ms: int
+        self,
+        directories: Mapping[str, LogDirectory],
+        logs: Mapping[TopicPartition, PartitionLog],
+        now_ms: int,
+        on_error: Callable[[str, BaseException], None],
     ) -> tuple[PartitionLog, CleaningPlan] | None:
-        """The log to clean next: one that must be, else the dirtiest above its ``min.cleanable.dirty.ratio``."""
+        """The log to clean next: one that must be, else the dirtiest above its ``min.cleanable.dirty.ratio``.
+
+        ``on_error`` hears of each directory that cannot be read, and may take it offline; damaged logs are left out.
+        """
         best: tuple[PartitionLog, CleaningPlan] | None = None
         self._max_dirty_ratio = 0.0
-        for topic_partition, log in logs.items():
+        for topic_partition, log in list(logs.items()):  # ``on_error`` may take some away
             if not log.config.compact or log.failed or topic_partition in self.uncleanable:
                 continue
             directory = directories[log.parent_directory]
             clean_end = self.clean_offsets.get(topic_partition, directory.cleaner_offsets.offsets.get(topic_partition))
             durable_end = directory.recovery_points.offsets.get(topic_partition, 0)
-            plan = plan_cleaning(log, clean_end, durable_end, now_ms)
+            try:
+                plan = plan_cleaning(log, clean_end, durable_end, now_ms)
+            except (CorruptLogFileError, OSError) as error:
+                self._judge(log, error, on_error)
+                continue
             self._max_dirty_ratio = max(self._max_dirty_ratio, plan.dirty_ratio)
             if plan.dirty_bytes == 0 or not (
                 plan.must_clean or plan.dirty_ratio > log.config.min_cleanable_dirty_ratio
@@ -122,7 +137,16 @@ class CleanerManager:
             rank = (plan.must_clean, plan.dirty_ratio)
             if best is None or rank > (best[1].must_clean, best[1].dirty_ratio):
                 best = (log, plan)
-        return best
+        return None if best is None or best[0].failed else best
+
+    def _judge(self, log: PartitionLog, error: BaseException, on_error: Callable[[str, BaseException], None]) -> None:
+        """A damaged log is not cleaned; for all else ``on_error`` knows what it means for the directory."""
+        if isinstance(error, CorruptLogFileError):
+            self.uncleanable[log.topic_partition] = str(error)
+            _logger.error("log-uncleanable", partition=log.topic_partition, reason=error, advice=DAMAGE_ADVICE)
+            return
+        log.failed = log.failed or isinstance(error, OSError | LogStorageError)
+        on_error(log.parent_directory, error)
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """When ``works`` will have something: now while a cleaning may advance, None while a step runs."""
@@ -161,10 +185,15 @@ class CleanerManager:
             ):
                 return []
             self._next_check_ms = now_ms + self._settings.cleaner_backoff_ms
-            chosen = self.choose(directories, logs, now_ms)
+            chosen = self.choose(directories, logs, now_ms, on_error)
             if chosen is None:
                 return []
-            self._current = self._begin(*chosen, now_ms)
+            try:
+                self._current = self._begin(*chosen, now_ms)
+            except (CorruptLogFileError, OSError) as error:
+                self._judge(chosen[0], error, on_error)
+                self._next_check_ms = now_ms  # another log may be dirty
+                return []
         budget = self._budget(now_ms)
         if budget <= 0:
             return []
@@ -214,12 +243,7 @@ class CleanerManager:
                 # It was deleted, moved or truncated while the step ran; if its disk is bad, the others will tell.
                 cleaning.abandon()
                 return
-            if isinstance(error, CorruptLogFileError):
-                self.uncleanable[log.topic_partition] = str(error)
-                _logger.error("log-uncleanable", partition=log.topic_partition, reason=error)
-                return
-            log.failed = log.failed or isinstance(error, OSError | LogStorageError)
-            on_error(parent, error)
+            self._judge(log, error, on_error)
 
         return Work(name=f"clean {log.topic_partition}", run=run, complete=complete, failed=failed, directory=parent)
 

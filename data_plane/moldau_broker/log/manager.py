@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.log import EventLogger
+from moldau_broker.log.cleaner_manager import DAMAGE_ADVICE
 from moldau_broker.log.directory import LogDirectory, log_starts_of
-from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
 from moldau_broker.log.moves import MovingLogStore
 from moldau_broker.log.values import LogDirectoryInfo, ReplicaDirectoryInfo, TopicPartition, Work, run_work
 
@@ -100,6 +101,9 @@ class LogManager(MovingLogStore):
                 action(log)
             except (OSError, LogStorageError) as error:
                 self.fail_directory(log.parent_directory, error)
+            except CorruptLogFileError as error:
+                # The file's bytes are wrong, its disk works: all else goes on.
+                _logger.error("log-damaged", partition=log.topic_partition, reason=error, advice=DAMAGE_ADVICE)
 
     def _work_failed(self, directory: str, error: BaseException) -> None:
         """A work's error: the disk's takes the directory offline, any other is a bug and stays visible in the shell."""

@@ -76,6 +76,7 @@ class LogSegment:
         "suffix",
         "time_index",
         "transaction_index",
+        "unreadable_from",
     )
 
     def __init__(
@@ -104,6 +105,8 @@ class LogSegment:
         self._first_timestamp: int | None = None
         self._tail_last_offsets: list[int] = []
         self._tail_positions: list[int] = []
+        self.unreadable_from: int | None = None
+        """Position where a walk over the headers ended too early: what is behind it, nobody knows. None so far."""
 
     def path(self, kind: str) -> str:
         """Path of one of the segment's files."""
@@ -287,6 +290,7 @@ class LogSegment:
         for position, header in scan_headers(self.file, 0, size):
             assert position == self.size
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
+        self.unreadable_from = self.size if self.size < size else None
         self.size = size
         self.spill_indexes()
 
@@ -304,7 +308,8 @@ class LogSegment:
     def max_entry(self) -> TimestampOffset:
         """Largest timestamp and the last offset of the batch that has it.
 
-        -1 and the base offset in an empty segment.
+        -1 and the base offset in an empty segment. Of what can be read, where ``unreadable_from`` is set. Raises
+        ``OSError``, ``CorruptLogFileError``.
         """
         if self._max_entry is None:
             self._max_entry = self._load_max_entry()
@@ -312,6 +317,7 @@ class LogSegment:
 
     def _load_max_entry(self) -> TimestampOffset:
         """From the time index's last entry, checked against its batch, and the batches after it."""
+        self.unreadable_from = None
         last = self.time_index.last()
         if last is not None:
             found = self.find(last.offset)
@@ -320,10 +326,13 @@ class LogSegment:
                 assert self._max_entry is not None
                 return self._max_entry
         largest = last if last is not None else TimestampEntry(NO_TIMESTAMP, self.base_offset)
-        start = self._checked_lookup(largest.offset)
-        for _, header in scan_headers(self.file, start, self.size):
+        end = self._checked_lookup(largest.offset)
+        for position, header in scan_headers(self.file, end, self.size):
             if header.max_timestamp > largest.timestamp_ms:
                 largest = TimestampEntry(header.max_timestamp, header.last_offset)
+            end = position + header.size_bytes
+        if end != self.size:
+            self.unreadable_from = end
         return TimestampOffset(timestamp_ms=largest.timestamp_ms, offset=largest.offset)
 
     def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:

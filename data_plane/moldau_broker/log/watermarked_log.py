@@ -15,10 +15,11 @@ DeleteRecords and what retention may drop.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
+from moldau_broker.log.errors import CorruptLogFileError, LogError, OffsetOutOfRangeError
 from moldau_broker.log.names import LOG_SUFFIX
 from moldau_broker.log.segmented_log import SegmentedLog
 from moldau_broker.log.values import (
@@ -26,6 +27,7 @@ from moldau_broker.log.values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_TIMESTAMP,
     AbortedTransaction,
     EpochEndOffset,
     ProducerDescription,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.checkpoint import EpochEntry
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.producer_state import EndMarker
+    from moldau_broker.log.segment import LogSegment
     from moldau_broker.log.values import StagedBatch
 
 
@@ -270,7 +273,7 @@ class WatermarkedLog(SegmentedLog):
         returns how many.
 
         Only what is below the high watermark goes. An active segment that is too old is closed first. Raises
-        ``LogStorageError``.
+        ``LogStorageError``, and ``CorruptLogFileError`` where the oldest segment is too damaged to tell how old it is.
         """
         if self.failed:
             return 0
@@ -295,15 +298,30 @@ class WatermarkedLog(SegmentedLog):
             end = self.next_base_offset(index)
             if segment.size == 0 or end > self._high_watermark or (segment is self._active and self._staged_batches):
                 break
-            largest = segment.max_entry().timestamp_ms
-            written = largest if largest >= 0 else self.disk.modified_ms(segment.path(LOG_SUFFIX))
-            too_old = config.delete and config.retention_ms >= 0 and now_ms - written > config.retention_ms
             too_much = surplus - segment.size >= 0
-            if not (too_old or too_much or (end <= self.log_start_offset and segment is not self._active)):
-                break
+            if not (too_much or (end <= self.log_start_offset and segment is not self._active)):
+                if not (config.delete and config.retention_ms >= 0):
+                    break
+                if now_ms - self._written_ms(segment) <= config.retention_ms:
+                    if segment.unreadable_from is not None and count == 0:
+                        raise CorruptLogFileError(segment.file.path, segment.unreadable_from, "no batch header")
+                    break
             surplus -= segment.size
             count += 1
         return count
+
+    def _written_ms(self, segment: LogSegment) -> int:
+        """When the newest record of a segment was written, by its timestamp.
+
+        Where there is none, or part of the segment cannot be read, by the last write to the file: what is hidden may
+        be newer than what is seen.
+        """
+        largest = NO_TIMESTAMP
+        with suppress(CorruptLogFileError):  # ``unreadable_from`` is set
+            largest = segment.max_entry().timestamp_ms
+        if largest >= 0 and segment.unreadable_from is None:
+            return largest
+        return max(largest, self.disk.modified_ms(segment.path(LOG_SUFFIX)))
 
     @property
     def is_settled(self) -> bool:

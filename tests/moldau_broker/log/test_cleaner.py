@@ -236,7 +236,7 @@ def test_the_dirtiest_log_goes_first() -> None:
     chosen = []
     directories = {"/data": lab.manager.directories[0]}
     for _ in range(3):
-        picked = lab.manager.cleaner.choose(directories, lab.manager.logs, lab.now)
+        picked = lab.manager.cleaner.choose(directories, lab.manager.logs, lab.now, lambda *_: None)
         assert picked is not None
         chosen.append(round(picked[1].dirty_ratio, 1))
         order.append(picked[0].topic_partition.partition)
