@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from moldau.runtime.buffers import byte_count
 from moldau.runtime.environment import Buffer, Connection, File
@@ -25,13 +25,27 @@ ResponsePart = Buffer | FileRange
 
 
 class Deferred(Protocol):
-    """An answer that is not ready yet."""
+    """An answer that is not ready yet.
+
+    It is assumed to keep as many bytes of memory as its request has; one that keeps more or less says so by an
+    attribute ``held_bytes``, which must not change. ``EarlyAnswer`` is for those that need not wait.
+    """
 
     async def wait(self) -> Sequence[ResponsePart]:
         """Returns the answer. Must end by a deadline of its own; is cancelled when the connection dies.
 
         An empty sequence means that no answer is sent.
         """
+        ...
+
+
+@runtime_checkable
+class EarlyAnswer(Protocol):
+    """A ``Deferred`` that may be answered before its time, because an answer with less in it is an answer as well."""
+
+    def answer_early(self) -> list[ResponsePart] | None:
+        """Called at once after the request was handled, when there is no memory to keep it: the answer as of now, with
+        which the waiting has ended; None if the request must wait all the same."""
         ...
 
 

@@ -12,8 +12,9 @@ always finds more bytes yields once per drain, which keeps the others' latency f
 Everything is bounded. A receive buffer starts small, grows to the frame that is announced (never beyond
 ``request_bytes_max``), and its growth is paid from a byte budget that all connections share: when that is used up,
 growing waits, and with it the peer. Answers in flight are bounded in number per connection and, those that are ready,
-in bytes. One sweeper per server enforces the deadlines (idle connections, frames that never complete, readers that do
-not read) and gives unused buffers back; thus a wait costs no cancel scope.
+in bytes; what they and their requests keep in memory is paid from the same budget (``held``). One sweeper per server
+enforces the deadlines (idle connections, frames that never complete, readers that do not read, requests that wait and
+keep bytes that others wait for) and gives unused buffers back; thus a wait costs no cancel scope.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from moldau.runtime.answers import (
     CloseConnection,
     ConnectionHandler,
     Deferred,
+    EarlyAnswer,
     FileRange,
     HandlerFactory,
     ResponsePart,
@@ -37,6 +39,7 @@ from moldau.runtime.answers import (
     range_failed,
 )
 from moldau.runtime.buffers import BufferPool, byte_count, drop_sent
+from moldau.runtime.held import HeldBytes
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import ByteBudget, Signal
 from moldau.runtime.tls import TlsHandshakeError, looks_like_tls
@@ -69,16 +72,18 @@ class ServerLimits:
     """The bounds of one listener; the names in brackets are the configuration keys."""
 
     request_bytes_max: int = 100 * 1024 * 1024  # [socket.request.max.bytes] largest frame
-    buffered_bytes_max: int = 256 * 1024 * 1024  # [queued.max.request.bytes] receive buffers beyond the first, together
+    buffered_bytes_max: int = 256 * 1024 * 1024  # [queued.max.request.bytes] receive buffers beyond the first, and what
+    # requests that wait keep beyond as much again, together
     connections_max: int = 10_000  # [max.connections]
     connections_per_ip_max: int = 10_000  # [max.connections.per.ip]
     idle_ms: float = 600_000  # [connections.max.idle.ms] without a request and without an answer under way
     frame_ms: float = 60_000  # a frame that has begun must be complete after this time
     send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
+    held_ms: float = 15_000  # waiting requests that give no answer for this time must not keep bytes others wait for
     handshake_ms: float = 10_000  # TLS handshake
     handshakes_max: int = 256  # connections in their TLS handshake; each costs signatures and nothing is known of it
     answers_max: int = 64  # answers under way per connection before its requests wait
-    answer_bytes_max: int = 1024 * 1024  # ready answers of one drain before they are sent
+    answer_bytes_max: int = 1024 * 1024  # answers of one drain before they are sent, and what those to come keep
     buffer_bytes: int = 16 * 1024  # first size of a receive buffer
     gather_bytes_max: int = 1024 * 1024  # file ranges up to this size are read and sent in one call, others by sendfile
     pooled_buffers_max: int = 8  # gather buffers kept for reuse
@@ -170,7 +175,7 @@ class Server:
     async def sweep(self) -> None:
         """Enforces the deadlines of all connections, with a delay of at most a quarter of the shortest."""
         limits = self.limits
-        shortest_ms = min(limits.idle_ms, limits.frame_ms, limits.send_ms)
+        shortest_ms = min(limits.idle_ms, limits.frame_ms, limits.send_ms, limits.held_ms)
         period_seconds = max(0.001, min(1000.0, shortest_ms / 4) / 1000)
         while True:
             await trio.sleep(period_seconds)
@@ -178,6 +183,11 @@ class Server:
             for loop in list(self.connections.values()):
                 loop.shrink_if_parked()
                 loop.enforce_deadlines(now_ms)
+
+
+def _byte_count(parts: Sequence[ResponsePart]) -> int:
+    """Bytes of an answer that are in memory."""
+    return sum(byte_count(part) for part in parts if not isinstance(part, FileRange))
 
 
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
@@ -195,6 +205,7 @@ class _ConnectionLoop:
         "_end_reason",
         "_frame_deadline_ms",
         "_handler",
+        "_held",
         "_last_active_ms",
         "_limits",
         "_parked",
@@ -202,6 +213,7 @@ class _ConnectionLoop:
         "_scope",
         "_send_deadline_ms",
         "_server",
+        "_stalled_since_ms",
         "_start",
         "_view",
         "_work",
@@ -218,10 +230,12 @@ class _ConnectionLoop:
         self._reserved = 0  # bytes of the shared budget: the size of the buffer when it is larger than the first
         self._parked = False  # the reader waits for bytes and holds no view of the buffer
         self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
+        self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
         self._work = Signal()  # notified when ``_answers`` changes
         self._scope = trio.CancelScope()
         self._end_reason: str | None = None
         self._last_active_ms = server.clock.monotonic_ms()
+        self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
         self._frame_deadline_ms = NEVER_MS
         self._send_deadline_ms = NEVER_MS
 
@@ -244,6 +258,7 @@ class _ConnectionLoop:
         finally:
             self._connection.close()
             self._release_buffer()
+            self._held.close()
             if self._handler is not None:
                 self._handler.closed()
         if self._end_reason is not None:
@@ -295,9 +310,14 @@ class _ConnectionLoop:
             self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
         elif now_ms >= self._send_deadline_ms:
             self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
-        elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
-            self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
-            self._finish(None)
+        elif not self._answers:
+            if now_ms - self._last_active_ms >= limits.idle_ms:
+                self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
+                self._finish(None)
+        elif now_ms - self._stalled_since_ms >= limits.held_ms and self._held.others_wait:
+            kept = self._reserved + self._held.charged
+            if kept:
+                self._finish(f"requests that wait keep {kept} bytes that others wait for")
 
     # --- receiving
 
@@ -342,11 +362,16 @@ class _ConnectionLoop:
             try:
                 more = self._handle_round(answers)
             except CloseConnection as close:
+                self._end = self._start
+                self._release_buffer()  # nothing more is read
                 await self._dispatch(answers)
                 await self._dispatch([close.answer] if close.answer else [])
                 await self._work.wait_until(lambda: not self._answers)
                 raise
             await self._dispatch(answers)
+            if self._held.unpaid > 0:
+                self._frame_deadline_ms = NEVER_MS
+                await self._held.pay()
 
     def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
         """Handles frames until none is complete (returns False) or the answers reach a bound (returns True)."""
@@ -378,12 +403,15 @@ class _ConnectionLoop:
                 answer = handler.handle(view[stop - size : stop])
                 if answer is None:
                     continue
-                answers.append(answer)
-                room -= 1
                 if isinstance(answer, (list, tuple)):
                     for part in answer:
                         if not isinstance(part, FileRange):
                             ready_bytes += byte_count(part)
+                else:
+                    answer, kept = self._hold(answer, size)
+                    ready_bytes += kept
+                answers.append(answer)
+                room -= 1
             return False
         finally:
             try:
@@ -391,6 +419,19 @@ class _ConnectionLoop:
             except CloseConnection:
                 answers.clear()  # they promise what was not written; a client that hears nothing asks again
                 raise
+
+    def _hold(self, answer: Deferred, size: int) -> tuple[list[ResponsePart] | Deferred, int]:
+        """Counts what a request of ``size`` bytes keeps while it waits; answers it now if it must not wait for that.
+
+        Returns the answer and its bytes in memory.
+        """
+        kept: int = getattr(answer, "held_bytes", size)
+        if kept > self._limits.buffer_bytes and isinstance(answer, EarlyAnswer) and not self._held.fits(kept):
+            early = answer.answer_early()
+            if early is not None:
+                return early, _byte_count(early)
+        self._held.request_waits(kept)
+        return answer, kept
 
     async def _make_room(self) -> None:
         """Moves the unhandled bytes to the front and grows the buffer to the frame that has begun, or shrinks it."""
@@ -433,7 +474,11 @@ class _ConnectionLoop:
             self._reserved = 0
         if not budget.acquire_nowait(needed):
             self._frame_deadline_ms = NEVER_MS
-            await budget.acquire(needed)
+            self._held.in_line = True
+            try:
+                await budget.acquire(needed)
+            finally:
+                self._held.in_line = False
             self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
         self._reserved = needed
 
@@ -471,6 +516,11 @@ class _ConnectionLoop:
         if not answers:
             return
         if self._answers or not all(isinstance(answer, (list, tuple)) for answer in answers):
+            if not self._answers:
+                self._stalled_since_ms = self._server.clock.monotonic_ms()
+            for answer in answers:
+                if isinstance(answer, (list, tuple)):
+                    self._held.answer_queued(_byte_count(answer))
             self._answers.extend(answers)
             self._work.notify()
             return
@@ -486,11 +536,18 @@ class _ConnectionLoop:
         while True:
             while answers:
                 answer = answers[0]
-                parts = answer if isinstance(answer, (list, tuple)) else await cast("Deferred", answer).wait()
-                if parts:
-                    await self._send(parts)
-                self._last_active_ms = self._server.clock.monotonic_ms()
+                if isinstance(answer, (list, tuple)):
+                    await self._send(answer)
+                    self._held.answer_sent(_byte_count(answer))
+                else:
+                    parts = await cast("Deferred", answer).wait()
+                    if parts:
+                        await self._send(parts)
+                    del parts
+                    self._held.request_answered()
+                del answer
                 answers.popleft()
+                self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
                 self._work.notify()
             await self._work.wait()
 

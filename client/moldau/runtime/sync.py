@@ -96,6 +96,11 @@ class ByteBudget:
         """Whether some task waits for bytes."""
         return bool(self._waiting)
 
+    @property
+    def waiters(self) -> int:
+        """How many tasks wait for bytes."""
+        return len(self._waiting)
+
     def add_reclaimer(self, reclaim: Callable[[], None]) -> None:
         """``reclaim()`` is called when bytes are short; it releases what its owner keeps without need."""
         self._reclaimers.append(reclaim)
@@ -106,6 +111,10 @@ class ByteBudget:
 
     def _fits(self, count: int) -> bool:
         return self._used + count <= self._limit or self._used == 0
+
+    def has_room(self, count: int) -> bool:
+        """Whether ``acquire_nowait(count)`` would succeed now."""
+        return not self._waiting and self._fits(count)
 
     def acquire_nowait(self, count: int) -> bool:
         """Takes ``count`` bytes if they are free and nobody waits; returns whether it did."""

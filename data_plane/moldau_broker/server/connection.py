@@ -50,6 +50,8 @@ _PRODUCE_FLEXIBLE, _FETCH_FLEXIBLE = 9, 12
 _TOPIC_IDS = 13
 HELD_MAX = 16
 """Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
+DECODED_FACTOR = 10
+"""About how much larger a request is in memory than on the wire: a list of int32 unfolds the most."""
 HANDLER_TIMEOUT_MS = 600_000.0
 """No handler waits longer than this, whatever its request says (JoinGroup waits longest)."""
 
@@ -105,9 +107,11 @@ def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
 class HandlerAnswer:
     """A handler that waits, as the answer of its request. It begins when the answers before it have left."""
 
-    __slots__ = ("_api", "_call", "_context", "_request")
+    __slots__ = ("_api", "_call", "_context", "_request", "held_bytes")
 
-    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call) -> None:
+    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call, size: int) -> None:
+        """``size`` in bytes that the request had on the wire."""
+        self.held_bytes = DECODED_FACTOR * size
         self._api = api
         self._context = context
         self._request = request
@@ -289,7 +293,7 @@ class BrokerConnection:
         request = decode(api.request, header.api_version, bytes(frame[header.body_offset :]))
         assert api.handle is not None, f"{api.key.name} has no handler"
         if api.waits:
-            return HandlerAnswer(api, self._services.context, request, call)
+            return HandlerAnswer(api, self._services.context, request, call, len(frame))
         outcome = api.handle(self._services.context, request, call)
         if isinstance(outcome, Completion):
             if not outcome.is_ready:

@@ -19,6 +19,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
 from moldau.runtime.answers import FileRange, ResponsePart
 from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError
+from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.delayed import Operation
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from moldau.protocol.hot import NodeEndpointResult
     from moldau.runtime.answers import Answer
     from moldau.runtime.environment import Clock
-    from moldau_broker.replication.fetch_session import FetchContext, FetchPartition
+    from moldau_broker.replication.fetch_session import FetchPartition
     from moldau_broker.replication.purgatory import Delayed
     from moldau_broker.server.partition import Partition, WatchKey
     from moldau_broker.server.replica_manager import ReplicaManager
@@ -38,6 +39,12 @@ _FOLLOWER_READS = 11
 _LEADER_HINTS = 12
 _ENDPOINT_HINTS = 16
 READ_COMMITTED = 1
+WAIT_MS_MAX = 300_000.0
+"""A fetch waits no longer than this, whatever it asks for: the most that librdkafka lets its users set."""
+PARTITION_BYTES = 256
+"""About what a partition of a request that waits takes in memory, and as much again where it is watched."""
+ENTRY_BYTES = 8
+"""What it takes in a session, which remembers it in any case."""
 
 
 class FetchQuery(NamedTuple):
@@ -118,6 +125,7 @@ class FetchService:
         if query.from_follower and self.early_watermarks and self._watermark_news(plan):
             return self.encode(query, context, plan), None
         operation = FetchOperation(self, query, context)
+        operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
         keys: list[WatchKey] = []
         for wanted in context.partitions:
             partition = self.lookup(query, wanted)
@@ -128,10 +136,17 @@ class FetchService:
                 if not query.from_follower or self.early_watermarks:
                     keys.append(partition.committed)
         try:
-            operation.delayed = replicas.fetches.watch(operation, keys, now_ms + query.max_wait_ms)
+            wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
+            operation.delayed = replicas.fetches.watch(operation, keys, now_ms + wait_ms)
         except PurgatoryFullError:
             return self.encode(query, context, plan), None
+        operation.held_bytes += len(keys) * PARTITION_BYTES
         return operation, operation
+
+    def stop_waiting(self, operation: FetchOperation) -> None:
+        """Takes a fetch out of the purgatory: it is answered with what there is."""
+        if operation.delayed is not None:
+            self._replicas.fetches.complete(operation.delayed)
 
     def holds_back(self, partition: Partition, query: FetchQuery) -> bool:
         """Whether a follower is throttled now."""
@@ -434,10 +449,13 @@ class FetchService:
         return list(write_fetch_response(query.version, query.correlation_id, [], error_code=error))
 
 
+_NOTHING = FetchContext()
+
+
 class FetchOperation(Operation):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership."""
 
-    __slots__ = ("_context", "_query", "_service", "delayed", "wanted")
+    __slots__ = ("_context", "_query", "_service", "delayed", "held_bytes", "wanted")
 
     def __init__(self, service: FetchService, query: FetchQuery, context: FetchContext) -> None:
         super().__init__()
@@ -446,6 +464,7 @@ class FetchOperation(Operation):
         self._context = context
         self.wanted: dict[Partition, FetchPartition] = {}
         self.delayed: Delayed[WatchKey, FetchOperation] | None = None
+        self.held_bytes = 0
 
     def ready(self, partition: Partition) -> bool:
         """Whether what happened to ``partition`` ends the wait."""
@@ -471,5 +490,18 @@ class FetchOperation(Operation):
     async def wait(self) -> Sequence[ResponsePart]:
         """The answer, with what can be read when the wait is over."""
         await self.wait_finished()
-        plan = self._service.plan(self._query, self._context.partitions, {}, incremental=self._context.incremental)
-        return self._service.encode(self._query, self._context, plan)
+        return self._answer()
+
+    def answer_early(self) -> list[ResponsePart] | None:
+        """See ``EarlyAnswer``: a fetch need not wait. What a session remembers is kept in any case."""
+        if self._context.incremental:
+            return None
+        self._service.stop_waiting(self)
+        return self._answer()
+
+    def _answer(self) -> list[ResponsePart]:
+        context = self._context
+        plan = self._service.plan(self._query, context.partitions, {}, incremental=context.incremental)
+        answer = self._service.encode(self._query, context, plan)
+        self._context, self.wanted = _NOTHING, {}  # the connection may remember this operation for a while
+        return answer

@@ -1,0 +1,142 @@
+"""Goal: requests that wait keep no more memory than ``queued.max.request.bytes`` allows, and harm nobody beside them.
+
+Method: one broker on virtual time with a small budget. Hostile clients send one fetch that would wait for ever and
+behind it what the broker must keep; the kept objects themselves are counted, while a well-behaved producer, whose
+batches need bytes of the same budget, goes on.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+import trio
+
+from broker_cluster import batch, frame, run_cluster, values_of
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau_broker.replication import fetch_session
+from moldau_broker.server.fetch import PARTITION_BYTES, WAIT_MS_MAX
+from moldau_broker.server.produce import VerifiedProduce
+
+BUDGET = 4 * 1024 * 1024
+LARGE = 1_500_000
+FOREVER = (1 << 31) - 1
+
+
+def endless_fetch(entries: int = 1) -> bytes:
+    """A fetch that names one empty partition so many times, and wants to wait 24 days for 2 GB of it."""
+    wanted = [FetchPartition(partition=0, partition_max_bytes=FOREVER)] * entries
+    topics = [FetchTopic(topic="empty", partitions=wanted)]
+    return frame(FetchRequest(max_wait_ms=FOREVER, min_bytes=FOREVER, max_bytes=FOREVER, topics=topics), 11)
+
+
+def transactional_produce(size: int) -> bytes:
+    """The first batch of a transaction that no coordinator knows of."""
+    records = batch(bytes(size), producer_id=4000, producer_epoch=0, base_sequence=0, is_transactional=True)
+    partition = PartitionProduceData(index=0, records=records)
+    topics = [TopicProduceData(name="t", partition_data=[partition])]
+    return frame(ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1_000, topic_data=topics), 11)
+
+
+def kept_bytes() -> int:
+    """What is in memory of requests that wait."""
+    found = gc.get_objects()
+    return sum(len(entry._frame) for entry in found if type(entry) is VerifiedProduce) + PARTITION_BYTES * sum(
+        type(entry) is fetch_session.FetchPartition for entry in found
+    )
+
+
+async def attack(cluster, frames: list[bytes], answers: list[int]) -> None:
+    """Sends all that the broker takes, and reads all that it says, until it has enough of it."""
+    connection = await cluster.client(1).raw()
+
+    async def send() -> None:
+        try:
+            await connection.send_all(frames)
+        except (ConnectionError, trio.ClosedResourceError, trio.BrokenResourceError):
+            return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        received = bytearray()
+        buffer = bytearray(65536)
+        while True:
+            try:
+                count = connection.receive_into_nowait(memoryview(buffer))
+            except BlockingIOError:
+                await connection.wait_readable()
+                continue
+            except ConnectionError:
+                break
+            if count == 0:
+                break
+            received += buffer[:count]
+            while len(received) >= 4 and len(received) >= 4 + int.from_bytes(received[:4]):
+                answers.append(int.from_bytes(received[:4]))
+                del received[: 4 + answers[-1]]
+        nursery.cancel_scope.cancel()
+    connection.close()
+
+
+ATTACKS = {
+    "produces": lambda: [endless_fetch(), *[transactional_produce(LARGE)] * 15],
+    "fetches": lambda: [endless_fetch(5_000)] * 40,
+    "both": lambda: [endless_fetch(20_000), transactional_produce(LARGE), *[endless_fetch(9_000)] * 10],
+}
+
+
+@pytest.mark.parametrize("attackers", [1, 4])
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_what_waits_is_bounded_and_others_are_served(kind: str, attackers: int) -> None:
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await client.create_topic("empty")
+        value = random.Random(1).randbytes(200_000)
+        assert (await client.produce("t", batch(value))).error_code == ErrorCode.NONE
+        before, most = kept_bytes(), 0
+        frames = ATTACKS[kind]()
+        answers: list[list[int]] = [[] for _ in range(attackers)]
+        async with trio.open_nursery() as nursery:
+            for number in range(attackers):
+                nursery.start_soon(attack, cluster, frames, answers[number])
+            await trio.sleep(5)
+            begin = trio.current_time()
+            for number in range(10):
+                client = cluster.client(1)
+                with trio.fail_after(60):
+                    assert (await client.produce("t", batch(value))).base_offset == number + 1
+                client.close()
+                most = max(most, kept_bytes() - before)
+            lasted = trio.current_time() - begin
+            nursery.cancel_scope.cancel()
+        assert lasted < 60, "a producer beside them got through"
+        # What is paid, and for each receive buffer that was granted (LARGE at most) a copy that is not paid yet.
+        assert most <= 2 * BUDGET + attackers * LARGE, f"{most} bytes were kept"
+
+    run_cluster(scenario, queued_max_request_bytes=str(BUDGET))
+
+
+def test_an_endless_fetch_ends_and_what_was_held_behind_it_is_answered() -> None:
+    """Alone, nobody is cut off: more than the budget is served, a part at a time."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await client.create_topic("empty")
+        answers: list[int] = []
+        begin = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attack, cluster, [endless_fetch(), *[transactional_produce(2 * BUDGET)] * 3], answers)
+            with trio.fail_after(2 * WAIT_MS_MAX / 1000):
+                while len(answers) < 4:  # noqa: ASYNC110 - the other side of a connection tells nobody
+                    await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert WAIT_MS_MAX <= 1000 * (trio.current_time() - begin) < WAIT_MS_MAX + 60_000
+        assert (await client.produce("t", batch(bytes(100_000)))).error_code == ErrorCode.NONE
+        assert len(values_of((await client.fetch("t")).records)) == 1, "nothing of what nobody vouched for"
+
+    run_cluster(scenario, queued_max_request_bytes=str(BUDGET))
