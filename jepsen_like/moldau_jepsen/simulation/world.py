@@ -247,11 +247,12 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
         async with trio.open_nursery() as nursery:
             world = World(seed, nursery, agenda, gate, network_profile)
             nursery.start_soon(world.agenda.run)
-            result = await main(world)
-            for node in world.nodes.values():
-                node.kill()
-                node.resume()
-            nursery.cancel_scope.cancel()
-        return result
+            try:
+                return await main(world)
+            finally:
+                for node in world.nodes.values():
+                    node.kill()
+                    node.resume()  # what is held back could not even be cancelled
+                nursery.cancel_scope.cancel()
 
     return run_deterministic(run, seed, agenda, gate)

@@ -3,6 +3,7 @@
 Method: programs on virtual machines that tick and talk to each other, paused, resumed and killed at known times.
 """
 
+import pytest
 import trio
 
 from moldau_jepsen.simulation.world import run_world
@@ -33,6 +34,21 @@ def test_timers_of_a_paused_machine_fire_late_and_others_on_time():
     mine, others = run_world(main, 1)
     assert mine == [1.0, 2.0, 6.5, 7.5]
     assert others == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+def test_a_scenario_that_fails_while_a_machine_is_paused_ends():
+    """Tasks that were held back could not be cancelled: the run stood still, and told nobody why."""
+
+    async def main(world):
+        world.node("a").start(lambda environment: tick([], environment))
+        await trio.sleep(1.5)
+        world.node("a").pause()
+        await trio.sleep(1.5)
+        raise ValueError("this is why")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run_world(main, 1)
+    assert caught.group_contains(ValueError, match="this is why")
 
 
 def test_connections_stay_open_and_take_bytes_while_their_owner_is_paused():
