@@ -7,6 +7,8 @@ first retention.
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 import trio
 
@@ -14,6 +16,10 @@ from broker_cluster import Cluster, batch, run_cluster
 from directory_stories import read_all
 from moldau.protocol.errors import ErrorCode
 from moldau.records import encode_batch
+from moldau.runtime.config import BROKER_CONFIG
+from moldau_broker.server.log_tasks import known_log_configs
+from moldau_quorum.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, TopicImage
+from moldau_quorum.persistent_map import PersistentMap
 
 OFFLINE_SECONDS = 300.0
 
@@ -129,3 +135,31 @@ def test_what_a_killed_process_left_unsynced_does_not_count_as_durable_for_a_top
         assert log.recovery_point == 1
 
     run_cluster(scenario, **SETTINGS)
+
+
+def persistent(values):
+    editor = PersistentMap().edit()
+    for key, value in values.items():
+        editor.set(key, value)
+    return editor.finish()
+
+
+def test_a_value_that_cannot_be_used_is_left_out_alone_when_logs_are_loaded() -> None:
+    given = {
+        "process.roles": "broker",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://b1:9092",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "101@c101:9093",
+        "log.dirs": "/data",
+        "log.retention.ms": "5",
+    }
+    broker = {"log.flush.interval.messages": "7", "log.segment.bytes": "few"}
+    topic = {"cleanup.policy": "compact", "retention.ms": "long"}
+    topics = {name: TopicImage(name=name, topic_id=uuid.UUID(int=1), partitions=persistent({})) for name in ("t", "u")}
+    configs = {(RESOURCE_BROKER, ""): broker, (RESOURCE_TOPIC, "t"): topic}
+    image = MetadataImage(topics_by_name=persistent(topics), configs=persistent(configs))
+    default, by_topic = known_log_configs(BROKER_CONFIG.parse(given), image, 1)
+    assert (default.flush_messages, default.retention_ms, default.compact) == (7, 5, False)
+    assert list(by_topic) == ["t"]
+    assert (by_topic["t"].flush_messages, by_topic["t"].retention_ms, by_topic["t"].compact) == (7, 5, True)
