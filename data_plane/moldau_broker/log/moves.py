@@ -85,6 +85,9 @@ class MovingLogStore(ClaimedLogStore):
         current, future = self._logs[topic_partition], self._future_logs[topic_partition]
         assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
         self._rename_future(future)
+        for entry in current.epoch_entries():
+            if entry.leader_epoch > future.latest_epoch:  # begun without a record yet: no batch brought it along
+                future.epochs.assign(entry.leader_epoch, entry.start_offset)
         future.update_high_watermark(current.high_watermark)
         if current.log_start_offset > future.log_start_offset:
             future.increment_log_start_offset(current.log_start_offset)

@@ -397,6 +397,7 @@ class _Source:
             self._logger.warning(
                 "reset", partition=followed.key, log_end=log.log_end_offset, leader_start=start, leader_end=end
             )
+            before = log.log_start_offset, log.log_end_offset
             try:
                 if end < log.log_start_offset:  # a leader that has lost records: all that it has is to be had again
                     self._replicas.follower_restarted(partition, start)
@@ -409,6 +410,8 @@ class _Source:
                 continue
             self.claims(partition)
             self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+            if before == (log.log_start_offset, log.log_end_offset):
+                self.core.delay(followed, now_ms)  # nothing will be different at once
 
     async def _list_offsets(
         self, connection: RpcConnection, steps: list[Step], timestamp: int

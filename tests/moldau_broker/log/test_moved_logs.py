@@ -38,6 +38,23 @@ def test_a_log_that_was_moved_records_its_leader_epochs_in_its_new_place() -> No
     assert (again.latest_epoch, again.end_offset_for_epoch(3).end_offset) == (4, 1)
 
 
+@pytest.mark.parametrize("records", [0, 2])
+def test_a_leader_whose_log_is_moved_keeps_the_epoch_that_it_has_begun_without_a_record(records: int) -> None:
+    """It knew nothing of its own epoch any more, and told followers that had one that their offsets are out of range."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for _ in range(records):
+        put(log, b"a", 3)
+    log.begin_leader_epoch(5)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    moved = manager.replace_current_with_future(A, START_MS)
+    assert moved.latest_epoch == 5
+    assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
+
+
 def test_of_two_logs_of_a_partition_the_one_of_the_later_epoch_stays_though_it_is_shorter() -> None:
     """A directory that failed comes back, and the replica has begun anew in the other one meanwhile."""
     machine = VirtualMachine(1)
