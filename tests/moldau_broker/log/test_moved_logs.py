@@ -40,7 +40,7 @@ def test_a_log_that_was_moved_records_its_leader_epochs_in_its_new_place() -> No
 
 @pytest.mark.parametrize("records", [0, 2])
 def test_a_leader_whose_log_is_moved_keeps_the_epoch_that_it_has_begun_without_a_record(records: int) -> None:
-    """It knew nothing of its own epoch any more, and told followers that had one that their offsets are out of range."""
+    """It knew nothing of its own epoch any more, and told followers that had one that theirs are out of range."""
     machine = VirtualMachine(1)
     manager = open_manager(machine)
     log = create(manager)
