@@ -60,20 +60,28 @@ def test_wrong_words_end_with_two_and_one_line(
     assert said in lines[0]
 
 
-def test_sigterm_ends_a_run_as_an_interrupt_does_so_that_it_cleans_up() -> None:
-    before, cleaned = signal.getsignal(signal.SIGTERM), []
+@pytest.mark.parametrize("in_background", [False, True])
+def test_sigterm_ends_a_run_as_an_interrupt_does_so_that_it_cleans_up(in_background: bool) -> None:
+    """Also a run that a script has put into the background, where SIGINT is ignored from the beginning."""
+    cleaned = []
 
     async def main() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-            await trio.sleep_forever()
+            with trio.fail_after(10):
+                await trio.sleep_forever()
         finally:
             cleaned.append(True)
 
-    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
-        trio.run(main)
-    assert cleaned == [True]
-    assert signal.getsignal(signal.SIGTERM) is before
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN if in_background else signal.default_int_handler)
+    try:
+        before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
+            trio.run(main)
+        assert cleaned == [True]
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def test_a_directory_that_is_in_use_is_left_alone(
