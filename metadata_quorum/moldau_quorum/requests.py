@@ -39,7 +39,7 @@ from moldau_quorum.leadership_transfer import (
     decode_transfer_request,
     encode_transfer_response,
 )
-from moldau_quorum.log_engine import QUORUM_MESSAGE_KEY, NotLeaderError
+from moldau_quorum.log_engine import QUORUM_MESSAGE_KEY, NotLeaderError, OutcomeUnknownError
 from moldau_quorum.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.records import MetadataCorruptError
 
@@ -165,8 +165,8 @@ class ControllerService:
         with trio.move_on_after(READ_TIMEOUT_MS / 1000):
             try:
                 await self.log.read_barrier()
-            except NotLeaderError as error:
-                raise NotActiveError from error
+            except (NotLeaderError, OutcomeUnknownError) as error:
+                raise NotActiveError from error  # a read has no outcome to be unknown: it is asked again elsewhere
             return READS[request.__api_key__](request, self.make_knowledge()).response  # type: ignore[no-any-return]
         return error_response(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
 
