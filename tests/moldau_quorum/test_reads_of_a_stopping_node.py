@@ -1,5 +1,6 @@
-"""Goal: a read that a controller can no longer confirm is refused like one that it never could. Method: the service over
-a metadata log that fails each read in one way.
+"""Goal: a read that a controller can no longer confirm is refused like one that it never could.
+
+Method: the service over a metadata log that fails each read in one way.
 """
 
 from __future__ import annotations
