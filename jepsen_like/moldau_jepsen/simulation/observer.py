@@ -101,9 +101,15 @@ class ClusterObserver:
             return
         incarnation = self._cluster.machines[node_id].incarnation
         views = self._replicas.setdefault((node_id, incarnation), {})
-        for key, partition in broker.context.replicas.partitions.items():
+        partitions = broker.context.replicas.partitions
+        if len(views) > len(partitions):
+            for key in [key for key in views if key not in partitions]:
+                self._look_at_the_last_of(node_id, incarnation, views.pop(key))
+        for key, partition in partitions.items():
             view = views.get(key)
             if view is None or view.partition is not partition:
+                if view is not None:
+                    self._look_at_the_last_of(node_id, incarnation, view)
                 view = views[key] = _ReplicaView(partition)
             replica = partition.replica
             now = (
@@ -116,6 +122,13 @@ class ClusterObserver:
             if now != view.seen:
                 view.seen = now
                 self._look_at_replica(node_id, incarnation, view)
+
+    def _look_at_the_last_of(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
+        """A replica is gone; in the step in which it went it may have led, and acknowledged, once more."""
+        was_leader, state, watermark, _, _ = view.seen
+        last = view.partition.replica.high_watermark
+        if was_leader and state is not None and last > watermark:
+            self._judge.leader_watermark(view.key, node_id, incarnation, state.leader_epoch, last)
 
     def _look_at_image(self, node_id: int, image: MetadataImage) -> None:
         judge = self._judge
