@@ -65,6 +65,7 @@ class ClusterOperations:
         config = ADMIN_CONFIG.parse({"bootstrap.servers": bootstrap, "client.id": "run-operations"})
         self._client = ClusterClient(environment, config, "operations")
         self._topic = topic
+        self._factors: dict[int, int] = {}  # replicas of each partition when it was first moved
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the connections until cancelled."""
@@ -176,13 +177,20 @@ class ClusterOperations:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     async def reassign(self, draw: random.Random) -> str:
-        """Moves a drawn partition to drawn brokers; returns what was asked and what was answered."""
+        """Moves a drawn partition to as many drawn brokers; returns what was asked and what was answered.
+
+        With fewer brokers in service than replicas nothing is asked: the move would give up copies for good.
+        """
         await self._refreshed()
         partitions, brokers = self._partitions(), sorted(self._client.picture.brokers)
         if not partitions or not brokers:
             return "not asked: no broker answered"
         partition = draw.choice(partitions)
-        replicas = draw.sample(brokers, min(len(brokers), max(1, len(partition.replicas))))
+        # A partition that moves has more for a while.
+        factor = self._factors.setdefault(partition.partition, len(partition.replicas))
+        if len(brokers) < factor:
+            return f"not asked: {len(brokers)} brokers for {factor} replicas"
+        replicas = draw.sample(brokers, factor)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[
