@@ -1,4 +1,4 @@
-"""Goal: moves that chaos asks for leave each partition as many replicas as it had. Method: a client that takes notes."""
+"""Goal: moves that chaos asks for leave each partition as many replicas as it had. Method: a client that notes them."""
 
 from __future__ import annotations
 
