@@ -250,6 +250,9 @@ class Consumer:
     def group_metadata(self) -> GroupMetadata:
         """This member's place in its group, for ``Producer.send_offsets_to_transaction`` (KIP-447).
 
+        The one in which it was given its ``assignment``: a member that was expelled is refused, though it has begun to
+        join again.
+
         Raises ``ConfigError`` without ``group.id``.
         """
         self._grouped()
@@ -257,10 +260,11 @@ class Consumer:
         membership = self._membership
         if membership is None:
             return GroupMetadata(group_id=self._group_id)
+        generation, member_id = membership.assigned_as
         return GroupMetadata(
             group_id=self._group_id,
-            generation_id=membership.generation,
-            member_id=membership.member_id,
+            generation_id=generation,
+            member_id=member_id,
             group_instance_id=membership.identity.instance_id,
         )
 

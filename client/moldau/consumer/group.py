@@ -11,6 +11,7 @@ import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.assignors import NO_GENERATION
 from moldau.consumer.fetcher import CommittedOffset
 from moldau.consumer.membership import Membership, Next, assign_partitions
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -311,6 +312,8 @@ class GroupClient:
             )
         membership = self.membership
         is_member = membership is not None and membership.has_generation
+        if membership is not None and not is_member and membership.assigned_as[0] != NO_GENERATION:
+            return ErrorCode.UNKNOWN_MEMBER_ID, None  # it was expelled; as nobody's commit it might even be taken
         request = OffsetCommitRequest(
             group_id=self._group_id,
             generation_id_or_member_epoch=membership.generation if membership is not None and is_member else -1,

@@ -86,6 +86,10 @@ class Membership:
         self.protocol_name = ""
         self.rejoin_reason = "the member is new"
         self.owned_generation = NO_GENERATION  # in which what is owned now was assigned
+        self.losses = 0  # how often the member lost its generation, and with it all that it owned
+        self.assigned_as = (NO_GENERATION, "")
+        """Generation and member id of the last assignment. They outlive the loss of both: who works on what it was
+        assigned then, and does not know yet, is told by them that it is not its own any more."""
 
     @property
     def is_cooperative(self) -> bool:
@@ -194,6 +198,7 @@ class Membership:
             assigned = decode_assignment(response.assignment)
             self.state = MemberState.STABLE
             self.owned_generation = self.generation
+            self.assigned_as = self.generation, self.member_id
             return Next.GO_ON, assigned
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.rejoin("the group began another rebalance")
@@ -248,6 +253,7 @@ class Membership:
     def lose_generation(self, reason: str) -> None:
         """Joins again without a claim to what was owned."""
         self.rejoin(reason)
+        self.losses += 1
         self.generation = NO_GENERATION
         self.owned_generation = NO_GENERATION
 

@@ -72,6 +72,7 @@ class Rebalancer:
         self._pattern: re.Pattern[str] | None = None
         self._joined_topics: list[str] = []
         self._owned_before: list[TopicPartition] = []
+        self._losses = membership.losses  # those that the positions reflect
         self._join: _Join | None = None
 
     def subscribe(self, names: list[str], pattern: str | None) -> None:
@@ -121,6 +122,8 @@ class Rebalancer:
                 nursery.start_soon(self._run, self._join, self.topics)
             join = self._join
             await self._wait(join, deadline_ms)
+            if membership.losses != self._losses:
+                await self._lose()  # the coordinator did not know the member any more when it came to join again
             if not join.finished.is_set():
                 return
             if join.error is not None:
@@ -162,16 +165,22 @@ class Rebalancer:
             await self._commit()
         held = list(self._positions.by_partition)
         self._owned_before = held
-        if not held:
+        if membership.losses != self._losses:
+            await self._lose()
+        elif not held:
             return
-        if not membership.has_generation:
-            # Others may already own them.
+        elif not membership.is_cooperative:
+            await self._revoke(held)
+
+    async def _lose(self) -> None:
+        """Gives everything up without a commit: others may already own it, or have owned it meanwhile."""
+        self._losses = self.membership.losses
+        held = list(self._positions.by_partition)
+        self._owned_before = []
+        if held:
             if self._on_lost is not None:
                 await self._on_lost(held)
             self._positions.assign([])
-            self._owned_before = []
-        elif not membership.is_cooperative:
-            await self._revoke(held)
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
         if partitions and self._on_revoked is not None:

@@ -582,6 +582,43 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back():
     simulate(scenario)
 
 
+def test_a_cooperative_member_that_was_expelled_works_on_nothing_while_it_joins_again():
+    """It went on with what it had kept, and its commits, of no generation, were refused to nobody."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        lost = []
+
+        async def on_lost(partitions):
+            lost.extend(partitions)
+            await trio.lowlevel.checkpoint()
+
+        options = {"group_id": "g", "enable_auto_commit": False, "partition_assignment_strategy": "cooperative-sticky"}
+        async with open_consumer({"on_lost": on_lost}, **options) as consumer:
+            consumer.subscribe(["t"])
+            with trio.fail_after(30):
+                while not await consumer.poll(500, max_records=1):
+                    continue
+            before = consumer.group_metadata()
+            assert (before.generation_id, before.member_id != "") == (consumer.group_generation, True)
+            cluster.fail_next(ApiKey.HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS)
+            cluster.fail_next(ApiKey.JOIN_GROUP, ErrorCode.UNKNOWN_MEMBER_ID)
+            await trio.sleep(4)
+            await consumer.poll(0, max_records=1)  # begins to join; what is kept may be worked on
+            await trio.sleep(0.2)
+            assert consumer.group_generation == -1, "the story needs a member that has not joined again yet"
+            assert consumer.group_metadata() == before, "whose offsets are refused, as it is not a member any more"
+            with pytest.raises(KafkaError, match=r"offsets were not committed \(UNKNOWN_MEMBER_ID"):
+                await consumer.commit()
+            assert await consumer.poll(0) == []
+            assert (lost, consumer.assignment) == ([T0], [])
+            assert await take(consumer, 10) == numbers(0, 10), "nothing was committed"
+            assert consumer.group_metadata().generation_id > before.generation_id
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS]
 )
