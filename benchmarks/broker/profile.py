@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -152,7 +153,9 @@ def main() -> None:
     py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
     if py_spy is None:
         sys.exit("no py-spy beside this Python or on the PATH: pip install moldau[bench]")
-    page = [f"# Where a broker's time goes\n\n{(__doc__ or '').partition('    python')[2].partition(chr(10) * 2)[2]}"]
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    written = f"Written by `python -m benchmarks.broker.profile` on {machine}."
+    page = [f"# Where a broker's time goes\n\n{written}\n\n{(__doc__ or '').partition('    python')[2].partition(chr(10) * 2)[2]}"]
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         directory = Path(name)
         peer = MoldauPeer(directory / "cluster", 1, {"log.retention.check.interval.ms": "1000"})
