@@ -155,7 +155,8 @@ def main() -> None:
         sys.exit("no py-spy beside this Python or on the PATH: pip install moldau[bench]")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     written = f"Written by `python -m benchmarks.broker.profile` on {machine}."
-    page = [f"# Where a broker's time goes\n\n{written}\n\n{(__doc__ or '').partition('    python')[2].partition(chr(10) * 2)[2]}"]
+    method = (__doc__ or "").partition("    python")[2].partition("\n\n")[2]
+    page = [f"# Where a broker's time goes\n\n{written}\n\n{method}"]
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         directory = Path(name)
         peer = MoldauPeer(directory / "cluster", 1, {"log.retention.check.interval.ms": "1000"})
