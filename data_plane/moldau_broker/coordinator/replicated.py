@@ -290,14 +290,14 @@ class ReplicatedShard(Generic[C]):
             await self._written.wait_until(lambda: bool(self._to_commit))
             append_id, end_offset = self._to_commit[0]
             await self._log.wait_committed(self.partition, self.leader_epoch, end_offset)
-            assert self.core is not None
+            if self.core is None:
+                return  # it has resigned, and this task has met no checkpoint since
             self._to_commit.popleft()
             self.perform(self.core.committed(append_id, self.moment()))
             await trio.lowlevel.checkpoint()
 
     async def _keep_time(self) -> None:
-        while True:
-            assert self.core is not None
+        while self.core is not None:  # none from the beginning where the first write of the core has failed
             due = self._timer_due_ms = self.core.next_deadline_ms()
             if due is None:
                 await self._deadline_changed.wait()
