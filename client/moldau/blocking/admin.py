@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from moldau.admin import Admin as TrioAdmin
-from moldau.blocking.portal import Portal
+from moldau.blocking.portal import Portal, PortalClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from moldau.admin import (
         ClusterDescription,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
 
 
-class Admin:
+class Admin(PortalClient):
     """An admin client for ordinary threads; see ``moldau.admin.Admin``. Threads may share it."""
 
     def __init__(self, config: Mapping[str, object] | Config) -> None:
@@ -47,16 +46,6 @@ class Admin:
         """Starts the thread. Does not wait for a broker."""
         self._portal.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Ends the thread."""
-        self._portal.stop(gives_up=kind is not None)
-
-    def close(self) -> None:
-        """Ends the thread; idempotent."""
-        self._portal.stop(gives_up=False)
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Creates topics. Raises ``AdminError``."""

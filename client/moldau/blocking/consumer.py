@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from moldau.blocking.portal import Portal
+from moldau.blocking.portal import Portal, PortalClient
 from moldau.consumer import Consumer as TrioConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
 
 
-class Consumer:
+class Consumer(PortalClient):
     """A consumer for ordinary threads; see ``moldau.consumer.Consumer``. One thread at a time uses it.
+
+    Closing commits positions (where that is on), leaves the group and ends the thread; after an exception it just ends.
 
     Rebalance callbacks are ordinary functions; they run in the trio thread while ``poll`` waits and must be short.
     """
@@ -47,16 +48,6 @@ class Consumer:
         """Starts the thread. Does not wait for a broker."""
         self._portal.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Commits positions (where that is on), leaves the group and ends the thread; after an exception just ends."""
-        self._portal.stop(gives_up=kind is not None)
-
-    def close(self) -> None:
-        """As leaving the ``with`` block; idempotent."""
-        self._portal.stop(gives_up=False)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions."""

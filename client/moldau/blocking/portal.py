@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import trio
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,3 +100,19 @@ class Portal(Generic[C]):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+
+class PortalClient:
+    """A client that lives in a portal's thread from ``__enter__`` to ``__exit__`` or ``close``."""
+
+    _portal: Portal[Any]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the client and ends the thread; after an exception what is left to do is given up."""
+        self._portal.stop(gives_up=kind is not None)
+
+    def close(self) -> None:
+        """As leaving the ``with`` block without an exception; idempotent."""
+        self._portal.stop(gives_up=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from moldau.blocking.portal import Portal
+from moldau.blocking.portal import Portal, PortalClient
 from moldau.producer import AbortableTransactionError, TransactionError
 from moldau.producer import Producer as TrioProducer
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -17,7 +17,6 @@ from moldau.runtime.sync import Signal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
-    from types import TracebackType
 
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
@@ -70,8 +69,11 @@ class BlockingDelivery:
                 self._error = error
 
 
-class Producer:
-    """A producer for ordinary threads; see ``moldau.producer.Producer``. Threads may share it."""
+class Producer(PortalClient):
+    """A producer for ordinary threads; see ``moldau.producer.Producer``. Threads may share it.
+
+    Closing delivers what is left; after an exception it is given up.
+    """
 
     def __init__(
         self, config: Mapping[str, object] | Config, *, partitioner: PartitionerFunction | None = None
@@ -85,16 +87,6 @@ class Producer:
         """Starts the thread. Does not wait for a broker."""
         self._handover = self._portal.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Delivers what is left; after an exception gives it up."""
-        self._portal.stop(gives_up=kind is not None)
-
-    def close(self) -> None:
-        """Delivers what is left and ends the thread; idempotent."""
-        self._portal.stop(gives_up=False)
 
     def send(
         self,
