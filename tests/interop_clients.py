@@ -147,15 +147,24 @@ class KafkaPythonClient:
         return found
 
     def group_consumer(self, group, topic):
+        """A subscribed consumer that knows the topic's partitions before it joins its group.
+
+        kafka-python 3.0 that leads a group whose topic it does not know yet assigns nothing and joins again once it
+        does; when its poll times out within that second join, the assignment that arrives is never applied
+        (``join_group_async`` returns at its ``need_rejoin`` before it looks at the finished join). A group that forms
+        at once meets this: kafka-python asks for the metadata 100 ms after its bootstrap at the earliest.
+        """
         from kafka import KafkaConsumer
 
-        return KafkaConsumer(
+        consumer = KafkaConsumer(
             topic,
             bootstrap_servers=self.bootstrap,
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
+        assert consumer.partitions_for_topic(topic), f"the cluster does not know {topic}"
+        return consumer
 
     def poll(self, consumer):
         polled = consumer.poll(timeout_ms=100)
