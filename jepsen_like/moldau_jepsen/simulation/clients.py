@@ -154,18 +154,22 @@ class Clients:
 
     def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
         """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
+        asked = self._options.may_convict
         unanswered = self.register.stuck or self._topics.stuck
-        if unanswered is not None:
+        if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
-        register = self.register.verdict()
-        if not register.linearizable:
+        if asked("metadata-not-linearizable") and not (register := self.register.verdict()).linearizable:
             return [f"at the end: metadata-not-linearizable: {register.text}"], ()
-        wrong = check_topics(self._topics.writes, self._topics.reads)
+        wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-made-again") else []
         if wrong:
             return [f"at the end: topic-made-again: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(self._options.check, pipes=((pipe.source, pipe.target),)) if self.pipe else self._options.check
-        found = [anomaly for anomaly in check_history(history, check).anomalies if not anomaly.allowed]
+        found = [
+            anomaly
+            for anomaly in check_history(history, check).anomalies
+            if not anomaly.allowed and asked(anomaly.kind.value)
+        ]
         # A final read that did not end has not seen what it has not read: that alone is no loss.
         stuck = [anomaly for anomaly in found if anomaly.kind is AnomalyKind.STUCK]
         if stuck:

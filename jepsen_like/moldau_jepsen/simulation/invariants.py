@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from moldau_jepsen.simulation.rules.producers import NO_PRODUCER, ProducerBatch, ProducerRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 VIOLATIONS_MAX = 100
 
@@ -94,9 +94,11 @@ class PartitionRecord:
 class ClusterInvariants:
     """The judge of one run."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        """``now`` returns the virtual time in seconds, for the record."""
+    def __init__(self, now: Callable[[], float], only: Collection[str] = ()) -> None:
+        """``now`` returns the virtual time in seconds, for the record. ``only`` names the rules that are asked; all if
+        it is empty."""
         self._now = now
+        self._only = only
         self.violations: list[Violation] = []
         self._controllers: dict[int, int] = {}
         self._metadata: dict[int, tuple[int, int]] = {}
@@ -106,7 +108,7 @@ class ClusterInvariants:
 
     def violated(self, invariant: str, text: str) -> None:
         """Records a contradiction."""
-        if len(self.violations) < VIOLATIONS_MAX:
+        if len(self.violations) < VIOLATIONS_MAX and (not self._only or invariant in self._only):
             self.violations.append(Violation(seconds=self._now(), invariant=invariant, text=text))
 
     def partition(self, key: PartitionKey) -> PartitionRecord:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.campaign import run_seed
+from moldau_jepsen.simulation.planted.judged import ALONE
 from moldau_jepsen.simulation.planted.registry import MUTANTS
 
 if TYPE_CHECKING:
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.planted.mutant import Mutant
 
 
-__all__ = ["MUTANTS", "MutantVerdict", "finder_of", "owner_of", "planted", "run_mutant", "run_mutants", "verdicts_json"]
+__all__ = [
+    "ALONE",
+    "MUTANTS",
+    "MutantVerdict",
+    "finder_of",
+    "owner_of",
+    "planted",
+    "run_mutant",
+    "run_mutants",
+    "verdicts_json",
+]
 
 SEEDS_MAX = 200
 
@@ -47,6 +58,8 @@ class MutantVerdict:
     detail: str
     spoiled: int = 0
     """Seeds that fail without the bug too, and therefore say nothing; they count as run."""
+    rule: str = ""
+    """The rule or checker that was on trial, all others being off; empty if all were on."""
 
     def to_json(self) -> dict[str, object]:
         """Returns the verdict as JSON values."""
@@ -82,8 +95,12 @@ def run_mutant(
     *,
     options: RunOptions | None = None,
     on_result: Callable[[Result], None] | None = None,
+    rule: str = "",
 ) -> MutantVerdict:
-    """Runs seeds with the bug planted until one finds it, and that one again without the bug."""
+    """Runs seeds with the bug planted until one finds it, and that one again without the bug.
+
+    With a ``rule``, by name, only that one may convict the bug; the run without it must still pass them all.
+    """
     count = spoiled = 0
     profile = mutant.profile.name if mutant.profile is not None else "swarm"
     verdict = MutantVerdict(
@@ -95,11 +112,12 @@ def run_mutant(
         seeds=0,
         found_by="",
         detail="",
+        rule=rule,
     )
     for seed in seeds:
         chosen = options if options is not None else mutant.run_of(seed)
         with planted(mutant):
-            result = run_seed(seed, chosen)
+            result = run_seed(seed, dataclasses.replace(chosen, only=frozenset({rule})) if rule else chosen)
         count += 1
         if on_result is not None:
             on_result(result)
@@ -130,25 +148,28 @@ def finder_of(violation: str) -> str:
 def run_mutants(
     names: Iterable[str] | None = None,
     *,
+    rules: Iterable[str] = (),
     seeds_max: int = SEEDS_MAX,
     seed_first: int = 1,
     processes: int | None = None,
 ) -> Iterator[MutantVerdict]:
     """Hunts mutants over the cores, one mutant per task; yields verdicts as they come.
 
-    Raises ``KeyError`` for an unknown name.
+    ``rules`` are put on trial besides, each alone with the mutant that is meant for it (``ALONE``). Raises
+    ``KeyError`` for an unknown name.
     """
-    chosen = [MUTANTS[name] for name in names] if names is not None else list(MUTANTS.values())
+    chosen = [(MUTANTS[name].name, "") for name in (names if names is not None else MUTANTS)]
+    chosen += [(MUTANTS[ALONE[rule]].name, rule) for rule in rules]
     context = multiprocessing.get_context("spawn")
     count = processes if processes is not None else (os.cpu_count() or 1)
     with concurrent.futures.ProcessPoolExecutor(count, mp_context=context) as pool:
-        hunts = [pool.submit(_hunt, mutant.name, seed_first, seeds_max) for mutant in chosen]
+        hunts = [pool.submit(_hunt, name, rule, seed_first, seeds_max) for name, rule in chosen]
         for hunt in concurrent.futures.as_completed(hunts):
             yield hunt.result()
 
 
-def _hunt(name: str, seed_first: int, seeds_max: int) -> MutantVerdict:
-    return run_mutant(MUTANTS[name], range(seed_first, seed_first + seeds_max))
+def _hunt(name: str, rule: str, seed_first: int, seeds_max: int) -> MutantVerdict:
+    return run_mutant(MUTANTS[name], range(seed_first, seed_first + seeds_max), rule=rule)
 
 
 def verdicts_json(verdicts: Iterable[MutantVerdict]) -> dict[str, object]:

@@ -71,6 +71,13 @@ class RunOptions:
     by_history: bool = False
     """Only what clients saw convicts: rules that are judged after each step do not end the run, nor does a cluster that
     serves nobody. For negative controls, which put the checkers on trial."""
+    only: frozenset[str] = frozenset()
+    """The rules and checkers that may convict, by name; all if empty. It puts a single one on trial: whatever else goes
+    wrong, down to a node that dies of a broken invariant, is passed over and the run goes on."""
+
+    def may_convict(self, name: str) -> bool:
+        """Whether a rule or checker is asked at all."""
+        return not self.only or name in self.only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
