@@ -27,7 +27,9 @@ from moldau_broker.log.config import LogConfig, LogManagerSettings
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.manager import LogManager
 from moldau_broker.log.values import TopicPartition, run_work
-from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.disk import NodeDisk
+from moldau_jepsen.simulation.disk_profile import DiskProfile
+from moldau_jepsen.simulation.platters import VirtualDisk
 from moldau_jepsen.simulation.trace import Trace
 
 PARTITION = TopicPartition("topic", 0)

@@ -13,7 +13,9 @@ import random
 import struct
 from dataclasses import dataclass, field, replace
 
-from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.disk import NodeDisk
+from moldau_jepsen.simulation.disk_profile import DiskProfile
+from moldau_jepsen.simulation.platters import VirtualDisk
 from moldau_quorum.log_engine import (
     CommittedEntry,
     ElectionTiming,
@@ -411,7 +413,7 @@ class World:
                 return self.now - begin
             for member in self.active()[:1]:
                 self.propose(member)
-        raise Violation(self, "stuck: the members did not come together after all faults were healed")
+        raise Violation(self, "stuck", "the members did not come together after all faults were healed")
 
     def settled(self):
         active = self.active()

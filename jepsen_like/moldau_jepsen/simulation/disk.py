@@ -1,14 +1,8 @@
-"""A virtual disk of one machine: what was written, what is durable, and what a power loss makes of the difference.
+"""The ``Disk`` port of a simulated machine: what its process can do with the platters, and what goes wrong in it.
 
-A file has its content as readers see it and its content on the platters; pages written since the last ``sync`` are
-pending. Directories have the names as they are now and as they are on the platters; changes of names are pending, in
-order, until ``sync_directory``. ``lose_power`` decides by seed, page by page, whether a pending page arrived, did not,
-or was torn, and for each directory how many of its pending changes (from the oldest) arrived. Renames are atomic.
-
-A process that is killed loses nothing that it wrote: its writes are in the page cache. It loses only its handles.
-
-``NodeDisk`` is the ``Disk`` port of one incarnation of a node: once frozen all its calls raise, so that code that is
-being cancelled cannot write any more.
+``NodeDisk`` is the port of one incarnation of a node: once frozen all its calls raise, so that code that is being
+cancelled cannot write any more. Files and names live in ``platters``, the model of the disk's faults in
+``disk_profile``.
 """
 
 from __future__ import annotations
@@ -17,253 +11,20 @@ import errno
 import io
 import os
 import posixpath
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from moldau.runtime.environment import Buffer, OpenMode
+from moldau_jepsen.simulation.platters import Directory, Inode, VirtualDisk, parts_of, used_below
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Sequence
-
-    from moldau_jepsen.simulation.clocks import NodeClock
-    from moldau_jepsen.simulation.trace import Trace
 
 T = TypeVar("T")
 
-PAGE_BYTES = 4096
-SECTOR_BYTES = 512
 CRASHED_TEXT = "has crashed"
 """In the text of every error that a dead process gets."""
-
-
-@dataclass(slots=True, kw_only=True)
-class DiskProfile:
-    """How a disk behaves; faults change it while the world runs. Times in seconds."""
-
-    capacity_bytes: int = 1 << 32
-    offload_delay_min: float = 0.000_05
-    offload_delay_jitter: float = 0.000_5  # mean of an exponential distribution on top
-    stall_probability: float = 0.001
-    stall_max: float = 0.05
-    write_error_probability: float = 0.0  # EIO
-    read_error_probability: float = 0.0  # EIO
-    sync_error_probability: float = 0.0  # EIO; the pages count as not written
-    failing_paths: tuple[str, ...] = ()  # directories on a device that is gone: EIO for all they hold
-    full_paths: tuple[str, ...] = ()  # directories on a device without space: ENOSPC where a file grows
-
-    def is_failing(self, path: str) -> bool:
-        """Whether ``path`` is on a device that is gone."""
-        return _is_below(path, self.failing_paths)
-
-    def is_full(self, path: str) -> bool:
-        """Whether ``path`` is on a device without space."""
-        return _is_below(path, self.full_paths)
-
-
-def _is_below(path: str, directories: tuple[str, ...]) -> bool:
-    return any(path == directory or path.startswith(directory + "/") for directory in directories)
-
-
-@dataclass(slots=True)
-class _Inode:
-    """A file. Invariant: pages not in ``pending`` are equal in ``content`` and ``durable``."""
-
-    content: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending: dict[int, None] = field(default_factory=dict)  # numbers of pages written since the last sync
-    modified_ms: int = 0
-
-    def touch(self, start: int, end: int) -> None:
-        for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
-            self.pending[page] = None
-
-    def sync(self) -> None:
-        for page in sorted(self.pending):
-            start = page * PAGE_BYTES
-            self.durable[start : start + PAGE_BYTES] = self.content[start : start + PAGE_BYTES]
-        del self.durable[len(self.content) :]
-        self.pending.clear()
-        assert len(self.durable) == len(self.content), "a synced file has one size"
-
-    def lose_power(self, random: random.Random) -> int:
-        """Decides what is on the platters; returns the number of pages that did not arrive whole."""
-        if not self.pending and len(self.content) == len(self.durable):
-            return 0
-        sizes = (len(self.durable), len(self.content))
-        size = random.choice((*sizes, random.randint(min(sizes), max(sizes))))
-        found = bytearray(self.durable[:size])
-        found.extend(bytes(size - len(found)))  # blocks that were never written read as zeros
-        lost = 0
-        for page in sorted(self.pending):
-            start = page * PAGE_BYTES
-            written = self.content[start : min(start + PAGE_BYTES, size)]
-            fate = random.random()
-            if fate < 0.4:
-                lost += 1
-                continue
-            if fate < 0.6:
-                lost += 1
-                written = written[: random.randrange(0, PAGE_BYTES, SECTOR_BYTES)]
-            found[start : start + len(written)] = written
-        self.content = found
-        self.durable = bytearray(found)
-        self.pending.clear()
-        return lost
-
-
-class _Directory:
-    """Names and what they stand for. ``changes`` lead from ``durable`` to ``names``."""
-
-    __slots__ = ("changes", "durable", "modified_ms", "names")
-
-    def __init__(self) -> None:
-        self.names: dict[str, _Inode | _Directory] = {}
-        self.durable: dict[str, _Inode | _Directory] = {}
-        self.changes: list[dict[str, _Inode | _Directory | None]] = []  # name to its new meaning, None: removed
-        self.modified_ms = 0
-
-    def change(self, change: dict[str, _Inode | _Directory | None]) -> None:
-        """Applies a change now; all its names together become durable or none does."""
-        _apply(self.names, change)
-        self.changes.append(change)
-
-    def sync(self) -> None:
-        self.durable = dict(self.names)
-        self.changes.clear()
-
-    def lose_power(self, random: random.Random) -> int:
-        arrived = random.randint(0, len(self.changes))
-        lost = len(self.changes) - arrived
-        for change in self.changes[:arrived]:
-            _apply(self.durable, change)
-        self.names = dict(self.durable)
-        self.changes.clear()
-        return lost
-
-
-def _apply(names: dict[str, _Inode | _Directory], change: dict[str, _Inode | _Directory | None]) -> None:
-    for name, meaning in change.items():
-        if meaning is None:
-            names.pop(name, None)
-        else:
-            names[name] = meaning
-
-
-class VirtualDisk:
-    """The platters and the page cache of one machine; outlives the processes on it."""
-
-    __slots__ = ("_locks", "_root", "clock", "name", "profile", "random", "trace")
-
-    def __init__(self, name: str, random: random.Random, trace: Trace, profile: DiskProfile) -> None:
-        """Empty."""
-        self.name = name
-        self.random = random
-        self.trace = trace
-        self.profile = profile
-        self.clock: NodeClock | None = None
-        self._root = _Directory()
-        self._locks: dict[str, NodeDisk] = {}
-
-    def now_ms(self) -> int:
-        """Wall-clock time of the machine, for modification times."""
-        return self.clock.wall_ms() if self.clock is not None else 0
-
-    def lose_power(self) -> None:
-        """Decides by seed what of the pending writes is on the platters; everything else is gone."""
-        pages, names = self._lose_power_below(self._root)
-        self._locks.clear()
-        self.trace.event("power-loss", self.name, pages, names)
-
-    def _lose_power_below(self, directory: _Directory) -> tuple[int, int]:
-        names = directory.lose_power(self.random)
-        pages = 0
-        for name in sorted(directory.names):
-            child = directory.names[name]
-            if isinstance(child, _Directory):
-                below = self._lose_power_below(child)
-                pages, names = pages + below[0], names + below[1]
-            else:
-                pages += child.lose_power(self.random)
-        return pages, names
-
-    def release_locks(self, owner: NodeDisk) -> None:
-        """The process that held them has ended."""
-        for path in [path for path, holder in self._locks.items() if holder is owner]:
-            del self._locks[path]
-
-    def take_lock(self, path: str, owner: NodeDisk) -> None:
-        """Raises ``BlockingIOError`` when the lock is held."""
-        if path in self._locks:
-            raise BlockingIOError(errno.EAGAIN, "the lock is held", path)
-        self._locks[path] = owner
-
-    def give_lock_back(self, path: str) -> None:
-        """The holder gives it back."""
-        self._locks.pop(path, None)
-
-    def used_bytes(self) -> int:
-        """Bytes of content of all files."""
-        return _used_below(self._root)
-
-    def flip_bit(self, path: str, position: int, bit: int) -> None:
-        """Bit rot: changes one bit in the content and on the platters, unnoticed."""
-        inode = self.lookup(path)
-        if not isinstance(inode, _Inode):
-            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
-        inode.content[position] ^= 1 << bit
-        if position < len(inode.durable):
-            inode.durable[position] ^= 1 << bit
-        self.trace.note("bit-rot", self.name, path, position, bit)
-
-    def files(self, path: str = "/") -> list[str]:
-        """Returns the paths of all files below a directory, sorted."""
-        directory = self.lookup(path)
-        assert isinstance(directory, _Directory), f"{path} is no directory"
-        found: list[str] = []
-        for name in sorted(directory.names):
-            below = posixpath.join(path, name)
-            if isinstance(directory.names[name], _Directory):
-                found.extend(self.files(below))
-            else:
-                found.append(below)
-        return found
-
-    # --- the tree
-
-    def lookup(self, path: str) -> _Inode | _Directory:
-        """Raises ``FileNotFoundError``, ``NotADirectoryError``."""
-        found: _Inode | _Directory = self._root
-        for part in _parts(path):
-            if not isinstance(found, _Directory):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-            below = found.names.get(part)
-            if below is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            found = below
-        return found
-
-    def directory(self, path: str) -> _Directory:
-        """Raises as ``lookup``."""
-        found = self.lookup(path)
-        if not isinstance(found, _Directory):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return found
-
-
-def _parts(path: str) -> list[str]:
-    if not path.startswith("/"):
-        raise ValueError(f"path {path!r} is relative: the Disk port takes absolute paths only")
-    return [part for part in posixpath.normpath(path).split("/") if part]
-
-
-def _used_below(directory: _Directory) -> int:
-    total = 0
-    for child in directory.names.values():
-        total += _used_below(child) if isinstance(child, _Directory) else len(child.content)
-    return total
 
 
 class VirtualFile:
@@ -271,7 +32,7 @@ class VirtualFile:
 
     __slots__ = ("_closed", "_disk", "_inode", "_path", "_writable")
 
-    def __init__(self, disk: NodeDisk, path: str, inode: _Inode, *, writable: bool) -> None:
+    def __init__(self, disk: NodeDisk, path: str, inode: Inode, *, writable: bool) -> None:
         """Made by ``NodeDisk.open``."""
         self._disk = disk
         self._path = path
@@ -478,12 +239,12 @@ class NodeDisk:
         parent = disk.directory(posixpath.dirname(path))
         name = posixpath.basename(path)
         found = parent.names.get(name)
-        if isinstance(found, _Directory):
+        if isinstance(found, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if found is None:
             if mode is OpenMode.READ:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            found = _Inode(modified_ms=disk.now_ms())
+            found = Inode(modified_ms=disk.now_ms())
             parent.change({name: found})
             self.trace_write("create", path, 0, 0)
         elif mode is OpenMode.CREATE:
@@ -503,12 +264,12 @@ class NodeDisk:
 
     def is_directory(self, path: str) -> bool:
         """See ``Disk.is_directory``."""
-        return self.exists(path) and isinstance(self.check(path).lookup(path), _Directory)
+        return self.exists(path) and isinstance(self.check(path).lookup(path), Directory)
 
     def file_size(self, path: str) -> int:
         """See ``Disk.file_size``."""
         found = self.check(path).lookup(path)
-        return len(found.content) if isinstance(found, _Inode) else 0
+        return len(found.content) if isinstance(found, Inode) else 0
 
     def modified_ms(self, path: str) -> int:
         """See ``Disk.modified_ms``."""
@@ -522,14 +283,14 @@ class NodeDisk:
         """See ``Disk.make_directories``."""
         disk = self.check(path)
         current = "/"
-        for part in _parts(path):
+        for part in parts_of(path):
             parent = disk.directory(current)
             current = posixpath.join(current, part)
             found = parent.names.get(part)
             if found is None:
-                parent.change({part: _Directory()})
+                parent.change({part: Directory()})
                 self.trace_write("mkdir", current, 0, 0)
-            elif not isinstance(found, _Directory):
+            elif not isinstance(found, Directory):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), current)
 
     def rename(self, source: str, target: str) -> None:
@@ -542,11 +303,11 @@ class NodeDisk:
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         replaced = target_parent.names.get(target_name)
-        if isinstance(replaced, _Directory) and replaced.names:
+        if isinstance(replaced, Directory) and replaced.names:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         if moved is replaced:
             return
-        if isinstance(replaced, _Inode):
+        if isinstance(replaced, Inode):
             self._used -= len(replaced.content)
         if source_parent is target_parent:
             source_parent.change({source_name: None, target_name: moved})
@@ -559,7 +320,7 @@ class NodeDisk:
         """See ``Disk.remove``."""
         disk = self.check(path)
         found = disk.lookup(path)
-        if isinstance(found, _Directory):
+        if isinstance(found, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         disk.directory(posixpath.dirname(path)).change({posixpath.basename(path): None})
         self._used -= len(found.content)
@@ -571,7 +332,7 @@ class NodeDisk:
         if not self.exists(path):
             return
         found = disk.lookup(path)
-        self._used -= _used_below(found) if isinstance(found, _Directory) else len(found.content)
+        self._used -= used_below(found) if isinstance(found, Directory) else len(found.content)
         disk.directory(posixpath.dirname(path)).change({posixpath.basename(path): None})
         self.trace_write("remove", path, 0, 0)
 

@@ -17,9 +17,11 @@ import trio
 
 from moldau.runtime.environment import Environment
 from moldau_jepsen.simulation.clocks import NodeClock
-from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.disk import NodeDisk
+from moldau_jepsen.simulation.disk_profile import DiskProfile
 from moldau_jepsen.simulation.gate import MACHINE, TaskGate
 from moldau_jepsen.simulation.network import HostNetwork, NetworkProfile, VirtualNetwork
+from moldau_jepsen.simulation.platters import VirtualDisk
 from moldau_jepsen.simulation.scheduler import run_deterministic
 from moldau_jepsen.simulation.timeline import Agenda
 from moldau_jepsen.simulation.trace import Trace

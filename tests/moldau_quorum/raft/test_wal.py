@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.runtime.environment import OpenMode
-from moldau_jepsen.simulation.disk import DiskProfile, NodeDisk, VirtualDisk
+from moldau_jepsen.simulation.disk import NodeDisk
+from moldau_jepsen.simulation.disk_profile import DiskProfile
+from moldau_jepsen.simulation.platters import VirtualDisk
 from moldau_quorum.log_engine import LogDamagedError
 from moldau_quorum.raft.snapshot_store import SnapshotFileReader, SnapshotWriter, open_newest_snapshot
 from moldau_quorum.raft.types import Configuration, Entry, EntryKind, HardState, SnapshotPoint

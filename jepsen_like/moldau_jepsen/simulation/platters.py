@@ -1,0 +1,227 @@
+"""What is on the disk of one machine: what was written, what is durable, and what a power loss makes of the difference.
+
+A file has its content as readers see it and its content on the platters; pages written since the last ``sync`` are
+pending. Directories have the names as they are now and as they are on the platters; changes of names are pending, in
+order, until ``sync_directory``. ``lose_power`` decides by seed, page by page, whether a pending page arrived, did not,
+or was torn, and for each directory how many of its pending changes (from the oldest) arrived. Renames are atomic.
+
+A process that is killed loses nothing that it wrote: its writes are in the page cache. It loses only its handles.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+
+    from moldau_jepsen.simulation.clocks import NodeClock
+    from moldau_jepsen.simulation.disk import NodeDisk
+    from moldau_jepsen.simulation.disk_profile import DiskProfile
+    from moldau_jepsen.simulation.trace import Trace
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+@dataclass(slots=True)
+class Inode:
+    """A file. Invariant: pages not in ``pending`` are equal in ``content`` and ``durable``."""
+
+    content: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: dict[int, None] = field(default_factory=dict)  # numbers of pages written since the last sync
+    modified_ms: int = 0
+
+    def touch(self, start: int, end: int) -> None:
+        for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
+            self.pending[page] = None
+
+    def sync(self) -> None:
+        for page in sorted(self.pending):
+            start = page * PAGE_BYTES
+            self.durable[start : start + PAGE_BYTES] = self.content[start : start + PAGE_BYTES]
+        del self.durable[len(self.content) :]
+        self.pending.clear()
+        assert len(self.durable) == len(self.content), "a synced file has one size"
+
+    def lose_power(self, random: random.Random) -> int:
+        """Decides what is on the platters; returns the number of pages that did not arrive whole."""
+        if not self.pending and len(self.content) == len(self.durable):
+            return 0
+        sizes = (len(self.durable), len(self.content))
+        size = random.choice((*sizes, random.randint(min(sizes), max(sizes))))
+        found = bytearray(self.durable[:size])
+        found.extend(bytes(size - len(found)))  # blocks that were never written read as zeros
+        lost = 0
+        for page in sorted(self.pending):
+            start = page * PAGE_BYTES
+            written = self.content[start : min(start + PAGE_BYTES, size)]
+            fate = random.random()
+            if fate < 0.4:
+                lost += 1
+                continue
+            if fate < 0.6:
+                lost += 1
+                written = written[: random.randrange(0, PAGE_BYTES, SECTOR_BYTES)]
+            found[start : start + len(written)] = written
+        self.content = found
+        self.durable = bytearray(found)
+        self.pending.clear()
+        return lost
+
+
+class Directory:
+    """Names and what they stand for. ``changes`` lead from ``durable`` to ``names``."""
+
+    __slots__ = ("changes", "durable", "modified_ms", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode | Directory] = {}
+        self.durable: dict[str, Inode | Directory] = {}
+        self.changes: list[dict[str, Inode | Directory | None]] = []  # name to its new meaning, None: removed
+        self.modified_ms = 0
+
+    def change(self, change: dict[str, Inode | Directory | None]) -> None:
+        """Applies a change now; all its names together become durable or none does."""
+        _apply(self.names, change)
+        self.changes.append(change)
+
+    def sync(self) -> None:
+        self.durable = dict(self.names)
+        self.changes.clear()
+
+    def lose_power(self, random: random.Random) -> int:
+        arrived = random.randint(0, len(self.changes))
+        lost = len(self.changes) - arrived
+        for change in self.changes[:arrived]:
+            _apply(self.durable, change)
+        self.names = dict(self.durable)
+        self.changes.clear()
+        return lost
+
+
+def _apply(names: dict[str, Inode | Directory], change: dict[str, Inode | Directory | None]) -> None:
+    for name, meaning in change.items():
+        if meaning is None:
+            names.pop(name, None)
+        else:
+            names[name] = meaning
+
+
+class VirtualDisk:
+    """The platters and the page cache of one machine; outlives the processes on it."""
+
+    __slots__ = ("_locks", "_root", "clock", "name", "profile", "random", "trace")
+
+    def __init__(self, name: str, random: random.Random, trace: Trace, profile: DiskProfile) -> None:
+        """Empty."""
+        self.name = name
+        self.random = random
+        self.trace = trace
+        self.profile = profile
+        self.clock: NodeClock | None = None
+        self._root = Directory()
+        self._locks: dict[str, NodeDisk] = {}
+
+    def now_ms(self) -> int:
+        """Wall-clock time of the machine, for modification times."""
+        return self.clock.wall_ms() if self.clock is not None else 0
+
+    def lose_power(self) -> None:
+        """Decides by seed what of the pending writes is on the platters; everything else is gone."""
+        pages, names = self._lose_power_below(self._root)
+        self._locks.clear()
+        self.trace.event("power-loss", self.name, pages, names)
+
+    def _lose_power_below(self, directory: Directory) -> tuple[int, int]:
+        names = directory.lose_power(self.random)
+        pages = 0
+        for name in sorted(directory.names):
+            child = directory.names[name]
+            if isinstance(child, Directory):
+                below = self._lose_power_below(child)
+                pages, names = pages + below[0], names + below[1]
+            else:
+                pages += child.lose_power(self.random)
+        return pages, names
+
+    def release_locks(self, owner: NodeDisk) -> None:
+        """The process that held them has ended."""
+        for path in [path for path, holder in self._locks.items() if holder is owner]:
+            del self._locks[path]
+
+    def take_lock(self, path: str, owner: NodeDisk) -> None:
+        """Raises ``BlockingIOError`` when the lock is held."""
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, "the lock is held", path)
+        self._locks[path] = owner
+
+    def give_lock_back(self, path: str) -> None:
+        """The holder gives it back."""
+        self._locks.pop(path, None)
+
+    def used_bytes(self) -> int:
+        """Bytes of content of all files."""
+        return used_below(self._root)
+
+    def flip_bit(self, path: str, position: int, bit: int) -> None:
+        """Bit rot: changes one bit in the content and on the platters, unnoticed."""
+        inode = self.lookup(path)
+        if not isinstance(inode, Inode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        inode.content[position] ^= 1 << bit
+        if position < len(inode.durable):
+            inode.durable[position] ^= 1 << bit
+        self.trace.note("bit-rot", self.name, path, position, bit)
+
+    def files(self, path: str = "/") -> list[str]:
+        """Returns the paths of all files below a directory, sorted."""
+        directory = self.lookup(path)
+        assert isinstance(directory, Directory), f"{path} is no directory"
+        found: list[str] = []
+        for name in sorted(directory.names):
+            below = posixpath.join(path, name)
+            if isinstance(directory.names[name], Directory):
+                found.extend(self.files(below))
+            else:
+                found.append(below)
+        return found
+
+    # --- the tree
+
+    def lookup(self, path: str) -> Inode | Directory:
+        """Raises ``FileNotFoundError``, ``NotADirectoryError``."""
+        found: Inode | Directory = self._root
+        for part in parts_of(path):
+            if not isinstance(found, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            below = found.names.get(part)
+            if below is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            found = below
+        return found
+
+    def directory(self, path: str) -> Directory:
+        """Raises as ``lookup``."""
+        found = self.lookup(path)
+        if not isinstance(found, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return found
+
+
+def parts_of(path: str) -> list[str]:
+    if not path.startswith("/"):
+        raise ValueError(f"path {path!r} is relative: the Disk port takes absolute paths only")
+    return [part for part in posixpath.normpath(path).split("/") if part]
+
+
+def used_below(directory: Directory) -> int:
+    total = 0
+    for child in directory.names.values():
+        total += used_below(child) if isinstance(child, Directory) else len(child.content)
+    return total
