@@ -5,6 +5,7 @@ log matching           an entry with the same index and epoch is the same entry,
 leader completeness    a new leader holds all that was committed in earlier epochs
 state machine safety   all nodes commit and apply the same entry at an index, in order, each once
 durable votes          in an epoch a node votes for one candidate, across all its lives
+durable epochs         the epoch of a node does not fall while it lives
 pre-vote               nobody enters an epoch of its own accord before others agreed
 reads                  a linearizable read sees all that was committed when it began
 acknowledgements       an acknowledged value stands in the committed log where it was acknowledged, for good
@@ -19,10 +20,11 @@ GENESIS = bytes(8)
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """An invariant does not hold; ``rule`` is its name, as above with hyphens."""
 
-    def __init__(self, world, text):
-        super().__init__(f"at {world.now:.3f} ms, step {world.steps}: {text}")
+    def __init__(self, world, rule, text):
+        self.rule = rule
+        super().__init__(f"at {world.now:.3f} ms, step {world.steps}: {rule}: {text}")
 
 
 class RaftInvariants:
@@ -45,8 +47,8 @@ class RaftInvariants:
         self.keeps_commit_index = getattr(world.engine, "keeps_commit_index", True)
         self.has_pre_vote = getattr(world.engine, "has_pre_vote", True)
 
-    def fail(self, text):
-        raise Violation(self.world, text)
+    def fail(self, rule, text):
+        raise Violation(self.world, rule, text)
 
     @property
     def committed_index(self):
@@ -65,9 +67,15 @@ class RaftInvariants:
         self.agreed[number] = {}
         for (node, at), candidate in self.votes.items():
             if node == number and at > epoch:
-                self.fail(f"node {number} has voted for {candidate} in epoch {at}, but came back in epoch {epoch}")
+                self.fail(
+                    "durable-votes",
+                    f"node {number} has voted for {candidate} in epoch {at}, but came back in epoch {epoch}",
+                )
             if node == number and at == epoch and member.node.core.hard_state.voted_for != candidate:
-                self.fail(f"node {number} has voted for {candidate} in epoch {at}, and does not know it any more")
+                self.fail(
+                    "durable-votes",
+                    f"node {number} has voted for {candidate} in epoch {at}, and does not know it any more",
+                )
 
     def stopped(self, member):
         self.leading.pop(member.node_id, None)
@@ -90,7 +98,9 @@ class RaftInvariants:
     def vote(self, node, epoch, candidate):
         before = self.votes.setdefault((node, epoch), candidate)
         if before != candidate:
-            self.fail(f"node {node} votes for {candidate} in epoch {epoch}, after it voted for {before}")
+            self.fail(
+                "durable-votes", f"node {node} votes for {candidate} in epoch {epoch}, after it voted for {before}"
+            )
 
     def delivering(self, member, body):
         if not self.has_pre_vote:
@@ -109,7 +119,10 @@ class RaftInvariants:
         self.check_log(member, core)
         self.check_commit(member, core)
         if self.keeps_commit_index and core.applied_index > core.commit_index and core.installing is None:
-            self.fail(f"node {member.node_id} applied {core.applied_index}, but committed {core.commit_index}")
+            self.fail(
+                "state-machine-safety",
+                f"node {member.node_id} applied {core.applied_index}, but committed {core.commit_index}",
+            )
         leader = core.leader
         if leader is not None and self.leading.get(member.node_id) != core.epoch:
             self.leading[member.node_id] = core.epoch
@@ -118,11 +131,13 @@ class RaftInvariants:
     def check_epoch(self, member, core):
         number = member.node_id
         if core.epoch < self.epochs[number]:
-            self.fail(f"the epoch of node {number} fell from {self.epochs[number]} to {core.epoch}")
+            self.fail("durable-epochs", f"the epoch of node {number} fell from {self.epochs[number]} to {core.epoch}")
         if core.epoch > self.epochs[number]:
             own = core.hard_state.voted_for == number
             if self.has_pre_vote and own and not self.agreed[number] and core.configuration.quorum > 1:
-                self.fail(f"node {number} entered epoch {core.epoch} though nobody had agreed to an election")
+                self.fail(
+                    "pre-vote", f"node {number} entered epoch {core.epoch} though nobody had agreed to an election"
+                )
             self.epochs[number] = core.epoch
             self.agreed[number] = {}
 
@@ -139,22 +154,33 @@ class RaftInvariants:
             entry = log.entry(index)
             known = self.entries.setdefault((index, entry.epoch), (entry.kind, entry.data, previous))
             if known != (entry.kind, entry.data, previous):
-                self.fail(f"log matching: node {member.node_id} holds {entry[:3]} after epoch {previous}, not {known}")
+                self.fail(
+                    "log-matching", f"node {member.node_id} holds {entry[:3]} after epoch {previous}, not {known}"
+                )
             previous = entry.epoch
 
     def check_commit(self, member, core):
         number = member.node_id
         if self.keeps_commit_index and core.commit_index < self.commits[number]:
-            self.fail(f"the commit index of node {number} fell to {core.commit_index} from {self.commits[number]}")
+            self.fail(
+                "state-machine-safety",
+                f"the commit index of node {number} fell to {core.commit_index} from {self.commits[number]}",
+            )
         for index in range(max(self.commits[number], core.log.base_index) + 1, core.commit_index + 1):
             entry = core.log.entry(index)
             found = (entry.epoch, entry.kind, entry.data)
             if index < len(self.committed):
                 if self.committed[index] != found:
-                    self.fail(f"node {number} commits {found} at {index}, where {self.committed[index]} is committed")
+                    self.fail(
+                        "state-machine-safety",
+                        f"node {number} commits {found} at {index}, where {self.committed[index]} is committed",
+                    )
                 continue
             if index != len(self.committed):
-                self.fail(f"node {number} commits {index}, but nobody knew {len(self.committed)} to be committed")
+                self.fail(
+                    "state-machine-safety",
+                    f"node {number} commits {index}, but nobody knew {len(self.committed)} to be committed",
+                )
             self.committed.append(found)
             self.committed_in.append(core.epoch)
             chain = self.chains[-1]
@@ -165,19 +191,20 @@ class RaftInvariants:
             self.chains.append(chain)
         self.commits[number] = max(self.commits[number], core.commit_index)
         if core.commit_index >= len(self.committed):
-            self.fail(f"node {number} has commit index {core.commit_index} without the entries")
+            self.fail("state-machine-safety", f"node {number} has commit index {core.commit_index} without the entries")
 
     def new_leader(self, member, core):
         number = member.node_id
         before = self.leaders.setdefault(core.epoch, number)
         if before != number:
-            self.fail(f"nodes {before} and {number} both lead in epoch {core.epoch}")
+            self.fail("election-safety", f"nodes {before} and {number} both lead in epoch {core.epoch}")
         log = core.log
         for index in range(log.base_index + 1, len(self.committed)):
             if self.committed_in[index] < core.epoch and log.epoch_at(index) != self.committed[index][0]:
                 self.fail(
+                    "leader-completeness",
                     f"node {number} leads in epoch {core.epoch} with epoch {log.epoch_at(index)} at index {index}, "
-                    f"where {self.committed[index]} is committed"
+                    f"where {self.committed[index]} is committed",
                 )
 
     # --- state machines
@@ -187,21 +214,35 @@ class RaftInvariants:
             # The step is not over: look at what the node has just committed.
             self.check_commit(self.world.members[number], self.world.members[number].node.core)
         if entry.index >= len(self.committed):
-            self.fail(f"node {number} applies {entry.index}, which is not committed")
+            self.fail("state-machine-safety", f"node {number} applies {entry.index}, which is not committed")
         if self.committed[entry.index] != (entry.epoch, EntryKind.DATA, entry.data):
-            self.fail(f"node {number} applies {entry} where {self.committed[entry.index]} is committed")
+            self.fail(
+                "state-machine-safety",
+                f"node {number} applies {entry} where {self.committed[entry.index]} is committed",
+            )
         if entry.index <= machine.index:
-            self.fail(f"node {number} applies {entry.index} after {machine.index}")
+            self.fail("state-machine-safety", f"node {number} applies {entry.index} after {machine.index}")
         if machine.chain != self.chains[entry.index - 1]:
-            self.fail(f"the state of node {number} before index {entry.index} is not that of the committed log")
+            self.fail(
+                "state-machine-safety",
+                f"the state of node {number} before index {entry.index} is not that of the committed log",
+            )
 
     def restored(self, number, machine, position):
         if position.index >= len(self.committed):
-            self.fail(f"node {number} restores a snapshot of {position.index}, which is not committed")
+            self.fail(
+                "state-machine-safety", f"node {number} restores a snapshot of {position.index}, which is not committed"
+            )
         if machine.chain != self.chains[position.index]:
-            self.fail(f"the snapshot of index {position.index} on node {number} is not the state at that index")
+            self.fail(
+                "state-machine-safety",
+                f"the snapshot of index {position.index} on node {number} is not the state at that index",
+            )
         if position.epoch != self.committed[position.index][0]:
-            self.fail(f"the snapshot of index {position.index} on node {number} has epoch {position.epoch}")
+            self.fail(
+                "state-machine-safety",
+                f"the snapshot of index {position.index} on node {number} has epoch {position.epoch}",
+            )
 
     def leadership(self, number, machine, leadership):
         if leadership.active:
@@ -211,30 +252,38 @@ class RaftInvariants:
                 (index for index in range(1, len(self.committed)) if self.committed_in[index] < core.epoch), default=0
             )
             if machine.chain != self.chains[machine_position(self, machine, core)] or core.applied_index < floor:
-                self.fail(f"node {number} is active in epoch {core.epoch} before it has applied {floor}")
+                self.fail(
+                    "leader-completeness",
+                    f"node {number} is active in epoch {core.epoch} before it has applied {floor}",
+                )
 
     # --- clients
 
     def acknowledged(self, member, position, value):
         index = position.index
         if index >= len(self.committed) or self.committed[index][2] != value:
-            self.fail(f"node {member.node_id} acknowledged a value at {index} that is not committed there")
+            self.fail(
+                "acknowledgements", f"node {member.node_id} acknowledged a value at {index} that is not committed there"
+            )
 
     def read_done(self, member, floor):
         if member.node.applied_index < floor:
             self.fail(
+                "reads",
                 f"a read on node {member.node_id} saw index {member.node.applied_index}, but {floor} was committed "
-                f"before it began"
+                f"before it began",
             )
 
     def final(self):
         """After all: what was acknowledged is there, and all states are equal."""
         for value, index in self.world.acknowledged.items():
             if self.committed[index][2] != value:
-                self.fail(f"the value acknowledged at {index} is lost")
+                self.fail("acknowledgements", f"the value acknowledged at {index} is lost")
         for member in self.world.running():
             if member.machine.chain != self.chains[member.node.applied_index]:
-                self.fail(f"the final state of node {member.node_id} is not that of the committed log")
+                self.fail(
+                    "state-machine-safety", f"the final state of node {member.node_id} is not that of the committed log"
+                )
 
 
 def machine_position(invariants, machine, core):

@@ -2,12 +2,21 @@
 
 The library's own log handling, journal and snapshots are at work, on real files in a temporary directory (they know no
 other). Only commands, clock and transport are ours; messages go to the library as they come, unfiltered.
+
+``moldau sim run`` finds this module by its path (``moldau_jepsen.simulation.outside_controls``) and calls ``convict``.
+It lies among the tests so that no installed program can run a quorum on the library as it is.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
+import os
 import random
 import tempfile
+import textwrap
+import traceback
+import warnings
 
 import msgpack
 import pysyncobj.syncobj as library
@@ -19,10 +28,23 @@ from moldau_quorum.log_engine import CommittedEntry, Leadership, LogPosition, No
 from moldau_quorum.pysyncobj_engine.library import _Clock
 from moldau_quorum.raft.node import Pending
 from moldau_quorum.raft.types import NO_NODE, Entry, EntryKind, HardState, configuration_of
+from raft_campaign import run_seed
+from raft_invariants import Violation
+from raft_pysyncobj import CampaignNode
 
 DATA = b"\x10"
+TEXT_MAX = 300
+"""Characters of a violation that are told; the entries in it may be longer."""
+LIBRARY = os.path.dirname(library.__file__)
 HOMES = {}  # virtual disk -> the directory that stands for it
 assert library.monotonicTime == _Clock.now
+
+
+def home_of(disk):
+    """A machine keeps its directory over all lives of its process."""
+    if disk not in HOMES:
+        HOMES[disk] = tempfile.TemporaryDirectory(prefix="moldau-stock-")
+    return HOMES[disk].name
 
 
 class StockMember(Node):
@@ -70,7 +92,7 @@ class StockNode:
         self.leadership = Leadership()
         self.configuration = configuration_of(config.voters)
         self.now = now_ms
-        home = HOMES.setdefault(disk._disk, tempfile.TemporaryDirectory(prefix="moldau-stock-")).name
+        home = home_of(disk._disk)
         self.nodes = {number: StockMember(str(number)) for number in sorted(config.voters)}
         others = [node for number, node in self.nodes.items() if number != config.node_id]
         self.enter(now_ms)
@@ -265,3 +287,39 @@ class StockNode:
 
 
 OPTIONS = {"engine": StockNode, "faults": ("kill", "halves", "isolate", "snapshot", "slow-link", "one-way")}
+
+
+def convict(seed):
+    """Runs a seed; returns the rule that was broken and how, or None if the run convicts nobody.
+
+    The same seed must pass on the hardened library, with the same faults: otherwise it is the world that is at fault,
+    and its violation is raised. A run that ends with an exception out of the library convicts nobody; any other
+    exception is a defect of the harness.
+    """
+    try:
+        _run_quietly(seed)
+    except Violation as violation:
+        run_seed(seed, **{**OPTIONS, "engine": CampaignNode})
+        return violation.rule, textwrap.shorten(str(violation), TEXT_MAX)
+    except Exception as error:
+        if not any(frame.f_code.co_filename.startswith(LIBRARY) for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise
+    return None
+
+
+def _run_quietly(seed):
+    """The library logs what it stumbles over, and never closes its journal; its files go when the run ends."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            try:
+                run_seed(seed, **OPTIONS)
+            finally:
+                for home in HOMES.values():
+                    home.cleanup()
+                HOMES.clear()
+                gc.collect()
+    finally:
+        logging.disable(disabled)

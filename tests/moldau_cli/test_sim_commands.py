@@ -95,8 +95,12 @@ def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
     assert call("sim", "run", "--no-controls")[0] == 0
     code, out, err = call("sim", "run")
     assert code == 1
-    assert "control acks-1: ACQUITTED" in out
+    assert "control acks-1: ACQUITTED (nothing was found)" in out
     assert "negative controls were not convicted" in err
+    monkeypatch.setattr(controls, "run_controls", lambda **_: iter([SKIPPED]))
+    code, out, _ = call("sim", "run")
+    assert code == 0
+    assert "control stock-pysyncobj: skipped: no harness" in out
 
 
 def test_a_campaign_tells_how_it_is_going(call, monkeypatch, tmp_path):
@@ -189,4 +193,7 @@ def test_a_hunt_writes_its_table_and_fails_for_survivors(call, tmp_path, monkeyp
 
 SURVIVOR = mutants.MutantVerdict(
     name="", area="log", text="bites", profile="swarm", found=False, seeds=2, found_by="", detail=""
+)
+SKIPPED = controls.ControlVerdict(
+    name="stock-pysyncobj", text="", convicted=False, seeds=0, convicted_by="", detail="", skipped="no harness"
 )

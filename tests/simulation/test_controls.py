@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from moldau_jepsen.checkers import AnomalyKind
-from moldau_jepsen.simulation import run_seed
-from moldau_jepsen.simulation.controls import CONTROLS, judge_control, run_controls
+from moldau_jepsen.simulation import controls, outside_controls, run_seed
+from moldau_jepsen.simulation.controls import CONTROLS, control_names, judge_control, run_controls
 from moldau_jepsen.simulation.mutants import finder_of
+from moldau_jepsen.simulation.outside_controls import OUTSIDE_CONTROLS, STOCK_PYSYNCOBJ
 
 
 @pytest.mark.parametrize("name", list(CONTROLS))
@@ -65,3 +66,63 @@ def test_verdicts_are_json_values_and_unknown_names_are_refused():
     assert verdict.convicted
     with pytest.raises(KeyError):
         list(run_controls(["nothing"]))
+
+
+# --- controls that are plugged in
+
+
+def test_stock_pysyncobj_is_convicted_in_every_campaign():
+    """It is one of the controls of a campaign, and a worker process of a campaign convicts it, from seed 1 on."""
+    assert "stock-pysyncobj" in control_names()
+    (verdict,) = run_controls(["stock-pysyncobj"], processes=1)
+    assert verdict.convicted, verdict
+    assert verdict.convicted_by == "state-machine-safety"
+    assert verdict.seeds <= STOCK_PYSYNCOBJ.seeds_max
+    assert verdict.detail.startswith(f"seed {verdict.seeds}: at ")
+    assert "applies" in verdict.detail
+    assert not verdict.skipped
+
+
+def test_an_installed_moldau_without_the_test_tree_tells_why_it_skips(monkeypatch, tmp_path):
+    monkeypatch.setattr(outside_controls, "TEST_TREE", tmp_path)
+    verdict = judge_control("stock-pysyncobj")
+    assert not verdict.convicted
+    assert verdict.seeds == 0
+    assert "raft_stock_pysyncobj.py, belongs to the tests of a working copy" in verdict.skipped
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch):
+    lacking = replace(STOCK_PYSYNCOBJ, needs=("pysyncobj", "no_such_library"))
+    monkeypatch.setitem(OUTSIDE_CONTROLS, "stock-pysyncobj", lacking)
+    assert judge_control("stock-pysyncobj").skipped == "not installed: no_such_library"
+
+
+@pytest.mark.parametrize(
+    ("body", "convicted", "said"),
+    [
+        ("return ('state-machine-safety', f'forked at {seed}') if seed == 3 else None", True, "seed 3: forked at 3"),
+        ("return ('stuck', 'nobody led')", False, ""),
+        ("return None", False, ""),
+        ("raise LookupError('gremlin')", False, "at the end: kit-failed: LookupError: gremlin"),
+    ],
+)
+def test_only_the_rules_of_an_outside_control_convict_it(monkeypatch, tmp_path, body, convicted, said):
+    module = f"harness_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(f"def convict(seed):\n    {body}\n")
+    monkeypatch.setattr(outside_controls, "TEST_TREE", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(OUTSIDE_CONTROLS, "stock-pysyncobj", replace(STOCK_PYSYNCOBJ, module=module))
+    verdict = judge_control("stock-pysyncobj", seeds_max=5)
+    assert (verdict.convicted, verdict.detail) == (convicted, said)
+    assert not verdict.skipped
+
+
+def test_a_kit_that_breaks_in_a_control_convicts_nobody(monkeypatch):
+    def broken(*_):
+        raise LookupError("gremlin")
+
+    monkeypatch.setattr(controls, "run_seed", broken)
+    verdict = judge_control("acks-1")
+    assert not verdict.convicted
+    assert verdict.detail == "seed 1: at the end: kit-failed: LookupError: gremlin"
+    assert verdict.seeds == 1

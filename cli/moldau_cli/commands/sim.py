@@ -222,10 +222,11 @@ def _interruptible(notes: list[str]) -> Iterator[None]:
 
 def _run_controls(jobs: int | None) -> list[ControlRow]:
     from moldau_jepsen.reports.simulation import ControlRow
-    from moldau_jepsen.simulation.controls import CONTROLS, run_controls
+    from moldau_jepsen.simulation.controls import control_names, run_controls
 
+    names = control_names()
     rows: list[ControlRow] = []
-    with progress(f"judge {len(CONTROLS)} negative controls", len(CONTROLS)) as shown:
+    with progress(f"judge {len(names)} negative controls", len(names)) as shown:
         for verdict in run_controls(processes=jobs):
             rows.append(
                 ControlRow(
@@ -235,10 +236,11 @@ def _run_controls(jobs: int | None) -> list[ControlRow]:
                     seeds=verdict.seeds,
                     found_by=verdict.convicted_by,
                     detail=verdict.detail,
+                    skipped=verdict.skipped,
                 )
             )
             shown.update(len(rows))
-    return sorted(rows, key=lambda row: list(CONTROLS).index(row.name))
+    return sorted(rows, key=lambda row: names.index(row.name))
 
 
 def _write_report(report: CampaignReport, directory: Path) -> Path:
@@ -255,7 +257,14 @@ def _write_report(report: CampaignReport, directory: Path) -> Path:
 
 def _answer_campaign(report: CampaignReport, tally: Tally, page: Path) -> None:
     controls: list[output.Json] = [
-        {"name": row.name, "convicted": row.convicted, "seeds": row.seeds, "found_by": row.found_by}
+        {
+            "name": row.name,
+            "convicted": row.convicted,
+            "seeds": row.seeds,
+            "found_by": row.found_by,
+            "detail": row.detail,
+            "skipped": row.skipped,
+        }
         for row in report.controls
     ]
     document: dict[str, output.Json] = {
@@ -276,13 +285,16 @@ def _answer_campaign(report: CampaignReport, tally: Tally, page: Path) -> None:
         f"{report.seeds} seeds, {len(report.failures)} failed; {report.faults} faults, "
         f"{report.acknowledged:,} records acknowledged, {report.virtual_seconds:,.0f} virtual seconds in "
         f"{report.wall_seconds:.0f} s",
-        *(
-            f"control {row.name}: " + (f"convicted by {row.found_by} in {row.seeds}" if row.convicted else "ACQUITTED")
-            for row in report.controls
-        ),
+        *(f"control {row.name}: {_control_text(row)}" for row in report.controls),
         f"report: {page}",
     ]
     output.answer(document, "\n".join(lines))
+
+
+def _control_text(row: ControlRow) -> str:
+    if row.convicted:
+        return f"convicted by {row.found_by} in {row.seeds}"
+    return f"{row.verdict} ({row.detail})" if row.detail else row.verdict
 
 
 def _reproach(report: CampaignReport, page: Path) -> str:
@@ -292,7 +304,7 @@ def _reproach(report: CampaignReport, page: Path) -> str:
         return f"{len(report.failures)} seeds failed; see {page}; again: {worst.replay}; smaller: " + (
             worst.replay.replace("sim run --seed", "sim shrink")
         )
-    acquitted = [row.name for row in report.controls if not row.convicted]
+    acquitted = [row.name for row in report.controls if row.acquitted]
     return f"negative controls were not convicted, so the checkers prove nothing: {', '.join(acquitted)}"
 
 

@@ -46,6 +46,21 @@ class ControlRow:
     seeds: int
     found_by: str
     detail: str
+    """What convicted it at which seed, or what broke in the kit."""
+    skipped: str = ""
+    """Why it was not run; empty if it was."""
+
+    @property
+    def acquitted(self) -> bool:
+        """Whether it was on trial and was not convicted."""
+        return not self.convicted and not self.skipped
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.skipped:
+            return f"skipped: {self.skipped}"
+        return "convicted" if self.convicted else "ACQUITTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +168,8 @@ class CampaignReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no seed failed and every control was convicted."""
-        return not self.failures and all(control.convicted for control in self.controls)
+        """Whether no seed failed and every control that was run was convicted."""
+        return not self.failures and not any(control.acquitted for control in self.controls)
 
     def to_json(self) -> dict[str, object]:
         """Returns the report as JSON values."""
@@ -185,7 +200,7 @@ def campaign_page(report: CampaignReport) -> str:
 
 
 def _headline(report: CampaignReport) -> str:
-    acquitted = [control.name for control in report.controls if not control.convicted]
+    acquitted = [control.name for control in report.controls if control.acquitted]
     if report.failures:
         text = f"{len(report.failures)} of {report.seeds:,} seeds failed."
     elif acquitted:
@@ -257,15 +272,17 @@ def _controls(controls: Sequence[ControlRow]) -> str:
         (
             control.name,
             control.text,
-            "convicted" if control.convicted else "ACQUITTED",
+            control.verdict,
             str(control.seeds),
             control.found_by or "-",
+            control.detail or "-",
         )
         for control in controls
     ]
     return (
-        "<h2>Negative controls</h2><p class='hint'>Configurations that promise less. The same checkers must convict "
-        "each.</p>" + table(("control", "what goes wrong", "verdict", "seeds", "found by"), rows, words=(1, 4))
+        "<h2>Negative controls</h2><p class='hint'>Configurations, and a library, that promise less. Each must be "
+        "convicted.</p>"
+        + table(("control", "what goes wrong", "verdict", "seeds", "found by", "at"), rows, words=(1, 2, 4, 5))
     )
 
 

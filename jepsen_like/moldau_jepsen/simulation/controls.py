@@ -4,7 +4,8 @@ A kit that acquits these would acquit anything, so every campaign runs them besi
 convicted by the history of its clients: the rules that are judged after each step are not on trial here. The settings
 are those of well-known losses: acknowledgement by the leader alone, election of replicas that are not in sync (2013),
 retries without idempotence, readers that do not ask for committed data, a pipe that commits its offsets outside of the
-transaction.
+transaction. Controls whose harness is no part of the distribution are plugged in (``outside_controls``), with rules of
+their own; where such a harness is not at hand, its verdict says why.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
+from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.mutants import finder_of
+from moldau_jepsen.simulation.outside_controls import OUTSIDE_CONTROLS, OutsideControl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,6 +55,9 @@ class ControlVerdict:
     convicted_by: str
     """The checker; empty if the control was acquitted."""
     detail: str
+    """What convicted it at which seed, or what broke in the kit."""
+    skipped: str = ""
+    """Why it was not run; empty if it was. Only an outside control may be skipped, and it is not convicted then."""
 
     def to_json(self) -> dict[str, object]:
         """Returns the verdict as JSON values."""
@@ -159,12 +164,23 @@ CONTROLS: dict[str, Control] = {
 }
 
 
+def control_names() -> tuple[str, ...]:
+    """All controls of a campaign, those that are plugged in at the end."""
+    return (*CONTROLS, *OUTSIDE_CONTROLS)
+
+
 def run_control(control: Control, seeds: Iterable[int]) -> tuple[Result | None, int]:
-    """Runs seeds until one convicts; returns its result (None if none does) and how many were run."""
+    """Runs seeds until one convicts; returns its result (None if none does) and how many were run.
+
+    An exception out of a run is a defect of the kit: it ends the trial, with a result that convicts nobody.
+    """
     count = 0
     for seed in seeds:
         count += 1
-        result = run_seed(seed, control.options)
+        try:
+            result = run_seed(seed, control.options)
+        except Exception as error:  # noqa: BLE001 - the campaign reports it; the other controls are judged
+            return kit_failed(seed, error), count
         if _convicting(control, result) is not None:
             return result, count
     return None, count
@@ -175,36 +191,87 @@ def _convicting(control: Control, result: Result) -> str | None:
     return next(found, None)
 
 
-def judge_control(name: str, *, seed_first: int = 1, seeds_max: int = SEEDS_MAX) -> ControlVerdict:
-    """Runs seeds of one control until one convicts. Raises ``KeyError`` for an unknown name."""
+def judge_control(name: str, *, seed_first: int = 1, seeds_max: int | None = None) -> ControlVerdict:
+    """Runs seeds of one control until one convicts; ``seeds_max`` defaults to what the control is given.
+
+    Raises ``KeyError`` for an unknown name.
+    """
+    if name in OUTSIDE_CONTROLS:
+        outside = OUTSIDE_CONTROLS[name]
+        return _judge_outside(outside, range(seed_first, seed_first + (seeds_max or outside.seeds_max)))
     control = CONTROLS[name]
-    result, count = run_control(control, range(seed_first, seed_first + seeds_max))
+    result, count = run_control(control, range(seed_first, seed_first + (seeds_max or SEEDS_MAX)))
     violation = _convicting(control, result) if result is not None else None
+    shown = violation if violation is not None or result is None else result.violations[0]
     return ControlVerdict(
         name=control.name,
         text=control.text,
         convicted=violation is not None,
         seeds=count,
         convicted_by=finder_of(violation) if violation is not None else "",
-        detail=f"seed {result.seed}: {violation}" if result is not None else "",
+        detail=f"seed {result.seed}: {shown}" if result is not None else "",
     )
+
+
+def _judge_outside(control: OutsideControl, seeds: Iterable[int]) -> ControlVerdict:
+    verdict = ControlVerdict(
+        name=control.name,
+        text=control.text,
+        convicted=False,
+        seeds=0,
+        convicted_by="",
+        detail="",
+        skipped=control.missing(),
+    )
+    if verdict.skipped:
+        return verdict
+    count = 0
+    try:
+        convict = control.harness()
+        for seed in seeds:
+            count += 1
+            found = convict(seed)
+            if found is not None and found[0] in control.convicted_by:
+                return replace(
+                    verdict, convicted=True, seeds=count, convicted_by=found[0], detail=f"seed {seed}: {found[1]}"
+                )
+    except Exception as error:  # noqa: BLE001 - the campaign reports it; the other controls are judged
+        return replace(verdict, seeds=count, detail=kit_failed(count, error).violations[0])
+    return replace(verdict, seeds=count)
 
 
 def run_controls(
     names: Iterable[str] | None = None,
     *,
     seed_first: int = 1,
-    seeds_max: int = SEEDS_MAX,
+    seeds_max: int | None = None,
     processes: int | None = None,
 ) -> Iterator[ControlVerdict]:
-    """Judges controls over the cores, one per task; yields verdicts as they come. A campaign fails unless all convict.
+    """Judges controls over the cores, one per task; yields verdicts as they come.
 
-    Raises ``KeyError`` for an unknown name.
+    A campaign fails unless all that were not skipped convict. Raises ``KeyError`` for an unknown name.
     """
-    chosen = [CONTROLS[name].name for name in names] if names is not None else list(CONTROLS)
+    known = control_names()
+    chosen = list(known if names is None else names)
+    for name in chosen:
+        if name not in known:
+            raise KeyError(name)
     count = processes if processes is not None else (os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(min(count, len(chosen) or 1), mp_context=context) as pool:
-        running = [pool.submit(judge_control, name, seed_first=seed_first, seeds_max=seeds_max) for name in chosen]
+        running = {
+            pool.submit(judge_control, name, seed_first=seed_first, seeds_max=seeds_max): name for name in chosen
+        }
         for future in concurrent.futures.as_completed(running):
-            yield future.result()
+            try:
+                verdict = future.result()
+            except concurrent.futures.BrokenExecutor as error:
+                verdict = _not_judged(running[future], error)
+            yield verdict
+
+
+def _not_judged(name: str, error: Exception) -> ControlVerdict:
+    """The verdict where a worker process died: nobody is convicted."""
+    control = OUTSIDE_CONTROLS.get(name) or CONTROLS[name]
+    detail = kit_failed(0, error).violations[0]
+    return ControlVerdict(name=name, text=control.text, convicted=False, seeds=0, convicted_by="", detail=detail)

@@ -176,6 +176,16 @@ def test_an_acquitted_control_fails_a_campaign_without_failures():
     assert tally(result()).report(1.0, rows[:1]).passed
 
 
+def test_a_control_that_cannot_be_run_here_fails_nothing_and_tells_why():
+    row = ControlRow(name="stock", text="forks", convicted=False, seeds=0, found_by="", detail="", skipped="no harness")
+    report = tally(result()).report(1.0, [row])
+    assert report.passed
+    page = campaign_page(report)
+    assert "skipped: no harness" in page
+    assert "ACQUITTED" not in page
+    assert report.to_json()["controls"][0]["skipped"] == "no harness"
+
+
 def test_the_folder_of_a_failed_seed_holds_all_that_is_needed_to_understand_it(tmp_path):
     folder = write_failure(FAILED, tmp_path)
     assert folder == tmp_path / "seed-7"

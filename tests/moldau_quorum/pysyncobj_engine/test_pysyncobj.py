@@ -4,8 +4,6 @@ The tests of the port (``raft/test_shell.py``) run on this engine too. More seed
 """
 
 import ast
-import gc
-import logging
 import pathlib
 
 import pytest
@@ -16,6 +14,7 @@ import moldau_quorum
 import raft_campaign
 import raft_pysyncobj
 import raft_stock_pysyncobj
+import raft_world
 from moldau_quorum.pysyncobj_engine.wire import decode, encode
 from moldau_quorum.raft.messages import MessageError
 from raft_invariants import Violation
@@ -46,13 +45,32 @@ def test_hardened_library_breaks_no_invariant(part):
         raft_campaign.run_seed(seed, **raft_pysyncobj.OPTIONS)
 
 
-@pytest.mark.filterwarnings("ignore")  # the library never closes its journal
-def test_stock_library_is_convicted(caplog):
+def test_stock_library_is_convicted():
     """A node applies an entry that is not the committed one: what facts and the decision record say of the library."""
-    caplog.set_level(logging.CRITICAL + 1)
-    with pytest.raises(Violation, match=r"applies|commits|lost|leads"):
-        raft_campaign.run_seed(13, **raft_stock_pysyncobj.OPTIONS)
-    gc.collect()
+    rule, text = raft_stock_pysyncobj.convict(13)
+    assert rule == "state-machine-safety"
+    assert "applies" in text
+    assert not raft_stock_pysyncobj.HOMES  # the files of the library are gone
+
+
+def test_stock_library_is_not_convicted_where_it_holds_or_breaks_down_by_itself():
+    assert raft_stock_pysyncobj.convict(3) is None  # nothing happens to it
+    assert raft_stock_pysyncobj.convict(1) is None  # it empties its journal, and fails to read the end of it
+
+
+def test_a_world_that_convicts_the_hardened_library_too_convicts_nobody(monkeypatch):
+    def unjust(seed, **options):
+        raise Violation(raft_world.World(1), "state-machine-safety", "whoever it was")
+
+    monkeypatch.setattr(raft_stock_pysyncobj, "run_seed", unjust)
+    with pytest.raises(Violation, match="whoever it was"):
+        raft_stock_pysyncobj.convict(13)
+
+
+def test_a_harness_that_breaks_is_no_acquittal(monkeypatch):
+    monkeypatch.setattr(raft_stock_pysyncobj, "run_seed", lambda *_, **__: {}["gremlin"])
+    with pytest.raises(KeyError, match="gremlin"):
+        raft_stock_pysyncobj.convict(13)
 
 
 def test_one_module_imports_the_library():
