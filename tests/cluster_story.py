@@ -17,7 +17,7 @@ from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Status
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
-from moldau_jepsen.simulation.faults import FaultInjector
+from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.watch import place_of

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.simulation.world import SimulatedNode, World
+    from moldau_quorum.image import MetadataImage
     from moldau_quorum.server import ControllerNode
 
 BROKER_PORT = 9092
@@ -205,6 +206,14 @@ class SimulatedCluster:
             if leadership.active and (found is None or leadership.epoch > found[0]):
                 found = (leadership.epoch, node_id)
         return found[1] if found is not None else None
+
+    def newest_image(self) -> MetadataImage | None:
+        """The newest committed metadata that any running node has applied; None while there is no active controller."""
+        if self.active_controller() is None:
+            return None
+        images = [controller.machine.image for controller in self.controllers.values()]
+        images += [broker.metadata.image for broker in self.brokers.values()]
+        return max(images, key=lambda image: image.offset)
 
     def leaders(self) -> list[int]:
         """Ids of the running brokers that lead a partition, ascending."""

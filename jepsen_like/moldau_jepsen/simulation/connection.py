@@ -35,7 +35,7 @@ class Mark(enum.Enum):
 class Pipe:
     """One direction of a connection. Invariant: ``held`` is empty unless the way is blocked; order is never changed."""
 
-    __slots__ = ("_network", "episode", "held", "in_flight", "last_seconds", "receiver", "sender")
+    __slots__ = ("_network", "broken", "episode", "held", "in_flight", "last_seconds", "receiver", "sender")
 
     def __init__(self, network: VirtualNetwork, sender: VirtualConnection) -> None:
         self._network = network
@@ -45,9 +45,17 @@ class Pipe:
         self.episode = 0  # counts the times the way was blocked
         self.last_seconds = 0.0  # no segment arrives before the one ahead of it
         self.held: deque[bytes | Mark] = deque()  # segments that could not be delivered yet
+        self.broken = False  # a segment was lost for good: nothing behind it arrives
 
     def send(self, segment: bytes | Mark, extra_seconds: float = 0.0) -> None:
         network, agenda = self._network, self._network.agenda
+        lost_seconds = None if self.broken else network.resend_delay(self.sender.host, self.receiver.host)
+        if lost_seconds is None:
+            if not self.broken:
+                self.broken = True
+                agenda.call_after(network.profile.give_up_seconds, self._give_up)
+            return
+        extra_seconds += lost_seconds
         count = 0 if isinstance(segment, Mark) else len(segment)
         arrival = agenda.clock.now + network.draw_delay(self.sender.host, self.receiver.host, count) + extra_seconds
         if arrival > self.last_seconds:
@@ -83,7 +91,10 @@ class Pipe:
     def _give_up_if_held(self, episode: int) -> None:
         if self.held and self.episode == episode:
             self.held.clear()
-            self.sender.fail(errno.ETIMEDOUT, "the peer does not acknowledge")
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.sender.fail(errno.ETIMEDOUT, "the peer does not acknowledge")
 
 
 class VirtualConnection:

@@ -114,7 +114,7 @@ class VirtualFile:
 
     def _check_read(self) -> None:
         disk = self._check()
-        if disk.profile.read_error_probability and disk.random.random() < disk.profile.read_error_probability:
+        if disk.profile.read_error_probability and disk.read_fails(self._path):
             disk.trace.note("disk-error", disk.name, "read", self._path)
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
 

@@ -19,6 +19,7 @@ class DiskProfile:
     stall_max: float = 0.05
     write_error_probability: float = 0.0  # EIO
     read_error_probability: float = 0.0  # EIO
+    unreadable_paths: tuple[str, ...] = ("/",)  # where reads may fail
     sync_error_probability: float = 0.0  # EIO; the pages count as not written
     failing_paths: tuple[str, ...] = ()  # directories on a device that is gone: EIO for all they hold
     full_paths: tuple[str, ...] = ()  # directories on a device without space: ENOSPC where a file grows
@@ -27,10 +28,14 @@ class DiskProfile:
         """Whether ``path`` is on a device that is gone."""
         return _is_below(path, self.failing_paths)
 
+    def is_unreadable(self, path: str) -> bool:
+        """Whether reads of ``path`` may fail."""
+        return _is_below(path, self.unreadable_paths)
+
     def is_full(self, path: str) -> bool:
         """Whether ``path`` is on a device without space."""
         return _is_below(path, self.full_paths)
 
 
 def _is_below(path: str, directories: tuple[str, ...]) -> bool:
-    return any(path == directory or path.startswith(directory + "/") for directory in directories)
+    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories)

@@ -1,11 +1,12 @@
-"""A virtual network of hosts: TCP as applications see it, with delays, cuts, resets and death of hosts.
+"""A virtual network of hosts: TCP as applications see it, with delays, losses, cuts, resets and death of hosts.
 
 Each direction of a connection is a ``Pipe``: segments leave it in order, each after a drawn delay. A pipe takes no
-more than a window of bytes that the far end has not read yet, so that back-pressure is real. While its link is cut, or
-the far host is down, segments wait (TCP would send them again); when that lasts too long the sender gives up with a
-timeout. A host that dies as a process (``kill_process``) lets its kernel say goodbye: peers see the end of the stream
-or a reset. A host that loses power is silent: peers notice when they run into their own timeouts, or a reset when it is
-back up and knows nothing of the connection.
+more than a window of bytes that the far end has not read yet, so that back-pressure is real. A segment that its link
+loses arrives later, once it was sent again, and those behind it wait for it. While its link is cut, or the far host is
+down, segments wait (TCP would send them again); when either lasts too long the sender gives up with a timeout. A host
+that dies as a process (``kill_process``) lets its kernel say goodbye: peers see the end of the stream or a reset. A
+host that loses power is silent: peers notice when they run into their own timeouts, or a reset when it is back up and
+knows nothing of the connection.
 
 ``HostNetwork`` is the ``Network`` port of one incarnation of a node. Once it is frozen nothing that its tasks still do
 in their ``finally`` blocks has an effect.
@@ -49,6 +50,7 @@ class NetworkProfile:
     fragment_probability: float = 0.05  # a segment arrives in two parts
     window_bytes: int = 128 * 1024
     retransmit_seconds: float = 0.2  # first resend after a cut is healed, at most
+    resend_seconds: float = 0.2  # until a lost segment is sent again; twice as long each time (RFC 6298 section 5.5)
     give_up_seconds: float = 20.0  # a sender that gets nothing through ends the connection
 
 
@@ -59,6 +61,7 @@ class _Link:
     cut: bool = False
     extra_delay: float = 0.0
     bytes_per_second: float = 0.0  # 0: unlimited
+    loss_probability: float = 0.0  # of each segment, each time it is sent
 
 
 class VirtualListener:
@@ -145,7 +148,18 @@ class Host:
 class VirtualNetwork:
     """All hosts and links of a world, and the faults that can be done to them."""
 
-    __slots__ = ("_blocked", "_connections_made", "_hosts", "_links", "agenda", "profile", "random", "tap", "trace")
+    __slots__ = (
+        "_blocked",
+        "_connections_made",
+        "_hosts",
+        "_links",
+        "agenda",
+        "profile",
+        "random",
+        "segments_lost",
+        "tap",
+        "trace",
+    )
 
     def __init__(self, agenda: Agenda, random: random.Random, trace: Trace, profile: NetworkProfile) -> None:
         """No hosts."""
@@ -159,6 +173,7 @@ class VirtualNetwork:
         self._links: dict[tuple[str, str], _Link] = {}
         self._blocked: list[Pipe] = []
         self._connections_made = 0
+        self.segments_lost = 0
 
     def host(self, name: str) -> Host:
         """Returns the host of that name, adding it to the network if it is new."""
@@ -206,11 +221,16 @@ class VirtualNetwork:
         link.extra_delay = extra_delay
         link.bytes_per_second = bytes_per_second
 
+    def lossy_link(self, source: str, target: str, *, probability: float) -> None:
+        """One direction loses that share of the segments, at random; those that are sent again too (0: none)."""
+        assert 0.0 <= probability < 1.0, "a link that loses everything is cut"
+        self._link(source, target).loss_probability = probability
+
     def heal_all(self) -> None:
-        """Ends every cut and slowness."""
+        """Ends every cut, slowness and loss."""
         for link in self._links.values():
             link.cut = False
-            link.extra_delay = link.bytes_per_second = 0.0
+            link.extra_delay = link.bytes_per_second = link.loss_probability = 0.0
         self._release_blocked()
 
     def reset_connections(self, one: str, other: str) -> int:
@@ -286,6 +306,29 @@ class VirtualNetwork:
             delay += link.extra_delay
             if link.bytes_per_second:
                 delay += count / link.bytes_per_second
+        return delay
+
+    def lose(self, source: Host, target: Host) -> bool:
+        """Draws whether a segment from ``source`` to ``target`` is lost now."""
+        link = self._links.get((source.name, target.name))
+        if link is None or not link.loss_probability or self.random.random() >= link.loss_probability:
+            return False
+        self.segments_lost += 1
+        self.trace.event("lost", source.name, target.name)
+        return True
+
+    def resend_delay(self, source: Host, target: Host) -> float | None:
+        """Returns the seconds by which losses delay a segment; None if the sender gives up before one gets through.
+
+        A lost segment is sent again when its acknowledgement is overdue, each time after twice as long. Losses on the
+        way back cost nothing: acknowledgements are cumulative.
+        """
+        delay, wait = 0.0, self.profile.resend_seconds
+        while self.lose(source, target):
+            delay += wait
+            wait *= 2.0
+            if delay > self.profile.give_up_seconds:
+                return None
         return delay
 
     def establish(
@@ -377,6 +420,7 @@ class HostNetwork:
         if attempt.abandoned or self.frozen:
             return
         lost = network.blocked(self._host, target) or network.blocked(target, self._host)
+        lost = lost or network.lose(self._host, target) or network.lose(target, self._host)
         connection: VirtualConnection | None = None
         if not lost:
             listener = target.listeners.get(port)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.simulation.cluster import ClusterShape
 from moldau_jepsen.simulation.coverage import Coverage
-from moldau_jepsen.simulation.faults import NEEDS_DIRECTORIES, FaultKind, PlannedFault, Struck, plan_faults
+from moldau_jepsen.simulation.faults import NEEDS_DIRECTORIES, FaultKind, PlannedFault, Struck, plan_of_seed
 from moldau_jepsen.simulation.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.world import derive_random
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.history import Operation
+    from moldau_jepsen.reports.over_time import RunSeries
 
 SEVERAL_DIRECTORIES_PROBABILITY = 0.3
 
@@ -107,6 +108,8 @@ class Result:
     plan: tuple[PlannedFault, ...] = ()
     draws: Mapping[str, object] = field(default_factory=dict)
     """What the seed drew of the fields of ``RunOptions`` that can be set."""
+    series: RunSeries | None = None
+    """The run over time; None if it was not looked at."""
     mutant: str = ""
     """The planted bug, if there was one."""
     schedule: str = ""
@@ -151,7 +154,7 @@ def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     """Returns the faults that a seed draws."""
     several = drawn_directories(seed, options) > 1
     kinds = [kind for kind in options.kinds if several or kind not in NEEDS_DIRECTORIES]
-    return plan_faults(derive_random(seed, "fault plan"), options.fault_seconds, kinds or options.kinds)
+    return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
 
 
 def drawn_directories(seed: int, options: RunOptions) -> int:

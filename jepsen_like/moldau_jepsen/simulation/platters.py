@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from moldau_jepsen.simulation.clocks import NodeClock
     from moldau_jepsen.simulation.disk import NodeDisk
@@ -113,10 +114,14 @@ def _apply(names: dict[str, Inode | Directory], change: dict[str, Inode | Direct
             names[name] = meaning
 
 
+def _never() -> bool:
+    return False
+
+
 class VirtualDisk:
     """The platters and the page cache of one machine; outlives the processes on it."""
 
-    __slots__ = ("_locks", "_root", "clock", "name", "profile", "random", "trace")
+    __slots__ = ("_locks", "_root", "clock", "is_watched", "name", "profile", "random", "trace")
 
     def __init__(self, name: str, random: random.Random, trace: Trace, profile: DiskProfile) -> None:
         """Empty."""
@@ -125,12 +130,20 @@ class VirtualDisk:
         self.trace = trace
         self.profile = profile
         self.clock: NodeClock | None = None
+        self.is_watched: Callable[[], bool] = _never
+        """Whether it is an observer that reads now: it has no part in the faults, nor in what is drawn for them."""
         self._root = Directory()
         self._locks: dict[str, NodeDisk] = {}
 
     def now_ms(self) -> int:
         """Wall-clock time of the machine, for modification times."""
         return self.clock.wall_ms() if self.clock is not None else 0
+
+    def read_fails(self, path: str) -> bool:
+        """Draws whether a read of ``path`` fails now."""
+        if self.is_watched() or not self.profile.is_unreadable(path):
+            return False
+        return self.random.random() < self.profile.read_error_probability
 
     def lose_power(self) -> None:
         """Decides by seed what of the pending writes is on the platters; everything else is gone."""

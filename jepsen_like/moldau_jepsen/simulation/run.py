@@ -18,7 +18,8 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.history import Status
 from moldau_jepsen.simulation.clients import CLIENT_HOST, Clients
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, SimulatedCluster
-from moldau_jepsen.simulation.faults import FaultInjector, Struck
+from moldau_jepsen.simulation.faults import Struck
+from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.options import draw_settings, drawn_directories, planned_faults

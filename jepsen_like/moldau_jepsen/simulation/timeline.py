@@ -42,13 +42,15 @@ class VirtualClock(Clock):
 class Agenda:
     """Calls booked for moments, and calls made after every turn of the event loop."""
 
-    __slots__ = ("_booked", "_counter", "_failed", "_failure", "clock", "ran", "watchers")
+    __slots__ = ("_booked", "_counter", "_failed", "_failure", "clock", "ran", "watchers", "watching")
 
     def __init__(self) -> None:
         """Nothing is booked."""
         self.clock = VirtualClock()
         self.watchers: list[Callable[[], None]] = []
         """Called after every turn, once the tasks that could run have run."""
+        self.watching = False
+        """Whether a watcher looks at the world now."""
         self.ran: dict[str, None] = {}
         """Names of the machines whose tasks ran in the turn that has ended, for the watchers."""
         self._booked: list[tuple[float, int, Callable[[], None]]] = []
@@ -81,11 +83,14 @@ class Agenda:
 
     def tell_watchers(self) -> None:
         """A turn has ended. What a watcher raises is raised by ``run``."""
+        self.watching = True
         try:
             for watcher in self.watchers:
                 watcher()
         except Exception as error:  # noqa: BLE001 - see make_due_calls
             self._fail(error)
+        finally:
+            self.watching = False
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:

@@ -49,6 +49,7 @@ class SimulatedNode:
         self.clock_rate = 1.0
         self.disk = VirtualDisk(name, derive_random(world.seed, "disk", name), world.trace, DiskProfile())
         self.disk.clock = NodeClock(world.agenda.clock)
+        self.disk.is_watched = lambda: world.agenda.watching
         self.clock = self.disk.clock
         self.incarnation = 0
         self.has_power = True

@@ -12,17 +12,11 @@ import trio
 
 from moldau_jepsen.simulation.campaign import RunOptions, planned_faults, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
-from moldau_jepsen.simulation.faults import (
-    HANG_SECONDS,
-    HANG_SECONDS_GOING_ON,
-    NEEDS_DIRECTORIES,
-    FaultInjector,
-    FaultKind,
-    PlannedFault,
-    Struck,
-)
+from moldau_jepsen.simulation.faults import NEEDS_DIRECTORIES, FaultKind, PlannedFault, Struck
+from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.moves import ring_cuts
 from moldau_jepsen.simulation.options import drawn_directories
+from moldau_jepsen.simulation.process_faults import HANG_SECONDS, HANG_SECONDS_GOING_ON
 from moldau_jepsen.simulation.world import run_world
 
 CALM = {"paused": [], "down": [], "cut": [], "slow": [], "disks": [], "rates": []}
@@ -108,7 +102,7 @@ async def every_kind(world):
         notes = [note.kind for note in world.trace.notes()[before:]]
         seen[kind] = (during, after, notes, injector.moves.voters())
     assert injector.unexplained_directories() == []
-    failures = [name for name, _ in world.failures if int(name.rpartition("-")[2]) not in injector.disk_errors]
+    failures = [name for name, _ in world.failures if int(name.rpartition("-")[2]) not in injector.targets.disk_errors]
     return seen, failures
 
 

@@ -1,0 +1,103 @@
+"""The hands that carry a plan of faults out, and what the faults explain of what nodes do.
+
+What each kind does stands with its family: ``process_faults``, ``link_faults``, ``disk_faults``, ``moves``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.simulation.disk_faults import DiskFaults
+from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
+from moldau_jepsen.simulation.link_faults import LinkFaults
+from moldau_jepsen.simulation.moves import Moves
+from moldau_jepsen.simulation.process_faults import ProcessFaults
+from moldau_jepsen.simulation.targets import Targets
+from moldau_jepsen.simulation.world import derive_random
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from moldau_jepsen.simulation.cluster import SimulatedCluster
+
+
+class FaultInjector:
+    """Carries faults out."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        client_hosts: Sequence[str],
+        *,
+        synced: bool,
+        struck: Struck = Struck.ALL,
+    ) -> None:
+        """``synced``: records are synced before they are acknowledged, so brokers may lose power at any time.
+
+        ``struck`` says which nodes faults choose from; cuts reach all others all the same.
+        """
+        self._cluster = cluster
+        self._world = cluster.world
+        self.targets = Targets(cluster, client_hosts, synced=synced, struck=struck)
+        self.moves = Moves(cluster)
+        self.struck = 0
+        self._links = LinkFaults(self.targets)
+        self._disks = DiskFaults(self.targets)
+        self._deeds: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
+            **ProcessFaults(self.targets).deeds,
+            **self._links.deeds,
+            **self._disks.deeds,
+            FaultKind.ROLL: self.moves.roll,
+            FaultKind.VOTERS: self.moves.remove_voter,
+            FaultKind.REASSIGN: self.moves.reassign,
+            FaultKind.MOVE_DIRECTORY: self.moves.move_directories,
+            FaultKind.ELECT: self.moves.elect,
+        }
+        assert len(self._deeds) == len(FaultKind), "every kind has its deed"
+
+    @property
+    def struck_nodes(self) -> Struck:
+        """Which nodes faults choose from."""
+        return self.targets.struck_nodes
+
+    def schedule(self, faults: Sequence[PlannedFault], start: float) -> None:
+        """Books the faults on the world's agenda, for virtual times from ``start`` on."""
+        for fault in faults:
+            self._world.agenda.call_at(start + fault.begin, partial(self._strike, fault, start))
+
+    def _strike(self, fault: PlannedFault, start: float) -> None:
+        draw = derive_random(self._world.seed, "fault", fault.number)
+        self.struck += 1
+        self._world.trace.note("fault", fault.kind.value, f"until {start + fault.end:.3f}")
+        end = self._deeds[fault.kind](draw)
+
+        def heal() -> None:
+            self._world.trace.note("heal", fault.kind.value)
+            end()
+
+        self._world.agenda.call_at(start + fault.end, heal)
+
+    def end_all(self) -> None:
+        """Puts everything right at once: links, disks, clocks; starts what does not run."""
+        self._links.end_all()
+        self._disks.end_all()
+        for machine in self._world.nodes.values():
+            machine.resume()
+        self._cluster.start_all()
+
+    def may_fail(self, node_id: int) -> list[str]:
+        """Log directories of a node that its faults explain the failure of."""
+        if node_id in self.targets.disk_errors:
+            return self._cluster.log_directories(node_id)
+        return list(self.targets.directory_errors.get(node_id, ()))
+
+    def unexplained_directories(self) -> list[str]:
+        """Log directories that a broker has given up although no fault struck them, as ``broker-1: /data``."""
+        return [
+            f"{self._cluster.host(node_id)}: {path}"
+            for node_id in self._cluster.broker_ids
+            for path in self._cluster.offline_directories(node_id)
+            if path not in self.may_fail(node_id)
+        ]

@@ -1,0 +1,155 @@
+"""Faults of links: cuts of all shapes, resets, slowness, loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.simulation.faults import FaultKind
+from moldau_jepsen.simulation.moves import ring_cuts
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau_jepsen.simulation.targets import Targets
+
+LOSS_LINKS_PROBABILITY = 0.6
+LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
+
+
+class LinkFaults:
+    """Strikes links. Every deed returns what ends it."""
+
+    def __init__(self, targets: Targets) -> None:
+        """All links are whole."""
+        self._targets = targets
+        self._world = targets.world
+        self._cluster = targets.cluster
+        self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
+        self.deeds: Mapping[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
+            FaultKind.CUT: self._cut_node,
+            FaultKind.CUT_ONE_WAY: self._cut_one_way,
+            FaultKind.HALVES: self._halves,
+            FaultKind.BRIDGE: self._bridge,
+            FaultKind.RING: self._ring,
+            FaultKind.LINK: self._cut_link,
+            FaultKind.BLIND: self._blind,
+            FaultKind.RESET: self._reset,
+            FaultKind.SLOW: self._slow,
+            FaultKind.LOSS: self._loss,
+        }
+
+    def end_all(self) -> None:
+        """All links are whole again."""
+        self._cuts.clear()
+        self._world.network.heal_all()
+
+    def _cut(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
+        for pair in pairs:
+            self._cuts[pair] = self._cuts.get(pair, 0) + 1
+            self._world.network.cut(*pair)
+
+        def end() -> None:
+            for pair in pairs:
+                left = self._cuts.get(pair, 0) - 1
+                if left > 0:
+                    self._cuts[pair] = left
+                else:
+                    self._cuts.pop(pair, None)
+                    self._world.network.heal(*pair)
+
+        return end
+
+    def _others(self, host: str, draw: random.Random) -> list[str]:
+        others = [other for other in self._targets.hosts(self._targets.everybody) if other != host]
+        return others + (self._targets.clients if draw.random() < 0.5 else [])
+
+    def _cut_node(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(self._targets.leader_or_any(draw))
+        others = self._others(host, draw)
+        return self._cut([*((host, other) for other in others), *((other, host) for other in others)])
+
+    def _cut_one_way(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._targets.nodes))
+        others = self._others(host, draw)
+        if draw.random() < 0.5:
+            return self._cut([(host, other) for other in others])
+        return self._cut([(other, host) for other in others])
+
+    def _halves(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._targets.hosts(self._targets.nodes)
+        draw.shuffle(hosts)
+        middle = draw.randint(1, len(hosts) - 1)
+        return self._cut(_between(hosts[:middle], hosts[middle:]))
+
+    def _bridge(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._targets.hosts(self._targets.nodes)
+        draw.shuffle(hosts)
+        middle = len(hosts) // 2
+        return self._cut(_between(hosts[1 : middle + 1], hosts[middle + 1 :]))
+
+    def _ring(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._targets.hosts(self._targets.nodes)
+        draw.shuffle(hosts)
+        return self._cut(ring_cuts(hosts))
+
+    def _cut_link(self, draw: random.Random) -> Callable[[], None]:
+        one, other = draw.sample([*self._targets.hosts(self._targets.everybody), *self._targets.clients], 2)
+        return self._cut(_between([one], [other]))
+
+    def _blind(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._cluster.leaders() or self._cluster.broker_ids))
+        return self._cut(_between([host], self._targets.hosts(self._cluster.controller_ids)))
+
+    def _reset(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._targets.nodes))
+        others = [other for other in self._world.network.host_names if other != host]
+        active = True
+
+        def strike() -> None:
+            if active:
+                for other in others:
+                    self._world.network.reset_connections(host, other)
+                self._world.agenda.call_after(draw.uniform(0.05, 1.5), strike)
+
+        def end() -> None:
+            nonlocal active
+            active = False
+
+        strike()
+        return end
+
+    def _slow(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._targets.nodes))
+        others = [other for other in self._world.network.host_names if other != host]
+        delay = draw.choice((0.005, 0.05, 0.3))
+        rate = draw.choice((0.0, 20_000.0, 500_000.0))
+        for other in others:
+            self._world.network.slow_link(host, other, extra_delay=delay, bytes_per_second=rate)
+
+        def end() -> None:
+            for other in others:
+                self._world.network.slow_link(host, other, extra_delay=0.0)
+
+        return end
+
+    def _loss(self, draw: random.Random) -> Callable[[], None]:
+        """Segments get lost between one node and some others, to and fro at rates of their own."""
+        network = self._world.network
+        host = self._cluster.host(self._targets.leader_or_any(draw))
+        links: list[tuple[str, str]] = []
+        for other in network.host_names:
+            for link in ((host, other), (other, host)) if other != host else ():
+                if draw.random() < LOSS_LINKS_PROBABILITY:
+                    network.lossy_link(*link, probability=draw.choice(LOSS_PROBABILITIES))
+                    links.append(link)
+
+        def end() -> None:
+            for link in links:
+                network.lossy_link(*link, probability=0.0)
+
+        return end
+
+
+def _between(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:
+    return [pair for one in left for other in right for pair in ((one, other), (other, one))]
