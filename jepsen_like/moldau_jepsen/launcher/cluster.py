@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.undo import PowerLoss
 
-READY_TIMEOUT_MS = 30_000
-STOP_TIMEOUT_MS = 15_000
-SIGNAL_TIMEOUT_MS = 5_000
+# Long enough for a machine that is busy elsewhere, where all of this takes many times what it takes alone.
+READY_TIMEOUT_MS = 120_000
+STOP_TIMEOUT_MS = 60_000
+SIGNAL_TIMEOUT_MS = 60_000  # a process that was killed within a sync ends with it
 PROBE_TIMEOUT_MS = 1_000
 POLL_S = 0.03
 

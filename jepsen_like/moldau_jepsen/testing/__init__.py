@@ -47,7 +47,7 @@ def cluster(
     controllers: int = 3,
     settings: Mapping[str, str] | None = None,
     directory: Path | None = None,
-    ready_timeout_ms: int = 30_000,
+    ready_timeout_ms: int = 120_000,
     links: bool = True,
     hostile: bool = False,
 ) -> Iterator[TestCluster]:
