@@ -85,7 +85,8 @@ class ServerLimits:
     answers_max: int = 64  # answers under way per connection before its requests wait
     answer_bytes_max: int = 1024 * 1024  # answers of one drain before they are sent, and what those to come keep
     buffer_bytes: int = 16 * 1024  # first size of a receive buffer
-    gather_bytes_max: int = 1024 * 1024  # file ranges up to this size are read and sent in one call, others by sendfile
+    gather_bytes_max: int = 1024 * 1024  # of small file ranges that are read and sent in one call
+    sendfile_bytes_min: int = 64 * 1024  # file ranges of this size and more are never read, they go by sendfile
     pooled_buffers_max: int = 8  # gather buffers kept for reuse
 
 
@@ -574,9 +575,10 @@ class _ConnectionLoop:
             buffers = drop_sent(buffers, sent)
 
     async def _send_with_files(self, parts: Sequence[ResponsePart]) -> None:
-        """Reads the first file ranges into a pooled buffer and sends them in one call; the rest goes by sendfile.
+        """Reads small file ranges at the head into a pooled buffer and sends them in one call; the rest by sendfile.
 
-        The pooled buffer is never held over a wait: a peer that reads slowly costs no memory.
+        The pooled buffer is never held over a wait: a peer that reads slowly costs no memory. A large range is never
+        read here: what a consumer that catches up is sent goes from the page cache to the socket.
         """
         for part in drop_parts(parts, self._send_gathered(parts)):
             if not isinstance(part, FileRange):
@@ -610,6 +612,8 @@ class _ConnectionLoop:
                 if not isinstance(part, FileRange):
                     buffers.append(part)
                     continue
+                if part.count >= self._limits.sendfile_bytes_min:
+                    break
                 count = min(part.count, len(view) - used)
                 if count < part.count and used + count < len(view):
                     raise AssertionError("a gathered range ends early only where the buffer ends")

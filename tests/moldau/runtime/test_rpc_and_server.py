@@ -194,7 +194,8 @@ def test_many_connections_share_a_small_budget():
 
 
 @pytest.mark.parametrize("gather", [1024 * 1024, 1000])
-def test_file_ranges(tmp_path, gather):
+@pytest.mark.parametrize("sendfile", [64 * 1024, 1, 1 << 30])
+def test_file_ranges(tmp_path, gather, sendfile):
     environment = real_environment(1)
     content = bytes(i * 7 % 251 for i in range(700_000))
     file = environment.disk.open(str(tmp_path / "f"), OpenMode.CREATE)
@@ -207,7 +208,7 @@ def test_file_ranges(tmp_path, gather):
             assert bytes(found) == content[position : position + count] * 2
         connection.close()
 
-    trio.run(serving, test, ServerLimits(gather_bytes_max=gather), file)
+    trio.run(serving, test, ServerLimits(gather_bytes_max=gather, sendfile_bytes_min=sendfile), file)
     file.close()
 
 
