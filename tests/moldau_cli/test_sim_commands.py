@@ -12,7 +12,8 @@ import pytest
 from moldau_cli.commands import sim
 from moldau_cli.main import run
 from moldau_jepsen import simulation
-from moldau_jepsen.simulation import RunOptions, controls, mutants, run_seed, shrink
+from moldau_jepsen.simulation import RunOptions, case, controls, mutants, run_seed, runner, shrink
+from moldau_jepsen.simulation.case import read_case
 from moldau_jepsen.simulation.faults import FaultKind
 
 
@@ -164,6 +165,82 @@ def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):
     code, _, err = call("sim", "corpus", "run", "--dir", "corpus", "--jobs", "1", "--name", "innocent")
     assert code == 1
     assert "1 cases did not end as they must: innocent" in err
+
+
+class PlantedError(Exception):
+    """Comes out of a run: the kit is broken."""
+
+
+def raises_planted(*_, **__):
+    raise PlantedError("gremlin\nin the kit")
+
+
+KIT_FAILED = "kit-failed: PlantedError: gremlin in the kit"
+
+
+def told_in_one_line(err):
+    assert "Traceback" not in err
+    return err.strip().splitlines()[-1]
+
+
+def test_a_kit_that_breaks_in_the_last_detailed_run_of_shrinking_is_told_as_a_run_is(call, tmp_path, monkeypatch):
+    def in_detail_broken(seed, options, *, detailed=False):
+        return raises_planted() if detailed else run_seed(seed, options)
+
+    monkeypatch.setattr(runner, "run_seed", in_detail_broken)
+    words = ("2", "--mutant", "acknowledged-at-once", "--dir", "made")
+    code, out, err = call("sim", "shrink", *words, "--attempts", "5")
+    folder = tmp_path / "made" / "seed-2-acknowledged-at-once"
+    schedule = "made/seed-2-acknowledged-at-once/schedule.json"
+    assert code == 1
+    assert "faults shrank to 0 in 2 runs, found by acked-is-committed" in out
+    line = told_in_one_line(err)
+    assert f"seed 2: at the end: {KIT_FAILED}; see made/seed-2" in line
+    assert line.endswith(f"again: moldau sim replay --schedule {schedule}")
+    violations = json.loads((folder / "verdict.json").read_text())["violations"]
+    assert "acked-is-committed" in violations[0]
+    assert violations[-1] == f"at the end: {KIT_FAILED}"
+    assert "PlantedError: gremlin" in (folder / "timeline.txt").read_text()
+    code, out, err = call("sim", "replay", "--schedule", schedule)  # the kit is well again there
+    assert code == 1
+    assert "acked-is-committed" in out
+    code, out, err = call("sim", "run", "--seed", *words)
+    assert code == 1
+    assert "FAILED" in out
+    assert "acked-is-committed" in out  # what the first run found is told, and what broke is in the folder
+    assert "seed 2 failed; see made/seed-2" in told_in_one_line(err)
+    assert json.loads((folder / "verdict.json").read_text())["violations"][-1] == f"at the end: {KIT_FAILED}"
+
+
+def test_a_seed_that_breaks_the_kit_is_shrunk_and_its_schedule_breaks_it_again(call, tmp_path, monkeypatch):
+    for module in (shrink, runner, case):
+        monkeypatch.setattr(module, "run_seed", raises_planted)
+    code, out, err = call("sim", "shrink", "3", "--dir", "made", "--json")
+    assert code == 1
+    answer = json.loads(out)
+    assert (answer["found_by"], answer["faults"]) == ("kit-failed", [])
+    assert answer["violations"] == [f"at the end: {KIT_FAILED}"]
+    assert KIT_FAILED in told_in_one_line(err)
+    schedule = "made/seed-3/schedule.json"
+    assert read_case(tmp_path / schedule).options(3) == replace(runner.options_of(3), faults=())
+    code, out, err = call("sim", "replay", "--schedule", schedule)
+    assert code == 1
+    assert f"FAILED: at the end: {KIT_FAILED}" in out
+    assert f"seed 3 of {schedule} failed" in told_in_one_line(err)
+    for words in (("run", "--seed", "3"), ("replay", "3")):
+        code, out, err = call("sim", *words, "--dir", "made")
+        assert code == 1
+        assert f"FAILED: at the end: {KIT_FAILED}" in out
+        assert "seed 3 failed; see made/seed-3" in told_in_one_line(err)
+
+
+def test_shrinking_that_cannot_even_begin_is_told_as_a_failure_of_the_kit(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(shrink, "planned_faults", raises_planted)
+    code, out, err = call("sim", "shrink", "3", "--dir", "made")
+    assert code == 1
+    assert f"FAILED: at the end: {KIT_FAILED}" in out
+    assert KIT_FAILED in told_in_one_line(err)
+    assert json.loads((tmp_path / "made" / "seed-3" / "verdict.json").read_text())["passed"] is False
 
 
 def test_a_seed_that_passes_cannot_be_shrunk(call, monkeypatch):

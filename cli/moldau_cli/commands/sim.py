@@ -21,9 +21,10 @@ from moldau_cli.progress import progress
 
 if TYPE_CHECKING:
     from moldau_jepsen.reports.simulation import CampaignReport, ControlRow
-    from moldau_jepsen.simulation import Result
+    from moldau_jepsen.simulation import Result, RunOptions
     from moldau_jepsen.simulation.mutants import MutantVerdict
     from moldau_jepsen.simulation.planted.mutant import Mutant
+    from moldau_jepsen.simulation.shrink import Shrunk
     from moldau_jepsen.simulation.tally import Tally
 
 commands = typer.Typer(help="Run clusters in the deterministic simulation.", rich_markup_mode=None)
@@ -318,36 +319,72 @@ def shrink(
     attempts: Annotated[int, typer.Option(min=1, help="Runs to spend.")] = 100,
     directory: Dir = DEFAULT_DIR,
 ) -> None:
-    """Find the fewest faults with which a seed still fails the same way, and write the run with these faults."""
-    from moldau_jepsen.simulation import run_seed
-    from moldau_jepsen.simulation.case import faults_to_json
+    """Find the fewest faults with which a seed still fails the same way, and write the run with these faults.
+
+    Exit code 1 if the seed does not fail, or if the kit itself broke on the way.
+    """
+    from moldau_jepsen.simulation.campaign import kit_failed
     from moldau_jepsen.simulation.mutants import planted
-    from moldau_jepsen.simulation.runner import SCHEDULE_FILE, folder_name, options_of
+    from moldau_jepsen.simulation.runner import SCHEDULE_FILE, folder_name, in_detail, kit_findings, options_of
     from moldau_jepsen.simulation.shrink import shrink_seed
 
     bug = find_mutant(mutant)
-    options = options_of(seed, mutant or "")
-    with planted(bug) if bug is not None else contextlib.nullcontext():
-        with progress(f"shrink seed {seed}", attempts) as shown:
-
-            def tell(attempt: int, faults: int) -> None:
-                shown.update(attempt)
-                output.note(f"  run {attempt}: {faults} faults suffice")
-
-            shrunk = shrink_seed(seed, options, attempts_max=attempts, on_attempt=tell)
-        if shrunk is None:
-            raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
-        again = run_seed(seed, replace(options, faults=shrunk.faults), detailed=True)
     schedule = directory / folder_name(seed, mutant or "") / SCHEDULE_FILE
-    folder = _keep(replace(again, mutant=mutant or "", schedule=str(schedule)), directory)
-    rows = faults_to_json(shrunk.faults)
+    shrunk: Shrunk | None = None
+    with progress(f"shrink seed {seed}", attempts) as shown:
+
+        def tell(attempt: int, faults: int) -> None:
+            shown.update(attempt)
+            output.note(f"  run {attempt}: {faults} faults suffice")
+
+        try:
+            options = options_of(seed, mutant or "")
+            with planted(bug) if bug is not None else contextlib.nullcontext():
+                shrunk = shrink_seed(seed, options, attempts_max=attempts, on_attempt=tell)
+                if shrunk is not None:
+                    smallest = replace(options, faults=shrunk.faults)
+                    result = replace(in_detail(shrunk.result, smallest), schedule=str(schedule))
+                    result = _as_it_was_run(result, smallest)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - told as a failure of the kit, in its folder
+            result = kit_failed(seed, error)
+        else:
+            if shrunk is None:
+                raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
+    result = replace(result, mutant=mutant or "")
+    folder = _keep(result, directory)
+    if shrunk is None:
+        _tell(result, show_timeline=False)
+    else:
+        _answer_shrunk(shrunk, result, folder)
+    broken = kit_findings(result)
+    if broken:
+        raise CommandError(f"seed {seed}: {broken[0]}; see {folder}; again: {result.replay_command}")
+
+
+def _as_it_was_run(result: Result, options: RunOptions) -> Result:
+    """A run that the kit broke cannot tell its plan and draws; with those that it was given, it can be run again."""
+    from moldau_jepsen.simulation.case import DRAWS
+
+    if result.draws:
+        return result
+    draws = {name: getattr(options, name) for name in DRAWS}
+    draws["struck"] = options.struck.value if options.struck is not None else None
+    return replace(result, plan=tuple(options.faults or ()), draws=draws)
+
+
+def _answer_shrunk(shrunk: Shrunk, result: Result, folder: Path) -> None:
+    from moldau_jepsen.simulation.case import faults_to_json
+
     document: dict[str, output.Json] = {
-        "seed": seed,
+        "seed": result.seed,
         "found_by": shrunk.found_by,
         "faults_before": shrunk.faults_before,
-        "faults": cast("list[output.Json]", rows),
+        "faults": cast("list[output.Json]", faults_to_json(shrunk.faults)),
         "runs": shrunk.attempts,
         "violation": shrunk.result.violations[0],
+        "violations": list(result.violations),
         "trace_hash": shrunk.result.trace_hash,
         "folder": str(folder),
     }
@@ -357,7 +394,7 @@ def shrink(
         f"found by {shrunk.found_by}",
         *(shown_faults or ["  no fault is needed"]),
         shrunk.result.violations[0],
-        f"timeline, history and schedule: {folder}; again: moldau sim replay --schedule {schedule}",
+        f"timeline, history and schedule: {folder}; again: {result.replay_command}",
     ]
     output.answer(document, "\n".join(lines))
 
@@ -367,7 +404,11 @@ def shrink(
 
 @commands.command()
 def mutants(
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only these; default: all.")] = None,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only these; default: all, and all rules.")] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", help="Only these rules and checkers, each with a bug meant for it and all others off."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to try for each mutant.")] = 200,
     jobs: Jobs = None,
     only_list: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
@@ -375,13 +416,21 @@ def mutants(
         Path | None, typer.Option("--write", help="Write the table as Markdown; in a working copy of the sources.")
     ] = None,
 ) -> None:
-    """Plant known bugs one by one and see whether the simulation finds them. Exit code 1 if one survives."""
+    """Plant known bugs one by one and see whether the simulation finds them. Exit code 1 if one survives.
+
+    Then each rule is put on trial: alone, with a bug that it must convict.
+    """
     from moldau_jepsen.simulation.mutants import run_mutants
+    from moldau_jepsen.simulation.planted.judged import ALONE
     from moldau_jepsen.simulation.planted.registry import MUTANTS
 
-    chosen = list(dict.fromkeys(name or MUTANTS))
+    chosen = list(dict.fromkeys(name or (() if rule else MUTANTS)))
     for one in chosen:
         find_mutant(one)
+    rules = list(dict.fromkeys(rule or (() if name else ALONE)))
+    for one in rules:
+        if one not in ALONE:
+            raise UsageError(f"there is no rule {one!r}; docs/mutants.md names them")
     if only_list:
         rows: list[dict[str, output.Json]] = [
             {"name": one, "area": MUTANTS[one].area, "bug": MUTANTS[one].text} for one in chosen
@@ -389,8 +438,8 @@ def mutants(
         output.answer_rows("mutants", ["name", "area", "bug"], rows)
         return
     verdicts: list[MutantVerdict] = []
-    with progress(f"hunt {len(chosen)} mutants", len(chosen)) as shown:
-        for verdict in run_mutants(chosen, seeds_max=seeds, processes=jobs):
+    with progress(f"hunt {len(chosen)} mutants, try {len(rules)} rules", len(chosen) + len(rules)) as shown:
+        for verdict in run_mutants(chosen, rules=rules, seeds_max=seeds, processes=jobs):
             verdicts.append(verdict)
             output.note(_verdict_text(verdict))
             shown.update(len(verdicts))
@@ -403,21 +452,27 @@ def mutants(
             {
                 "name": one.name,
                 "area": one.area,
+                "alone": one.rule or None,
                 "found": one.found,
                 "seeds": one.seeds,
                 "found_by": one.found_by or None,
             }
-            for one in sorted(verdicts, key=lambda each: each.name)
+            for one in sorted(verdicts, key=lambda each: (each.rule, each.name))
         ]
-        output.answer_rows("mutants", ["name", "area", "found", "seeds", "found_by"], found)
-    survivors = [verdict.name for verdict in verdicts if not verdict.found]
+        output.answer_rows("mutants", ["name", "area", "alone", "found", "seeds", "found_by"], found)
+    survivors = [verdict.name for verdict in verdicts if not verdict.found and not verdict.rule]
+    unable = [verdict.rule for verdict in verdicts if not verdict.found and verdict.rule]
+    if unable:
+        output.note(f"{len(unable)} rules convicted nobody alone: {', '.join(sorted(unable))}")
     if survivors:
         raise CommandError(f"{len(survivors)} mutants survived: {', '.join(sorted(survivors))}")
+    if unable:
+        raise CommandError("a rule that convicts nobody may be unable to fail")
 
 
 def _verdict_text(verdict: MutantVerdict) -> str:
     outcome = f"found by {verdict.found_by} in {verdict.seeds} seeds" if verdict.found else "SURVIVED"
-    return f"{verdict.name}: {outcome}"
+    return f"{verdict.name}: {outcome}" + (f" ({verdict.rule} alone)" if verdict.rule else "")
 
 
 def _write_mutants(verdicts: list[MutantVerdict], path: Path) -> None:

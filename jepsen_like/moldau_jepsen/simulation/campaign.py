@@ -22,7 +22,7 @@ from moldau_jepsen.simulation.world import run_world
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.world import World
 
-__all__ = ["Result", "RunOptions", "kit_failed", "planned_faults", "run_seed"]
+__all__ = ["Result", "RunOptions", "add_kit_failure", "kit_failed", "planned_faults", "run_seed"]
 
 
 def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False) -> Result:
@@ -75,8 +75,8 @@ def kit_failed(seed: int, error: Exception) -> Result:
     return Result(
         seed=seed,
         trace_hash="",
-        violations=(f"at the end: kit-failed: {type(error).__name__}: {error}",),
-        timeline=tuple("".join(traceback.format_exception(error)).splitlines()),
+        violations=(_kit_failure(error),),
+        timeline=tuple(_where(error)),
         virtual_seconds=0.0,
         wall_seconds=0.0,
         steps=0,
@@ -94,6 +94,20 @@ def _timeline(run: Run, witness: Witness | None) -> list[str]:
     if witness is not None:
         lines += witness.lines
     shown = [f"{seconds:12.6f}  {who:<15}{text}" for seconds, who, text in sorted(lines, key=lambda line: line[0])]
+def add_kit_failure(result: Result, error: Exception) -> Result:
+    """A result with what broke in the kit when its run was looked at again; what it was convicted of stays."""
+    violations = tuple(dict.fromkeys((*result.violations, _kit_failure(error))))
+    return replace(result, violations=violations, timeline=(*result.timeline, "", *_where(error)))
+
+
+def _kit_failure(error: Exception) -> str:
+    return f"at the end: kit-failed: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _where(error: Exception) -> list[str]:
+    return "".join(traceback.format_exception(error)).splitlines()
+
+
     if run.violations and witness is not None:
         shown += ["", "what each node knew at the end:", *witness.at_the_end()]
     if run.violations:

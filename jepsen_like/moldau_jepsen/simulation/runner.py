@@ -53,15 +53,31 @@ def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> R
     try:
         with planted(bug) if bug is not None else contextlib.nullcontext():
             first = run_seed(seed, chosen)
-            if first.passed:
-                return replace(first, mutant=mutant)
-            again = run_seed(seed, chosen, detailed=True)
+            result = first if first.passed else in_detail(first, chosen)
     except Exception as error:  # noqa: BLE001 - the campaign goes on; this seed has failed
-        return replace(kit_failed(seed, error), mutant=mutant)
+        result = kit_failed(seed, error)
+    return replace(result, mutant=mutant)
+
+
+def in_detail(first: Result, options: RunOptions) -> Result:
+    """Runs a failed seed once more, with a witness; a bug that was planted must still be there.
+
+    ``options`` are those of the first run. Its violations are not lost if the second run comes to another end, or to
+    none: that the kit is broken, or does not repeat itself, is added to them.
+    """
+    try:
+        again = run_seed(first.seed, options, detailed=True)
+    except Exception as error:  # noqa: BLE001 - what the first run found is to be told all the same
+        return add_kit_failure(first, error)
     if again.trace_hash != first.trace_hash:
-        text = f"not-repeatable: traces {first.trace_hash} and {again.trace_hash} of one seed"
+        text = f"not-repeatable: traces {first.trace_hash or 'none'} and {again.trace_hash} of one seed"
         again = replace(again, violations=(*first.violations, f"at the end: {text}"))
-    return replace(again, wall_seconds=first.wall_seconds, mutant=mutant)
+    return replace(again, wall_seconds=first.wall_seconds)
+
+
+def kit_findings(result: Result) -> list[str]:
+    """The violations of a result for which the kit is to blame, not the cluster."""
+    return [violation for violation in result.violations if finder_of(violation) in ("kit-failed", "not-repeatable")]
 
 
 def _settle_in() -> None:
@@ -155,6 +171,6 @@ def write_failure(result: Result, directory: Path) -> Path:
     with (folder / HISTORY).open("wb") as stream:
         write_history(stream, result.history)
     why = result.violations[0] if result.violations else ""
-    if result.trace_hash:
+    if result.trace_hash or result.draws:
         write_case(case_of(result, SCHEDULE, why), folder)
     return folder

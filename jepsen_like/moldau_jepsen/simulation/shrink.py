@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, planned_faults, run_seed
+from moldau_jepsen.simulation.campaign import Result, RunOptions, add_kit_failure, kit_failed, planned_faults, run_seed
 from moldau_jepsen.simulation.mutants import finder_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class _Search:
 
 
 def _size(plan: Plan) -> tuple[int, float]:
-    return len(plan), sum(fault.end - fault.begin for fault in plan)
+    """Faults and their seconds, without what differences lose: lengths that are equal are so at any beginning."""
+    return len(plan), round(sum(fault.end - fault.begin for fault in plan), 6)
 
 
 def shrink_seed(
@@ -102,20 +103,25 @@ def shrink_seed(
     """Shrinks the fault plan of a failing seed; None if the seed does not fail.
 
     ``on_attempt`` gets the number of runs so far and the size of the smallest plan so far. Where Hypothesis is not
-    installed, whole faults are left out, and nothing more.
+    installed, whole faults are left out, and nothing more. If the search itself breaks, its smallest plan so far is
+    returned, and the result has what broke among its violations.
     """
     chosen = options if options is not None else RunOptions()
     plan = tuple(chosen.faults if chosen.faults is not None else planned_faults(seed, chosen))
     search = _Search(seed, chosen, attempts_max, on_attempt)
     if not search.fails(plan):
         return None
-    _leave_out(search)
-    if search.best:
-        _simplify(search)
+    broken: AssertionError | None = None
+    try:
+        _leave_out(search)
+        if search.best:
+            _simplify(search)
+    except AssertionError as error:
+        broken = error
     assert search.result is not None, "the first plan failed"
     return Shrunk(
         faults=search.best,
-        result=search.result,
+        result=search.result if broken is None else add_kit_failure(search.result, broken),
         attempts=search.attempts,
         faults_before=len(plan),
         found_by=search.wanted,
@@ -144,11 +150,15 @@ def _without_each(plan: Plan, chunks: int) -> list[Plan]:
 
 
 def _simplify(search: _Search) -> None:
-    """Lets Hypothesis shrink the plan as an example of a property that does not hold."""
+    """Lets Hypothesis shrink the plan as an example of a property that does not hold.
+
+    Raises ``AssertionError`` if Hypothesis does not do what it is asked for.
+    """
     try:
         from hypothesis import HealthCheck, Phase, Verbosity, given, settings
         from hypothesis import strategies as st
         from hypothesis.database import InMemoryExampleDatabase
+        from hypothesis.errors import HypothesisException
     except ImportError:
         return
     plan = search.best
@@ -171,7 +181,8 @@ def _simplify(search: _Search) -> None:
         for fault, (begins, lengths) in zip(plan, choices, strict=True):
             if data.draw(st.integers(0, _DRAW_MAX)) > _DRAW_MAX // 2:
                 begin, length = draw_one_of(begins), draw_one_of(lengths)
-                chosen.append(replace(fault, begin=begin, end=begin + length))
+                as_it_is = (begin, length) == (fault.begin, fault.end - fault.begin)  # a sum would be rounded
+                chosen.append(fault if as_it_is else replace(fault, begin=begin, end=begin + length))
         candidate = tuple(sorted(chosen, key=lambda fault: (fault.begin, fault.number)))
         if search.fails(candidate):
             raise _StillFailsError
@@ -186,6 +197,8 @@ def _simplify(search: _Search) -> None:
         holds()
     except _StillFailsError:
         return
+    except HypothesisException as error:
+        raise AssertionError(f"Hypothesis gave up: {type(error).__name__}: {error}") from error
     raise AssertionError("Hypothesis did not start from the plan that fails")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from moldau_jepsen.simulation import Result, RunOptions, runner, shrink
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault
-from moldau_jepsen.simulation.runner import examine, run_seeds
+from moldau_jepsen.simulation.runner import examine, in_detail, kit_findings, run_seeds
 from moldau_jepsen.simulation.shrink import LENGTHS_SECONDS, shrink_seed
 
 BLANK = Result(
@@ -130,6 +130,59 @@ def test_a_failed_seed_is_run_again_in_detail_and_must_be_the_same_run(monkeypat
     assert (same.violations, same.timeline) == ((LOST,), ("True",))
     other = examine(1)
     assert other.violations == (LOST, "at the end: not-repeatable: traces one and other of one seed")
+
+
+def test_what_was_found_is_not_lost_when_the_detailed_run_breaks(monkeypatch):
+    def run(seed, _, *, detailed=False):
+        if detailed:
+            raise LookupError("no such\nwitness")
+        return replace(BLANK, seed=seed, violations=(LOST,), trace_hash="one", timeline=("began",))
+
+    monkeypatch.setattr(runner, "run_seed", run)
+    found = examine(1)
+    assert found.violations == (LOST, "at the end: kit-failed: LookupError: no such witness")
+    assert found.trace_hash == "one"
+    assert found.timeline[0] == "began"
+    assert any("Traceback" in line for line in found.timeline)
+    assert kit_findings(found) == ["at the end: kit-failed: LookupError: no such witness"]
+
+
+def test_a_detailed_run_that_passes_is_not_the_same_run(monkeypatch):
+    monkeypatch.setattr(runner, "run_seed", lambda seed, _, **__: replace(BLANK, seed=seed, trace_hash="other"))
+    again = in_detail(replace(BLANK, violations=(LOST,), trace_hash="one"), RunOptions())
+    assert again.violations == (LOST, "at the end: not-repeatable: traces one and other of one seed")
+    assert kit_findings(again) == [again.violations[1]]
+
+
+def test_a_search_that_breaks_still_tells_its_smallest_plan(judged, monkeypatch):
+    def give_up(search):
+        raise AssertionError("Hypothesis gave up")
+
+    monkeypatch.setattr(shrink, "_simplify", give_up)
+    faults = plan(9, random.Random(3))
+    judged(lambda tried: LOST if faults[0] in tried else "")
+    shrunk = shrink_seed(5, RunOptions(faults=faults))
+    assert shrunk.faults == faults[:1]
+    assert shrunk.result.violations == (LOST, "at the end: kit-failed: AssertionError: Hypothesis gave up")
+
+
+def test_a_simple_beginning_wins_though_its_length_is_rounded_up(judged):
+    begin, simple = 3.992342224321549, LENGTHS_SECONDS[0]
+    assert (begin + simple) - begin < simple
+    judged(lambda tried: LOST if tried else "")
+    shrunk = shrink_seed(5, RunOptions(faults=(PlannedFault(kind=FaultKind.CUT, begin=begin, end=7.0, number=0),)))
+    assert [(fault.begin, fault.end) for fault in shrunk.faults] == [(3.0, 3.0 + simple)]
+
+
+def test_a_plan_as_it_is_is_the_plan_though_sums_of_its_times_are_rounded(judged):
+    """A fault may end at a number that its beginning and its length do not add up to."""
+    begin, end = 0.2, 0.9
+    assert begin + (end - begin) != end
+    fault = PlannedFault(kind=FaultKind.CUT, begin=begin, end=end, number=0)
+    judged(lambda tried: LOST if tried == (fault,) else "")
+    shrunk = shrink_seed(5, RunOptions(faults=(fault,)))
+    assert shrunk.faults == (fault,)
+    assert shrunk.result.violations == (LOST,)
 
 
 def test_a_run_that_raises_is_a_finding(monkeypatch):
