@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import write_history
-from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, run_seed
+from moldau_jepsen.simulation.campaign import Result, RunOptions, add_kit_failure, kit_failed, run_seed
 from moldau_jepsen.simulation.case import Case, write_case
 from moldau_jepsen.simulation.mutants import finder_of, planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
@@ -156,7 +156,7 @@ def write_failure(result: Result, directory: Path) -> Path:
 
     ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
     operations, ``history`` holds all operations of the clients, ``schedule.json`` the run as a case for the corpus.
-    A run that the kit itself did not bring to its end leaves no schedule: its plan is not known. Raises ``OSError``.
+    A run that the kit did not bring to its end leaves no schedule, unless its draws are known. Raises ``OSError``.
     """
     folder = directory / folder_name(result.seed, result.mutant)
     folder.mkdir(parents=True, exist_ok=True)
