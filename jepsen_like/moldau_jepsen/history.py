@@ -15,6 +15,7 @@ A file that a crash cut short is readable up to its last whole frame.
 from __future__ import annotations
 
 import enum
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "Audit",
+    "Evidence",
     "HistoryError",
     "HistoryFile",
     "HistoryWriter",
     "Kind",
+    "Lead",
     "MicroOperation",
     "Operation",
     "Poll",
+    "Seek",
     "Send",
     "Status",
     "TopicPartition",
@@ -50,6 +55,11 @@ FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH_BYTES = 4
 _FIELDS = 11
 """Of every operation in a file; what follows may be left out."""
+_LEFT_OUT: tuple[object, ...] = ("", (), None, ())
+_POLL_FIELDS = 2
+"""Of a poll without digests."""
+_SEND_FIELDS = 5
+"""Of a send without a digest."""
 
 
 class Status(enum.Enum):
@@ -68,24 +78,80 @@ class Kind(enum.Enum):
     TRANSACTION = "txn"  # sends and polls that were committed or aborted together
     ASSIGN = "assign"  # the consumer was given these partitions by hand; positions start over
     SUBSCRIBE = "subscribe"  # the consumer joined its group anew; positions start over
+    SEEK = "seek"  # the consumer set positions by hand; its other positions stay as they are
+    AUDIT = "audit"  # a reader told the balances of all accounts, as it had read them
     CRASH = "crash"  # the client was abandoned with whatever it had under way
+    CLAIM = "claim"  # nodes were asked what they lead, or a write of another kind was acknowledged by a leader
 
 
 class Send(NamedTuple):
-    """One record that was sent. ``offset`` is where it landed, None when the client was not told."""
+    """One record that was sent."""
 
     partition: TopicPartition
     value: int
     offset: int | None
+    """Where it landed, None when the client was not told."""
+    digest: int = 0
+    """Of key, value, headers and timestamp as they were sent: 1 to 2**32 - 1, 0 where it was not taken."""
+    says: tuple[int, ...] = ()
+    """What the record says beside its number, in the numbers of the workload that sent it."""
 
 
 class Poll(NamedTuple):
-    """What one poll returned: per partition the (offset, value) pairs in the order of delivery."""
+    """What one poll returned."""
 
     records: tuple[tuple[TopicPartition, tuple[tuple[int, int], ...]], ...]
+    """Per partition the (offset, value) pairs in the order of delivery."""
+    digests: tuple[tuple[int, ...], ...] = ()
+    """Per entry of ``records`` the digests of what came back, in the same order; empty where none were taken."""
+
+
+class Seek(NamedTuple):
+    """One position that was set by hand."""
+
+    partition: TopicPartition
+    offset: int | None
+    """The target: the next record must be the first at or after it. None for the beginning; for a time, what the
+    cluster answered, -1 where it knew of no record."""
+    timestamp: int | None = None
+    """The time that was asked for, if the target was found by one; in milliseconds since the Unix epoch."""
+    found_timestamp: int = -1
+    """Of the record at ``offset``, as the cluster answered."""
+    bound: int = -1
+    """Offset of a record that the client had read before, and that is not earlier than ``timestamp``: the answer must
+    not lie behind it."""
+
+
+class Audit(NamedTuple):
+    """What a reader found on the accounts of a bank."""
+
+    positions: tuple[tuple[TopicPartition, int], ...]
+    """Per partition the offset up to which (exclusive) it had read."""
+    balances: tuple[int, ...]
+    """Of all accounts, in the order of their numbers."""
 
 
 MicroOperation = Send | Poll
+
+
+class Evidence(enum.Enum):
+    """How a node showed that it leads."""
+
+    CLAIMED = "claimed to lead"  # it said so of itself
+    SERVED = "answered as the leader"  # a question that names the epoch, and that only the leader of it answers
+    ACKNOWLEDGED = "acknowledged a write"  # as the leader of the epoch that its client knew it by
+
+
+class Lead(NamedTuple):
+    """A node showed by itself that it leads a partition; ``checkers.split_brain`` tells what counts as that."""
+
+    partition: TopicPartition
+    """Of a topic whose name is given again the name holds the topic's id; ``__cluster_metadata``-0 is the quorum."""
+    epoch: int
+    """Leader epoch; of the quorum its epoch (term)."""
+    leader: int
+    """Id of the broker, or of the controller."""
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +183,12 @@ class Operation:
     nothing."""
     error: str = ""
     """Why the operation did not end OK."""
+    seeks: tuple[Seek, ...] = ()
+    """Of SEEK: positions that were set."""
+    audit: Audit | None = None
+    """Of AUDIT: what was found."""
+    leads: tuple[Lead, ...] = ()
+    """Who showed in this operation that it leads; what the history has told before may be left out."""
 
     @property
     def sends(self) -> Iterator[Send]:
@@ -133,13 +205,19 @@ class HistoryError(Exception):
     """A file is not a history, or is damaged before its end."""
 
 
+def _pack_micro(part: MicroOperation) -> list[object]:
+    if isinstance(part, Send):
+        packed: list[object] = [0, part.partition.topic, part.partition.partition, part.value, part.offset]
+        if part.digest or part.says:
+            packed += [part.digest, *part.says]
+        return packed
+    packed = [1, [[tp.topic, tp.partition, pairs] for tp, pairs in part.records]]
+    if part.digests:
+        packed.append([struct.pack(f"<{len(digests)}I", *digests) for digests in part.digests])
+    return packed
+
+
 def _pack(operation: Operation) -> list[object]:
-    micro: list[object] = []
-    for part in operation.operations:
-        if isinstance(part, Send):
-            micro.append([0, part.partition.topic, part.partition.partition, part.value, part.offset])
-        else:
-            micro.append([1, [[tp.topic, tp.partition, [list(pair) for pair in pairs]] for tp, pairs in part.records]])
     flags = operation.aborted | operation.rebalanced << 1 | operation.final << 2
     packed: list[object] = [
         operation.index,
@@ -148,31 +226,49 @@ def _pack(operation: Operation) -> list[object]:
         operation.status.value,
         operation.begun_ms,
         operation.ended_ms,
-        micro,
+        [_pack_micro(part) for part in operation.operations],
         flags,
         [list(tp) for tp in operation.partitions],
         operation.generation,
         operation.error,
     ]
-    if operation.group:  # files from before groups had names end here
-        packed.append(operation.group)
-    return packed
+    audit = operation.audit
+    more: list[object] = [
+        operation.group,
+        [[*seek.partition, *seek[1:]] for seek in operation.seeks],
+        None if audit is None else [[[*tp, position] for tp, position in audit.positions], list(audit.balances)],
+        [[*lead.partition, lead.epoch, lead.leader, lead.evidence.value] for lead in operation.leads],
+    ]
+    while more and not more[-1]:  # files from before there were these fields end sooner
+        more.pop()
+    return packed + more
 
 
-def _unpack_micro(packed: list[object]) -> MicroOperation:
+def _unpack_micro(packed: Sequence[object]) -> MicroOperation:
     if packed[0] == 0:
-        _, topic, partition, value, offset = cast("tuple[int, str, int, int, int | None]", tuple(packed))
-        return Send(TopicPartition(topic, partition), value, offset)
-    _, records = cast("tuple[int, list[tuple[str, int, list[tuple[int, int]]]]]", tuple(packed))
-    return Poll(tuple((TopicPartition(t, p), tuple((pair[0], pair[1]) for pair in pairs)) for t, p, pairs in records))
-
-
-def _unpack(packed: list[object]) -> Operation:
-    index, process, kind, status, begun, ended, micro, flags, partitions, generation, error = cast(
-        "tuple[int, int, str, str, float, float, list[list[object]], int, list[tuple[str, int]], int, str]",
-        tuple(packed[:_FIELDS]),
+        _, topic, partition, value, offset = cast("tuple[int, str, int, int, int | None]", packed[:_SEND_FIELDS])
+        digest, *says = cast("tuple[int, ...]", packed[_SEND_FIELDS:] or (0,))
+        return Send(TopicPartition(topic, partition), value, offset, digest, tuple(says))
+    records = cast("tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]", packed[1])
+    digests = cast("tuple[bytes, ...]", packed[2]) if len(packed) > _POLL_FIELDS else ()
+    return Poll(
+        tuple((TopicPartition(t, p), pairs) for t, p, pairs in records),
+        tuple(struct.unpack(f"<{len(each) // 4}I", each) for each in digests),
     )
-    group = cast("list[str]", packed[_FIELDS:])
+
+
+def _unpack(packed: Sequence[object]) -> Operation:
+    index, process, kind, status, begun, ended, micro, flags, partitions, generation, error = cast(
+        "tuple[int, int, str, str, float, float, tuple[tuple[object, ...], ...], int, tuple[tuple[str, int], ...], "
+        "int, str]",
+        packed[:_FIELDS],
+    )
+    group, seeks, audit, leads = cast(
+        "tuple[str, tuple[tuple[str, int, int | None, int | None, int, int], ...], "
+        "tuple[tuple[tuple[str, int, int], ...], tuple[int, ...]] | None, "
+        "tuple[tuple[str, int, int, int, str], ...]]",
+        (*packed[_FIELDS:], *_LEFT_OUT[len(packed) - _FIELDS :]),
+    )
     return Operation(
         index=index,
         process=process,
@@ -180,15 +276,28 @@ def _unpack(packed: list[object]) -> Operation:
         status=Status(status),
         begun_ms=begun,
         ended_ms=ended,
-        operations=tuple(_unpack_micro(part) for part in micro),
+        operations=tuple(map(_unpack_micro, micro)),
         aborted=bool(flags & 1),
         rebalanced=bool(flags & 2),
         final=bool(flags & 4),
         partitions=tuple(TopicPartition(t, p) for t, p in partitions),
         generation=generation,
-        group="".join(group[:1]),
+        group=group,
         error=error,
+        seeks=tuple(Seek(TopicPartition(seek[0], seek[1]), *seek[2:]) for seek in seeks),
+        audit=None
+        if audit is None
+        else Audit(tuple((TopicPartition(t, p), position) for t, p, position in audit[0]), audit[1]),
+        leads=tuple(
+            Lead(TopicPartition(topic, number), epoch, leader, Evidence(evidence))
+            for topic, number, epoch, leader, evidence in leads
+        ),
     )
+
+
+def _unpacked(data: bytes) -> tuple[object, ...]:
+    """Arrays come as tuples: a history is full of pairs, and so they need no second copy."""
+    return cast("tuple[object, ...]", msgpack.unpackb(data, strict_map_key=False, use_list=False))
 
 
 class HistoryWriter:
@@ -258,7 +367,7 @@ def pack_operation(operation: Operation) -> bytes:
 
 def unpack_operation(packed: bytes) -> Operation:
     """The inverse of ``pack_operation``."""
-    return _unpack(msgpack.unpackb(packed, strict_map_key=False))
+    return _unpack(_unpacked(packed))
 
 
 def frame_positions(path: Path) -> list[tuple[int, int]]:
@@ -295,9 +404,9 @@ def read_frames(path: Path, positions: Iterable[tuple[int, int]]) -> Iterator[Op
 
 def _read_frame(frame: bytes, position: int) -> Iterator[Operation]:
     try:
-        unpacked = msgpack.unpackb(lz4.frame.decompress(frame), strict_map_key=False)
-        yield from (_unpack(packed) for packed in cast("Sequence[list[object]]", unpacked))
-    except (ValueError, RuntimeError, TypeError, msgpack.UnpackException) as error:
+        unpacked = _unpacked(lz4.frame.decompress(frame))
+        yield from (_unpack(packed) for packed in cast("tuple[tuple[object, ...], ...]", unpacked))
+    except (ValueError, RuntimeError, TypeError, struct.error, msgpack.UnpackException) as error:
         raise HistoryError(f"damaged at byte {position}: {error}") from error
 
 

@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 
 from moldau_jepsen.history import (
     FRAME_RECORDS,
+    Audit,
+    Evidence,
     HistoryError,
     HistoryFile,
     HistoryWriter,
     Kind,
+    Lead,
     Operation,
     Poll,
+    Seek,
     Send,
     Status,
     TopicPartition,
@@ -31,9 +35,18 @@ from moldau_jepsen.history import (
 )
 
 partitions = st.builds(TopicPartition, st.text(max_size=8), st.integers(0, 9))
-sends = st.builds(Send, partitions, st.integers(0, 2**60), st.none() | st.integers(0, 2**60))
-pairs = st.lists(st.tuples(st.integers(0, 2**60), st.integers(0, 2**60)), max_size=4).map(tuple)
-polls = st.builds(Poll, st.lists(st.tuples(partitions, pairs), max_size=3).map(tuple))
+numbers, digests = st.integers(0, 2**60), st.integers(0, 2**32 - 1)
+says = st.lists(st.integers(-(2**60), 2**60), max_size=3).map(tuple)
+sends = st.builds(Send, partitions, numbers, st.none() | numbers, digests, says)
+pairs = st.lists(st.tuples(numbers, numbers), max_size=4).map(tuple)
+records = st.lists(st.tuples(partitions, pairs), max_size=3).map(tuple)
+digested = st.lists(st.lists(digests, max_size=4).map(tuple), max_size=3).map(tuple)
+polls = st.builds(Poll, records, digested)
+seeks = st.builds(Seek, partitions, st.none() | numbers, st.none() | numbers, numbers, numbers)
+audits = st.builds(
+    Audit, st.lists(st.tuples(partitions, numbers), max_size=3).map(tuple), st.lists(numbers, max_size=3).map(tuple)
+)
+leads = st.builds(Lead, partitions, st.integers(0, 2**31), st.integers(0, 2**31), st.sampled_from(Evidence))
 operations = st.builds(
     Operation,
     index=st.integers(0, 100),
@@ -50,6 +63,9 @@ operations = st.builds(
     generation=st.integers(-1, 5),
     group=st.text(max_size=5),
     error=st.text(max_size=10),
+    seeks=st.lists(seeks, max_size=2).map(tuple),
+    audit=st.none() | audits,
+    leads=st.lists(leads, max_size=3).map(tuple),
 )
 
 
