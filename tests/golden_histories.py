@@ -5,7 +5,7 @@ import random
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history
 from moldau_jepsen.checkers.anomalies import DETAILS_MAX
 from moldau_jepsen.checkers.shards import check_in_shards
-from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
+from moldau_jepsen.history import Evidence, Kind, Lead, Operation, Poll, Send, Status, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 K = AnomalyKind
@@ -38,6 +38,7 @@ class Story:
         generation: int = -1,
         group: str = "",
         error: str = "",
+        leads: tuple[Lead, ...] = (),
     ) -> "Story":
         index = len(self.history)
         self.history.append(
@@ -56,9 +57,15 @@ class Story:
                 generation=generation,
                 group=group,
                 error=error,
+                leads=leads,
             )
         )
         return self
+
+    def lead(
+        self, leader: int, epoch: int, partition: TopicPartition = P0, evidence: Evidence = Evidence.CLAIMED
+    ) -> "Story":
+        return self.add(90, Kind.CLAIM, leads=(Lead(partition, epoch, leader, evidence),))
 
     def send(
         self, process: int, value: int, offset: int | None, partition: TopicPartition = P0, status: Status = Status.OK

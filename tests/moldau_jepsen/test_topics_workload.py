@@ -9,7 +9,9 @@ import pytest
 import trio
 
 from broker_cluster import BROKER_PORT, run_cluster
-from moldau_jepsen.checkers import TopicRead, TopicWrite, check_topics
+from moldau_jepsen.checkers import CheckOptions, TopicRead, TopicWrite, check_history, check_topics
+from moldau_jepsen.history import Evidence
+from moldau_jepsen.workloads.recorder import Recorder
 from moldau_jepsen.workloads.topics import TopicsWorkload
 
 WRITES = [
@@ -57,7 +59,14 @@ def test_each_anomaly_is_convicted(found, text):
     assert any(text in line for line in check_topics(WRITES, [*SOUND, found]))
 
 
+def recorder_of(cluster):
+    history = []
+    return Recorder(cluster.client_environment.clock, history.append), history
+
+
 class Brokers:
+    controller_ids = ()
+
     def __init__(self, cluster) -> None:
         self.broker_ids = list(cluster.broker_ids)
 
@@ -69,9 +78,11 @@ class Brokers:
 def test_topics_live_one_after_the_other_and_hold_what_was_written(replicas) -> None:
     async def scenario(cluster) -> None:
         told: list[tuple] = []
+        recorder, history = recorder_of(cluster)
         client = TopicsWorkload(
             Brokers(cluster),
             cluster.client_environment,
+            recorder,
             replication=(replicas,),
             on_acknowledged=lambda *what: told.append(what),
         )
@@ -88,13 +99,19 @@ def test_topics_live_one_after_the_other_and_hold_what_was_written(replicas) -> 
         ]
         assert len(client.reads) > 5
         assert check_topics(client.writes, client.reads) == []
+        leads = [lead for operation in history for lead in operation.leads]
+        assert {lead.evidence for lead in leads} == {Evidence.ACKNOWLEDGED}
+        assert {lead.partition for lead in leads} == {
+            (f"made-again {write.topic_id}", write.partition) for write in acknowledged
+        }
+        assert check_history(history, CheckOptions(final_phase=False)).valid
 
     run_cluster(scenario, brokers=3)
 
 
 def test_a_loss_in_the_last_topic_is_seen_by_the_final_read() -> None:
     async def scenario(cluster) -> None:
-        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, replication=(1,))
+        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, recorder_of(cluster)[0], replication=(1,))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             await cluster.until(lambda: client.writes and client.writes[-1].offset >= 0)
@@ -111,7 +128,7 @@ def test_a_loss_in_the_last_topic_is_seen_by_the_final_read() -> None:
 
 def test_a_topic_that_cannot_be_read_to_its_end_is_stuck() -> None:
     async def scenario(cluster) -> None:
-        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, replication=(1,))
+        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, recorder_of(cluster)[0], replication=(1,))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             await cluster.until(lambda: client.writes and client.writes[-1].offset >= 0)

@@ -73,6 +73,7 @@ class ProducerBatch:
         "is_settled",
         "is_uncertain",
         "last_attempt_ms",
+        "leader",
         "ordinal",
         "partition",
         "producer_epoch",
@@ -101,6 +102,7 @@ class ProducerBatch:
         self.is_in_flight = False
         self.is_settled = False
         self.is_uncertain = False  # it may have been written although no answer said so
+        self.leader: tuple[int, int] | None = None  # broker and leader epoch of the last attempt that is answered
         self.base_offset = -1
         self.append_timestamp = -1
         self.error: KafkaError | None = None

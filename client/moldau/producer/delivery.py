@@ -51,6 +51,14 @@ class Delivery:
     def partition(self) -> int:
         return self._batch.partition.partition
 
+    @property
+    def acknowledged_by(self) -> tuple[int, int] | None:
+        """The broker that acknowledged the record, and the leader epoch in which it was known as the leader when the
+        record was sent to it; None until then, for a record that failed, and with acks=0.
+        """
+        batch = self._batch
+        return batch.leader if batch.is_settled and batch.error is None else None
+
     def result(self) -> RecordMetadata:
         """Returns the outcome. Raises the record's ``KafkaError``, and ``RuntimeError`` while it is not done."""
         batch = self._batch

@@ -145,9 +145,11 @@ class Sender:
         if not batches:
             return
         by_topic: dict[str, dict[int, ProducerBatch]] = {}
+        picture = self._client.picture
         for batch in batches:
             by_topic.setdefault(batch.partition.topic, {})[batch.partition.partition] = batch
-        picture = self._client.picture
+            leader = picture.leader(batch.partition) if self._acks != 0 else None
+            batch.leader = leader if leader is not None and leader[0] == node_id else None
         request = ProduceRequest(
             transactional_id=self._transactional_id,
             acks=self._acks,

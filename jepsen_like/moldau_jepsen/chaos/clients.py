@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.checkers import RegisterOperation
-    from moldau_jepsen.simulation.register import Nodes
+    from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.recorder import Recorder
 
 TOPIC_TIMEOUT_S = 30.0

@@ -33,6 +33,7 @@ class AnomalyKind(enum.Enum):
     G0 = "G0"  # a cycle of write-write dependencies between transactions
     G1C = "G1c"  # a cycle of write-read (and write-write) dependencies between transactions
     DUAL_OWNERSHIP = "dual-ownership"  # two members own a partition in one generation
+    SPLIT_BRAIN = "split-brain"  # two nodes lead a partition, or the quorum, in one epoch
     PIPE_LOST = "pipe-lost"  # a record of a pipe's source has none in the target
     PIPE_DUPLICATE = "pipe-duplicate"  # a record of a pipe's source has several in the target
     PIPE_DISORDER = "pipe-disorder"  # records of the target are not in the order of those they were made from
@@ -83,6 +84,8 @@ class Figures:
     values_seen: int
     """Distinct."""
     partitions: int
+    leaderships: int = 0
+    """Pairs of partition and leader epoch (the quorum's too) of which a leader is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

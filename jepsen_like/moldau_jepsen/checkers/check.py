@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from moldau_jepsen.checkers.anomalies import CheckOptions, Findings, Verdict
@@ -9,6 +10,7 @@ from moldau_jepsen.checkers.cycles import CycleChecker
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
+from moldau_jepsen.checkers.split_brain import SplitBrainChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     check_writes(orders, findings)
     check_atomicity(orders, findings)
     steps, cycles, owners = StepChecker(orders, findings), CycleChecker(orders, findings), OwnershipChecker(findings)
-    skips = SkipChecker(orders, findings)
+    skips, leaders = SkipChecker(orders, findings), SplitBrainChecker(findings)
     pipes = [PipeChecker(source, target, findings) for source, target in options.pipes]
     for operation in history:
         steps.add(operation)
@@ -49,6 +51,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
         cycles.add(operation)
         owners.add(operation)
         skips.add(operation)
+        leaders.add(operation)
         check_progress(operation, findings)
         for pipe in pipes:
             pipe.add(operation)
@@ -60,5 +63,5 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
         valid=findings.forbidden == 0,
         counts=findings.counts,
         anomalies=tuple(findings.kept),
-        figures=orders.figures(),
+        figures=replace(orders.figures(), leaderships=leaders.leaderships),
     )

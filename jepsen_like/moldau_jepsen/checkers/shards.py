@@ -18,6 +18,7 @@ from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.orders import Orders, add_torn, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
+from moldau_jepsen.checkers.split_brain import SplitBrainChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 
@@ -57,6 +58,7 @@ class ShardResult:
     forbidden: int
     kept: list[Anomaly]
     figures: Figures | None = None
+    leaderships: int = 0
     writes: tuple[bytes, bytes] = (b"", b"")
     reads: tuple[bytes, bytes] = (b"", b"")
     unknown: list[tuple[int, TopicPartition, int, bool]] = field(default_factory=list)
@@ -79,12 +81,14 @@ def split(
     moves = operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE, Kind.CRASH) or operation.rebalanced
     here = dict.fromkeys(numbers[partition] for partition in touched(operation))
     for number in range(len(plan.partitions)) if moves else here:
-        yield number, replace(operation, operations=_only(operation, plan.partitions[number]), partitions=(), error="")
-    if operation.kind is Kind.SUBSCRIBE or (operation.final and operation.status is not Status.OK):
+        parts = _only(operation, plan.partitions[number])
+        yield number, replace(operation, operations=parts, partitions=(), error="", leads=())
+    stuck = operation.final and operation.status is not Status.OK
+    if operation.kind is Kind.SUBSCRIBE or operation.leads or stuck:
         yield COMMON, replace(operation, operations=())
     for place, topics in enumerate(plan.pipes):
         if any(plan.partitions[number].topic in topics for number in here):
-            yield COMMON - 1 - place, replace(operation, partitions=(), error="")
+            yield COMMON - 1 - place, replace(operation, partitions=(), error="", leads=())
 
 
 def _only(operation: Operation, partition: TopicPartition) -> tuple[MicroOperation, ...]:
@@ -111,11 +115,14 @@ def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOp
         checker.finish()
         return _result(findings)
     if number == COMMON:
-        owners = OwnershipChecker(findings)
+        owners, leaders = OwnershipChecker(findings), SplitBrainChecker(findings)
         for operation in history:
             owners.add(operation)
+            leaders.add(operation)
             check_progress(operation, findings)
-        return _result(findings)
+        result = _result(findings)
+        result.leaderships = leaders.leaderships
+        return result
     return _check_partition(history, findings)
 
 
@@ -159,6 +166,7 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
     """
     findings = Findings(options)
     parts: list[Figures] = []
+    leaderships = 0
     writes, reads = Dependencies(), Dependencies()
     unknown: dict[int, list[tuple[TopicPartition, int, bool]]] = {}
     for result in results:
@@ -168,6 +176,7 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
         findings.kept += result.kept
         if result.figures is not None:
             parts.append(result.figures)
+        leaderships += result.leaderships
         writes.extend(Dependencies(*result.writes))
         reads.extend(Dependencies(*result.reads))
         for index, partition, value, seen in result.unknown:
@@ -181,7 +190,7 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
         valid=findings.forbidden == 0,
         counts=findings.counts,
         anomalies=_first_of_each_kind(findings.kept),
-        figures=_sum(parts, operations),
+        figures=replace(_sum(parts, operations), leaderships=leaderships),
     )
 
 

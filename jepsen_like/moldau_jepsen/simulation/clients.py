@@ -89,7 +89,11 @@ class Clients:
             recorder,
         )
         self._topics = TopicsWorkload(
-            cluster, self.environment, replication=(1, 3) if synced else (3,), on_acknowledged=on_acknowledged
+            cluster,
+            self.environment,
+            recorder,
+            replication=(1, 3) if synced else (3,),
+            on_acknowledged=on_acknowledged,
         )
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
 

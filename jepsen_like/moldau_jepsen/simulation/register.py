@@ -8,12 +8,11 @@ at any later time or never. ``checkers.register`` searches for an order (lineari
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.protocol.codec import ProtocolError
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -25,41 +24,23 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from moldau.protocol.schema import Response
-from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.checkers import RegisterOperation, RegisterVerdict, check_register
+from moldau_jepsen.workloads.questions import Questions
 
 if TYPE_CHECKING:
     import random
 
-    from moldau.protocol.schema import Request
     from moldau.runtime.environment import Environment
-
-R = TypeVar("R", bound=Response)
+    from moldau_jepsen.workloads.questions import Nodes
 
 KEY = "retention.ms"
 BASE = 604_800_000
-TIMEOUT_MS = 3_000
 RETRY_S = 0.1
 WRITERS = 2
 READERS = 2
 TOPIC_RESOURCE = 2
 SET = 0
 FOREVER = float("inf")
-
-
-class Nodes(Protocol):
-    """Whom the clients ask: the nodes of a cluster, simulated or not."""
-
-    @property
-    def broker_ids(self) -> list[int]: ...
-
-    @property
-    def controller_ids(self) -> list[int]: ...
-
-    def address(self, node_id: int) -> tuple[str, int]:
-        """Host and port of a node's listener."""
-        ...
 
 
 class ConfigRegister:
@@ -70,6 +51,7 @@ class ConfigRegister:
         self._cluster = cluster
         self._environment = environment
         self._topic = topic
+        self._questions = Questions(environment, cluster, "register", keeps_connections=False)
         self._stopping = False
         self._next_value = 0
         self.operations: list[RegisterOperation] = []
@@ -134,7 +116,7 @@ class ConfigRegister:
                 )
             ]
         )
-        response = await self._ask(broker_id, IncrementalAlterConfigsResponse, request)
+        response = await self._questions.ask(broker_id, IncrementalAlterConfigsResponse, request)
         return None if response is None else ErrorCode.of(response.responses[0].error_code)
 
     async def _read(self, draw: random.Random) -> bool:
@@ -148,7 +130,7 @@ class ConfigRegister:
         )
         begun = self._now_ms()
         controller_id = draw.choice(self._cluster.controller_ids)
-        response = await self._ask(controller_id, DescribeConfigsResponse, request)
+        response = await self._questions.ask(controller_id, DescribeConfigsResponse, request)
         if response is None or ErrorCode.of(response.results[0].error_code) is not ErrorCode.NONE:
             return False
         value = int(response.results[0].configs[0].value or BASE) - BASE
@@ -156,16 +138,3 @@ class ConfigRegister:
             RegisterOperation(write=False, value=value or None, begun_ms=begun, ended_ms=self._now_ms())
         )
         return True
-
-    async def _ask(self, node_id: int, kind: type[R], request: Request) -> R | None:
-        connection: RpcConnection | None = None
-        try:
-            connection = await RpcConnection.open(
-                self._environment, *self._cluster.address(node_id), "register", timeout_ms=TIMEOUT_MS
-            )
-            return await connection.request_as(kind, request, timeout_ms=TIMEOUT_MS)
-        except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
-            return None
-        finally:
-            if connection is not None:
-                connection.close()

@@ -31,7 +31,7 @@ from moldau_jepsen.workloads.final_read import (
     polled,
     read_everything,
 )
-from moldau_jepsen.workloads.recorder import Rebalances, Recorder
+from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
 
 if TYPE_CHECKING:
     import random
@@ -180,7 +180,8 @@ class PipeWorkload:
                         recorder.operation(process, Kind.SEND, Status.INFO, begun, send, error=error.code.name)
                     else:
                         sent = send._replace(offset=metadata.offset)
-                        recorder.operation(process, Kind.SEND, Status.OK, begun, sent)
+                        led = acknowledgements([delivery])
+                        recorder.operation(process, Kind.SEND, Status.OK, begun, sent, leads=led)
                 under_way.clear()
                 await trio.sleep(draw.expovariate(options.records_per_second / (options.records_max / 2 + 0.5)))
 
@@ -360,6 +361,7 @@ class PipeWorkload:
             aborted=aborted,
             rebalanced=transaction.rebalanced,
             error=error,
+            leads=acknowledgements(transaction.deliveries),
         )
 
     def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:

@@ -19,7 +19,7 @@ from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, VALUE_BYTES, polled, read_everything
-from moldau_jepsen.workloads.recorder import Rebalances, Recorder
+from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
 
 if TYPE_CHECKING:
     import random
@@ -161,7 +161,8 @@ class QueueWorkload:
 
     def _tell(self, process: int, sent: _Sent, status: Status, offset: int | None, error: str) -> None:
         part = Send(sent.partition, sent.value, offset)
-        self._recorder.operation(process, Kind.SEND, status, sent.begun_ms, part, error=error)
+        leads = acknowledgements([] if sent.delivery is None else [sent.delivery])
+        self._recorder.operation(process, Kind.SEND, status, sent.begun_ms, part, error=error, leads=leads)
 
     # -- readers -----------------------------------------------------------------------------------------------------
 

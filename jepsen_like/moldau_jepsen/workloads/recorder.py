@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.history import Kind, MicroOperation, Operation, Status, TopicPartition
+from moldau_jepsen.history import Evidence, Kind, Lead, MicroOperation, Operation, Status, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from moldau.producer import Delivery
     from moldau.runtime.environment import Clock
 
 
@@ -23,6 +24,7 @@ class Recorder:
         self._next_index = 0
         self._next_process = 0
         self._next_value: dict[TopicPartition, int] = {}
+        self._led: set[Lead] = set()
         self.acknowledged_end: dict[TopicPartition, int] = {}
         """Per partition the highest acknowledged offset plus one: a final read must come at least so far."""
         self.polled_end: dict[TopicPartition, int] = {}
@@ -60,8 +62,9 @@ class Recorder:
         generation: int = -1,
         group: str = "",
         error: str = "",
+        leads: Iterable[Lead] = (),
     ) -> None:
-        """Adds an operation that has just ended."""
+        """Adds an operation that has just ended. Of ``leads`` it keeps what the history has not told before."""
         operation = Operation(
             index=self._next_index,
             process=process,
@@ -77,8 +80,10 @@ class Recorder:
             generation=generation,
             group=group,
             error=error,
+            leads=self._unheard(leads),
         )
         self._next_index += 1
+        self._led.update(operation.leads)
         if status is Status.OK and not aborted:
             for send in operation.sends:
                 self.acknowledged += 1
@@ -91,6 +96,24 @@ class Recorder:
                 end = max((offset for offset, _ in pairs), default=-1) + 1
                 self.polled_end[partition] = max(end, self.polled_end.get(partition, 0))
         self._sink(operation)
+
+    def claim(self, process: int, begun_ms: float, leads: Iterable[Lead]) -> None:
+        """Adds what nodes have shown that they lead, if any of it is new."""
+        unheard = self._unheard(leads)
+        if unheard:
+            self.operation(process, Kind.CLAIM, Status.OK, begun_ms, leads=unheard)
+
+    def _unheard(self, leads: Iterable[Lead]) -> tuple[Lead, ...]:
+        return tuple(lead for lead in dict.fromkeys(leads) if lead not in self._led)
+
+
+def acknowledgements(deliveries: Iterable[Delivery]) -> Iterable[Lead]:
+    """Who acknowledged these records, of those that are acknowledged."""
+    for delivery in deliveries:
+        leader = delivery.acknowledged_by
+        if leader is not None:
+            partition = TopicPartition(delivery.topic, delivery.partition)
+            yield Lead(partition, leader[1], leader[0], Evidence.ACKNOWLEDGED)
 
 
 class Rebalances:

@@ -7,12 +7,11 @@ records that were acknowledged for an id must be there until its deletion is beg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.protocol.codec import ProtocolError
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -23,23 +22,21 @@ from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTo
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from moldau.protocol.schema import Response
 from moldau.records import decode_records, encode_batch, iterate_batches
-from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicWrite
+from moldau_jepsen.history import Evidence, Lead, TopicPartition
+from moldau_jepsen.workloads.questions import TIMEOUT_MS, Questions
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Mapping, Sequence
 
-    from moldau.protocol.schema import Request
     from moldau.runtime.environment import Environment
-
-R = TypeVar("R", bound=Response)
+    from moldau_jepsen.workloads.questions import Nodes
+    from moldau_jepsen.workloads.recorder import Recorder
 
 TOPIC = "made-again"
 PARTITIONS = 2
-TIMEOUT_MS = 3_000
 RETRY_S = 0.2
 WRITES_MAX = 12
 WRITES_PER_SECOND = 8.0
@@ -52,38 +49,31 @@ FETCH_VERSION = 17
 ALL = -1
 
 
-class Brokers(Protocol):
-    """Whom the client asks."""
-
-    @property
-    def broker_ids(self) -> list[int]: ...
-
-    def address(self, node_id: int) -> tuple[str, int]:
-        """Host and port of a node's listener."""
-        ...
-
-
 class TopicsWorkload:
     """The client, and what it saw."""
 
     def __init__(
         self,
-        brokers: Brokers,
+        nodes: Nodes,
         environment: Environment,
+        recorder: Recorder,
         *,
         replication: Sequence[int] = (3,),
         on_acknowledged: Callable[[str, int, uuid.UUID, int], None] = lambda topic, partition, topic_id, offset: None,
     ) -> None:
         """``replication`` is drawn from for each topic; one replica is enough where no disk forgets.
 
+        ``recorder`` hears which brokers acknowledged as leaders; what was written and read stays here.
         ``on_acknowledged`` hears of each acknowledged record: topic, partition, the topic's id, offset.
         """
         self._replication = replication
-        self._brokers = brokers
+        self._nodes = nodes
         self._environment = environment
+        self._recorder = recorder
+        self._process = recorder.new_process()
+        self._questions = Questions(environment, nodes, "topics", keeps_connections=True)
         self._on_acknowledged = on_acknowledged
         self._stopping = trio.Event()
-        self._connections: dict[int, RpcConnection] = {}
         self._deleted: set[uuid.UUID] = set()
         self._alive: uuid.UUID | None = None  # the topic that nobody has begun to delete
         self.writes: list[TopicWrite] = []
@@ -115,7 +105,7 @@ class TopicsWorkload:
                     return
                 await self._delete(topic_id)
         finally:
-            self._disconnect()
+            self._questions.close()
 
     async def final_read(self, seconds: float) -> None:
         """Reads the topic that is left, if one is; sets ``stuck`` when that does not end within ``seconds``."""
@@ -126,14 +116,14 @@ class TopicsWorkload:
                 await self._read_back(self._alive)
                 return
         finally:
-            self._disconnect()
+            self._questions.close()
         self.stuck = f"topic {TOPIC} with id {self._alive} could not be read to its end within {seconds} s"
 
     # --- a topic's life
 
     async def _make(self) -> uuid.UUID | None:
         """Returns the id of a topic that is there, None when the client is stopped before."""
-        replicas = min(self._environment.random.choice(self._replication), len(self._brokers.broker_ids))
+        replicas = min(self._environment.random.choice(self._replication), len(self._nodes.broker_ids))
         in_sync = CreatableTopicConfig(name="min.insync.replicas", value=str(max(1, replicas - 1)))
         request = CreateTopicsRequest(
             timeout_ms=TIMEOUT_MS,
@@ -142,7 +132,9 @@ class TopicsWorkload:
             ],
         )
         while not self._stopping.is_set():
-            await self._ask(self._any_broker(), CreateTopicsResponse, request)  # what it brought, metadata will tell
+            await self._questions.ask(
+                self._any_broker(), CreateTopicsResponse, request
+            )  # what it brought, metadata will tell
             known = await self._metadata()
             if known is not None and known[0] not in self._deleted:
                 self._alive = known[0]
@@ -152,9 +144,11 @@ class TopicsWorkload:
 
     async def _write(self, topic_id: uuid.UUID, partition: int) -> None:
         """Sends one record, once."""
-        leader = await self._leader(topic_id, partition)
-        if leader is None:
+        found = await self._leader(topic_id, partition)
+        if found is None:
             return
+        leader, leader_epoch = found
+        begun_ms = self._recorder.now_ms()
         value, place = f"{len(self.writes)} for {topic_id}", len(self.writes)
         self.writes.append(TopicWrite(str(topic_id), partition, value, UNKNOWN))
         now_ms = int(self._environment.clock.wall_ms())
@@ -168,13 +162,16 @@ class TopicsWorkload:
                 )
             ],
         )
-        response = await self._ask(leader, ProduceResponse, request, PRODUCE_VERSION)
+        response = await self._questions.ask(leader, ProduceResponse, request, PRODUCE_VERSION)
         if response is None:
             return
         answer = response.responses[0].partition_responses[0]
         if ErrorCode.of(answer.error_code) is ErrorCode.NONE:
             self.writes[place] = self.writes[place]._replace(offset=answer.base_offset)
             self._on_acknowledged(TOPIC, partition, topic_id, answer.base_offset)
+            led = TopicPartition(f"{TOPIC} {topic_id}", partition)
+            lead = Lead(led, leader_epoch, leader, Evidence.ACKNOWLEDGED)
+            self._recorder.claim(self._process, begun_ms, [lead])
 
     async def _read_back(self, topic_id: uuid.UUID) -> None:
         """Reads all partitions to their ends, which lie behind all that was acknowledged."""
@@ -186,8 +183,8 @@ class TopicsWorkload:
         wanted = max((write.offset + 1 for write in self.writes if write[:2] == (str(topic_id), partition)), default=0)
         position, records = 0, list[tuple[int, str]]()
         while True:
-            leader = await self._leader(topic_id, partition)
-            answer = None if leader is None else await self._fetch(leader, topic_id, partition, position)
+            found = await self._leader(topic_id, partition)
+            answer = None if found is None else await self._fetch(found[0], topic_id, partition, position)
             if answer is None:
                 await trio.sleep(RETRY_S)
                 continue
@@ -213,7 +210,7 @@ class TopicsWorkload:
             max_bytes=FETCH_BYTES,
             topics=[FetchTopic(topic_id=topic_id, partitions=[part])],
         )
-        response = await self._ask(leader, FetchResponse, request, FETCH_VERSION)
+        response = await self._questions.ask(leader, FetchResponse, request, FETCH_VERSION)
         if response is None or response.error_code or not response.responses:
             return None
         answer = response.responses[0].partitions[0]
@@ -233,7 +230,7 @@ class TopicsWorkload:
         self._deleted.add(topic_id)
         request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=TIMEOUT_MS)
         while not self._stopping.is_set():
-            response = await self._ask(self._any_broker(), DeleteTopicsResponse, request)
+            response = await self._questions.ask(self._any_broker(), DeleteTopicsResponse, request)
             if response is not None and ErrorCode.of(response.responses[0].error_code) in (
                 ErrorCode.NONE,
                 ErrorCode.UNKNOWN_TOPIC_ID,
@@ -244,43 +241,21 @@ class TopicsWorkload:
     # --- questions
 
     def _any_broker(self) -> int:
-        return self._environment.random.choice(self._brokers.broker_ids)
+        return self._environment.random.choice(self._nodes.broker_ids)
 
-    async def _metadata(self) -> tuple[uuid.UUID, Mapping[int, int]] | None:
-        """Returns the id of the topic of the name, and its leaders, as some broker knows them."""
+    async def _metadata(self) -> tuple[uuid.UUID, Mapping[int, tuple[int, int]]] | None:
+        """Returns the id of the topic of the name, its leaders and their epochs, as some broker knows them."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
-        response = await self._ask(self._any_broker(), MetadataResponse, request)
+        response = await self._questions.ask(self._any_broker(), MetadataResponse, request)
         if response is None or response.topics[0].error_code:
             return None
         topic = response.topics[0]
-        return topic.topic_id, {part.partition_index: part.leader_id for part in topic.partitions}
+        return topic.topic_id, {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions}
 
-    async def _leader(self, topic_id: uuid.UUID, partition: int) -> int | None:
+    async def _leader(self, topic_id: uuid.UUID, partition: int) -> tuple[int, int] | None:
+        """Returns a partition's leader and its epoch."""
         known = await self._metadata()
         if known is None or known[0] != topic_id:
             return None
-        leader = known[1].get(partition, -1)
-        return leader if leader in self._brokers.broker_ids else None
-
-    async def _ask(self, node_id: int, kind: type[R], request: Request, version: int | None = None) -> R | None:
-        """Returns a broker's answer, None when there was none."""
-        connection = self._connections.pop(node_id, None)
-        try:
-            if connection is None or not connection.is_open:
-                connection = await RpcConnection.open(
-                    self._environment, *self._brokers.address(node_id), "topics", timeout_ms=TIMEOUT_MS
-                )
-            response = await connection.request_as(kind, request, version, timeout_ms=TIMEOUT_MS)
-            self._connections[node_id], connection = connection, None
-        except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
-            return None
-        else:
-            return response
-        finally:
-            if connection is not None:
-                connection.close()
-
-    def _disconnect(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        leader = known[1].get(partition)
+        return leader if leader is not None and leader[0] in self._nodes.broker_ids else None

@@ -28,6 +28,7 @@ from moldau.producer.transaction_values import FatalTransactionError, Transactio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import VALUE_BYTES, polled
+from moldau_jepsen.workloads.recorder import acknowledgements
 
 if TYPE_CHECKING:
     import random
@@ -299,7 +300,14 @@ class TransactionWorkload:
                 offset = found if found >= 0 else None
             parts.append(part._replace(offset=offset))
         self._recorder.operation(
-            process, Kind.TRANSACTION, status, transaction.begun_ms, *parts, aborted=aborted, error=error
+            process,
+            Kind.TRANSACTION,
+            status,
+            transaction.begun_ms,
+            *parts,
+            aborted=aborted,
+            error=error,
+            leads=acknowledgements(transaction.deliveries),
         )
 
     def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:

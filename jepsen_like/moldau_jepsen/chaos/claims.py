@@ -1,0 +1,131 @@
+"""Who says of itself that it leads, and at which epoch: every node is asked directly, past proxies and cuts.
+
+A broker is asked twice: for its Metadata, of which only what it says of itself counts, and with the epochs that it
+named (ListOffsets, KIP-320), which only the leader of that epoch answers. A controller is asked to describe the quorum,
+which only an active one does. ``checkers.split_brain`` judges what is gathered over a run.
+
+Topics whose names are given again are not asked for: answers name no ids, and another topic begins its epochs anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from moldau_jepsen.history import Evidence, Lead, TopicPartition
+from moldau_jepsen.launcher import probe
+from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.launcher.spec import Door
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.protocol.messages.describe_quorum import DescribeQuorumResponse
+    from moldau.protocol.messages.metadata import MetadataResponse
+    from moldau_jepsen.launcher import LocalCluster
+
+ANSWER_TIMEOUT_MS = 300.0
+LIST_OFFSETS_VERSION = 5
+LATEST = -1
+CLIENT = -1
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+QUORUM = TopicPartition(probe.METADATA_TOPIC, 0)
+
+_FROM_LEADERS = (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE)
+"""Of ListOffsets: a leader that does not know yet what is committed is a leader (KIP-207)."""
+
+
+def claimed(broker_id: int, answer: MetadataResponse) -> list[Lead]:
+    """What a broker's Metadata says of that broker."""
+    return [
+        Lead(TopicPartition(topic.name or "", part.partition_index), part.leader_epoch, broker_id, Evidence.CLAIMED)
+        for topic in answer.topics
+        for part in topic.partitions
+        if part.leader_id == broker_id and part.leader_epoch >= 0
+    ]
+
+
+def question(claims: Sequence[Lead]) -> ListOffsetsRequest:
+    """Asks for the ends of these partitions whoever leads them at the epochs that were claimed."""
+    by_topic: dict[str, list[ListOffsetsPartition]] = {}
+    for lead in claims:
+        wanted = ListOffsetsPartition(
+            partition_index=lead.partition.partition, current_leader_epoch=lead.epoch, timestamp=LATEST
+        )
+        by_topic.setdefault(lead.partition.topic, []).append(wanted)
+    return ListOffsetsRequest(
+        replica_id=CLIENT, topics=[ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
+    )
+
+
+def served(claims: Sequence[Lead], answer: ListOffsetsResponse) -> list[Lead]:
+    """Which of the claims the broker has acted on, by its answer to their ``question``."""
+    led = {
+        TopicPartition(topic.name, part.partition_index)
+        for topic in answer.topics
+        for part in topic.partitions
+        if ErrorCode.of(part.error_code) in _FROM_LEADERS
+    }
+    return [lead._replace(evidence=Evidence.SERVED) for lead in claims if lead.partition in led]
+
+
+def claimed_quorum(controller_id: int, answer: DescribeQuorumResponse) -> list[Lead]:
+    """What a controller's description of the quorum says of that controller."""
+    if answer.error_code:
+        return []
+    return [
+        Lead(QUORUM, part.leader_epoch, controller_id, Evidence.CLAIMED)
+        for topic in answer.topics
+        for part in topic.partitions
+        if not part.error_code and part.leader_id == controller_id
+    ]
+
+
+class ClaimSampler:
+    """Asks the nodes of a run. Blocks; not for use by several threads at once."""
+
+    def __init__(self, topics: Sequence[str], cluster: LocalCluster | None, bootstrap: str) -> None:
+        """Without ``cluster`` the brokers are those that a broker of ``bootstrap`` names, and no controller is asked.
+
+        Nothing was asked yet.
+        """
+        self._topics = [*topics, *INTERNAL_TOPICS]
+        self._cluster = cluster
+        self._bootstrap = [
+            Door(host, int(port)) for host, _, port in (each.strip().rpartition(":") for each in bootstrap.split(","))
+        ]
+
+    def sample(self) -> list[Lead]:
+        """What the nodes that answer show now."""
+        found: list[Lead] = []
+        for broker_id, door in self._brokers().items():
+            metadata = probe.fetch_metadata(door, self._topics, ANSWER_TIMEOUT_MS)
+            claims = [] if metadata is None else claimed(broker_id, metadata)
+            if not claims:
+                continue
+            found += claims
+            answer = probe.ask(door, question(claims), LIST_OFFSETS_VERSION, ListOffsetsResponse, ANSWER_TIMEOUT_MS)
+            found += [] if answer is None else served(claims, answer)
+        for node in () if self._cluster is None else self._cluster.controllers:
+            if self._runs(node.node_id):
+                quorum = probe.fetch_quorum(node.door, ANSWER_TIMEOUT_MS)
+                found += [] if quorum is None else claimed_quorum(node.node_id, quorum)
+        return found
+
+    def _brokers(self) -> Mapping[int, Door]:
+        if self._cluster is not None:
+            return {node.node_id: node.door for node in self._cluster.brokers if self._runs(node.node_id)}
+        for door in self._bootstrap:
+            metadata = probe.fetch_metadata(door, [], ANSWER_TIMEOUT_MS)
+            if metadata is not None:
+                return {broker.node_id: Door(broker.host, broker.port) for broker in metadata.brokers}
+        return {}
+
+    def _runs(self, node_id: int) -> bool:
+        return self._cluster is not None and self._cluster.state(node_id) is ProcessState.RUNNING
