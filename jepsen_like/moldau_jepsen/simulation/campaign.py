@@ -87,13 +87,6 @@ def kit_failed(seed: int, error: Exception) -> Result:
     )
 
 
-def _timeline(run: Run, witness: Witness | None) -> list[str]:
-    """Faults and log lines in the order of time, with what a witness saw; of a failed run also how it ended."""
-    lines = [(note.seconds, f"* {note.kind}", note.text) for note in run.world.trace.notes()]
-    lines += [(float(line[:12]), *_node_of(line[12:].strip(), run)) for line in run.logs.lines]
-    if witness is not None:
-        lines += witness.lines
-    shown = [f"{seconds:12.6f}  {who:<15}{text}" for seconds, who, text in sorted(lines, key=lambda line: line[0])]
 def add_kit_failure(result: Result, error: Exception) -> Result:
     """A result with what broke in the kit when its run was looked at again; what it was convicted of stays."""
     violations = tuple(dict.fromkeys((*result.violations, _kit_failure(error))))
@@ -108,6 +101,13 @@ def _where(error: Exception) -> list[str]:
     return "".join(traceback.format_exception(error)).splitlines()
 
 
+def _timeline(run: Run, witness: Witness | None) -> list[str]:
+    """Faults and log lines in the order of time, with what a witness saw; of a failed run also how it ended."""
+    lines = [(note.seconds, f"* {note.kind}", note.text) for note in run.world.trace.notes()]
+    lines += [(float(line[:12]), *_node_of(line[12:].strip(), run)) for line in run.logs.lines]
+    if witness is not None:
+        lines += witness.lines
+    shown = [f"{seconds:12.6f}  {who:<15}{text}" for seconds, who, text in sorted(lines, key=lambda line: line[0])]
     if run.violations and witness is not None:
         shown += ["", "what each node knew at the end:", *witness.at_the_end()]
     if run.violations:
