@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from moldau_jepsen.history import TopicPartition
@@ -27,6 +27,8 @@ class AnomalyKind(enum.Enum):
     INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"  # a poll goes back
     POLL_SKIP = "poll-skip"  # the next poll of a process jumps over a record
     NONMONOTONIC_POLL = "nonmonotonic-poll"  # the next poll of a process goes back
+    SEEK_MISSED = "seek-missed"  # what was read after a seek is not the first record at or after its target
+    ALTERED = "altered-record"  # a record came back with another key, value, timestamp or other headers
     GROUP_SKIP = "group-skip"  # the members of a group together jumped over a record
     INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"  # within one operation a later send landed earlier
     NONMONOTONIC_SEND = "nonmonotonic-send"  # a later operation of a process landed earlier
@@ -38,7 +40,26 @@ class AnomalyKind(enum.Enum):
     PIPE_DUPLICATE = "pipe-duplicate"  # a record of a pipe's source has several in the target
     PIPE_DISORDER = "pipe-disorder"  # records of the target are not in the order of those they were made from
     PIPE_UNKNOWN = "pipe-unknown"  # a record of the target was made from none of the source
+    BANK_TORN = "bank-torn-transfer"  # the final read has one leg of a transfer and not the other
+    BANK_TWICE = "bank-transfer-twice"  # a transfer took effect more than once
+    BANK_ABORTED = "bank-aborted-transfer"  # a leg of a failed or aborted transfer was read
+    BANK_LOST = "bank-transfer-lost"  # a transfer was acknowledged, or asked for, and is not in the final read
+    BANK_UNKNOWN = "bank-unknown-leg"  # money was moved by no transfer, or by one that nobody asked for
+    BANK_TOTAL = "bank-total"  # at the end there is more or less money than at the beginning
+    BANK_BALANCE = "bank-balance"  # a reader found other balances than its records have
     STUCK = "stuck"  # a final read did not come to its end
+
+
+class Bank(NamedTuple):
+    """Accounts whose transfers are judged; they need the final phase."""
+
+    topics: tuple[str, ...]
+    """They hold the legs of transfers: a send ``says`` the transfer's number, an account, and what it gains."""
+    requests: str
+    """Topic of transfers that others carry out, empty for none: a send ``says`` first the transfer's number."""
+    accounts: int
+    opening: int
+    """Balance of each account before the first transfer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +76,9 @@ class CheckOptions:
     """The history ends with a phase in which everything is read from the beginning."""
     pipes: tuple[tuple[str, str], ...] = ()
     """Pairs of topics, source and target of an exactly-once pipe; they need the final phase."""
+    banks: tuple[Bank, ...] = ()
+    append_time: bool = False
+    """Brokers put timestamps of their own on records, so that what comes back is not what was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +161,10 @@ def is_allowed(kind: AnomalyKind, options: CheckOptions) -> bool:
             return not options.idempotent
         case AnomalyKind.G1A | AnomalyKind.TORN:
             return not options.read_committed
+        case AnomalyKind.BANK_ABORTED | AnomalyKind.BANK_BALANCE | AnomalyKind.BANK_TORN | AnomalyKind.BANK_TOTAL:
+            return not options.read_committed
+        case AnomalyKind.ALTERED:
+            return options.append_time
         case AnomalyKind.G0:
             return True  # transactions of Kafka do not order their writes against each other
         case _:

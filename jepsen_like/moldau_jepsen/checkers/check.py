@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from moldau_jepsen.checkers.anomalies import CheckOptions, Findings, Verdict
+from moldau_jepsen.checkers.bank import BankChecker
 from moldau_jepsen.checkers.cycles import CycleChecker
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
+from moldau_jepsen.checkers.identity import IdentityChecker
 from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.split_brain import SplitBrainChecker
@@ -28,8 +30,8 @@ class History(Protocol):
 def check_history(history: History, options: CheckOptions) -> Verdict:
     """Judges a history.
 
-    Memory is some 36 bytes per record, one more for each group that reads it, 60 more per transaction, and 30 more per
-    record of a pipe; the operations themselves are never held.
+    Memory is some 32 bytes per record, one more for each group that reads it, 60 more per transaction, 30 more per
+    record of a pipe, and 600 more per transfer of a bank; the operations themselves are never held.
 
     Args:
         history: Read twice from its beginning.
@@ -44,8 +46,13 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     check_atomicity(orders, findings)
     steps, cycles, owners = StepChecker(orders, findings), CycleChecker(orders, findings), OwnershipChecker(findings)
     skips, leaders = SkipChecker(orders, findings), SplitBrainChecker(findings)
-    pipes = [PipeChecker(source, target, findings) for source, target in options.pipes]
+    identity = IdentityChecker(orders, findings)
+    several: list[PipeChecker | BankChecker] = [
+        *(PipeChecker(source, target, findings) for source, target in options.pipes),
+        *(BankChecker(bank, findings) for bank in options.banks),
+    ]
     for operation in history:
+        identity.add(operation)
         steps.add(operation)
         check_own_reads(operation, findings)
         cycles.add(operation)
@@ -53,12 +60,12 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
         skips.add(operation)
         leaders.add(operation)
         check_progress(operation, findings)
-        for pipe in pipes:
-            pipe.add(operation)
+        for checker in several:
+            checker.add(operation)
     cycles.finish()
     skips.finish()
-    for pipe in pipes:
-        pipe.finish()
+    for checker in several:
+        checker.finish()
     return Verdict(
         valid=findings.forbidden == 0,
         counts=findings.counts,

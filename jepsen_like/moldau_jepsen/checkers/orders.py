@@ -2,7 +2,7 @@
 
 One pass over the history gathers, per partition, which value lies at which offset, from two sources: every poll, and
 every send whose offset the client was told and that must have committed. Values are dense integers per partition
-(workloads number their records from 0), so both directions are flat arrays of 8 bytes per record, and ten million
+(workloads number their records from 0), so both directions are flat arrays of 4 bytes per record, and ten million
 operations fit into a few hundred megabytes.
 """
 
@@ -31,14 +31,16 @@ _OPEN = 16  # sent in a transaction whose outcome its client was not told
 class PartitionOrder:
     """What is known of one partition. Arrays grow to the largest offset or value."""
 
-    __slots__ = ("highest_polled", "marks", "offset_of", "value_at", "writer_of")
+    __slots__ = ("digest_of", "highest_polled", "marks", "offset_of", "value_at", "writer_of")
 
     def __init__(self) -> None:
         """Nothing is known."""
-        self.value_at = array("q")
-        self.offset_of = array("q")
+        self.value_at = array("i")
+        self.offset_of = array("i")
         self.writer_of = array("q")
         """Index of the operation that sent a value, ``NOTHING`` where none is known."""
+        self.digest_of = array("I")
+        """Of the record as it was sent, 0 where it is not known."""
         self.marks = bytearray()
         """Per value: what happened to it."""
         self.highest_polled = NOTHING
@@ -52,6 +54,7 @@ class PartitionOrder:
             self.marks.extend(bytes(missing))
             self.offset_of.extend([NOTHING] * missing)
             self.writer_of.extend([NOTHING] * missing)
+            self.digest_of.frombytes(bytes(self.digest_of.itemsize * missing))
 
     def _reach_offset(self, offset: int) -> None:
         if not 0 <= offset < NUMBER_MAX:
@@ -65,10 +68,11 @@ class PartitionOrder:
         self._reach_value(value)
         self.marks[value] |= mark
 
-    def sent(self, value: int, operation: int) -> None:
-        """Notes who sent a value."""
+    def sent(self, value: int, operation: int, digest: int) -> None:
+        """Notes who sent a value, and the digest of the record."""
         self._reach_value(value)
         self.writer_of[value] = operation
+        self.digest_of[value] = digest
 
     def place(self, value: int, offset: int) -> tuple[int, int]:
         """Notes that ``value`` lies at ``offset``; returns the other value and the other offset, or ``NOTHING``."""
@@ -139,7 +143,7 @@ class Orders:
 
     def _add_send(self, operation: Operation, send: Send) -> None:
         order = self.of(send.partition)
-        order.sent(send.value, operation.index)
+        order.sent(send.value, operation.index, send.digest)
         self._count[operation.status] += 1
         if operation.kind is Kind.TRANSACTION and operation.status is Status.INFO:
             self.open_transactions.setdefault(operation.index, []).append((send.partition, send.value))

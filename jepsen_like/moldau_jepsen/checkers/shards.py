@@ -2,8 +2,8 @@
 
 A shard holds all that the checkers of one partition need: every operation that touched the partition, reduced to what
 it did there, and every operation that lets positions move (assignments, crashes, rebalances). One more shard holds what
-belongs to no partition, and one for each pipe. Shards are judged one by one, anywhere, by the same checkers that
-``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of unknown outcome)
+belongs to no partition, and one for each pipe and each bank. Shards are judged one by one, anywhere, by the same
+checkers that ``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of unknown outcome)
 leaves a shard as pairs of numbers and is judged by ``merge``.
 """
 
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from moldau_jepsen.checkers.anomalies import DETAILS_MAX, AnomalyKind, Figures, Findings, Verdict
+from moldau_jepsen.checkers.bank import BankChecker, is_of
 from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
+from moldau_jepsen.checkers.identity import IdentityChecker
 from moldau_jepsen.checkers.orders import Orders, add_torn, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.split_brain import SplitBrainChecker
@@ -25,12 +27,12 @@ from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from moldau_jepsen.checkers.anomalies import Anomaly, CheckOptions
+    from moldau_jepsen.checkers.anomalies import Anomaly, Bank, CheckOptions
     from moldau_jepsen.checkers.check import History
     from moldau_jepsen.history import MicroOperation, Operation
 
 COMMON = -1
-"""Number of the shard of what belongs to no partition; pipes have the numbers below it."""
+"""Number of the shard of what belongs to no partition; pipes, then banks, have the numbers below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,22 @@ class ShardPlan:
 
     partitions: tuple[TopicPartition, ...]
     pipes: tuple[tuple[str, str], ...]
+    banks: tuple[Bank, ...]
 
     @property
     def numbers(self) -> range:
         """Numbers of all shards."""
-        return range(COMMON - len(self.pipes), len(self.partitions))
+        return range(COMMON - len(self.pipes) - len(self.banks), len(self.partitions))
 
     def pipe(self, number: int) -> tuple[str, str] | None:
         """Source and target of the pipe that a shard is of, None for any other shard."""
-        return self.pipes[COMMON - 1 - number] if number < COMMON else None
+        place = COMMON - 1 - number
+        return self.pipes[place] if 0 <= place < len(self.pipes) else None
+
+    def bank(self, number: int) -> Bank | None:
+        """The bank that a shard is of, None for any other shard."""
+        place = COMMON - 1 - number - len(self.pipes)
+        return self.banks[place] if 0 <= place < len(self.banks) else None
 
 
 @dataclass(slots=True)
@@ -66,7 +75,8 @@ class ShardResult:
 
 
 def touched(operation: Operation) -> Iterator[TopicPartition]:
-    """The partitions that an operation sent to or polled from, with repetition."""
+    """The partitions that an operation sent to, polled from, or sought a position in, with repetition."""
+    yield from (seek.partition for seek in operation.seeks)
     for part in operation.operations:
         if isinstance(part, Send):
             yield part.partition
@@ -81,13 +91,18 @@ def split(
     moves = operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE, Kind.CRASH) or operation.rebalanced
     here = dict.fromkeys(numbers[partition] for partition in touched(operation))
     for number in range(len(plan.partitions)) if moves else here:
-        parts = _only(operation, plan.partitions[number])
-        yield number, replace(operation, operations=parts, partitions=(), error="", leads=())
+        partition = plan.partitions[number]
+        parts, seeks = _only(operation, partition), tuple(s for s in operation.seeks if s.partition == partition)
+        yield number, replace(operation, operations=parts, seeks=seeks, partitions=(), error="", leads=())
     stuck = operation.final and operation.status is not Status.OK
     if operation.kind is Kind.SUBSCRIBE or operation.leads or stuck:
         yield COMMON, replace(operation, operations=())
     for place, topics in enumerate(plan.pipes):
         if any(plan.partitions[number].topic in topics for number in here):
+            yield COMMON - 1 - place, replace(operation, partitions=(), error="", leads=())
+    topics_here = {plan.partitions[number].topic for number in here}
+    for place, bank in enumerate(plan.banks, len(plan.pipes)):
+        if is_of(bank, operation, topics_here):
             yield COMMON - 1 - place, replace(operation, partitions=(), error="", leads=())
 
 
@@ -98,18 +113,19 @@ def _only(operation: Operation, partition: TopicPartition) -> tuple[MicroOperati
             if part.partition == partition:
                 parts.append(part)
         else:
-            records = tuple(entry for entry in part.records if entry[0] == partition)
-            if records:
-                parts.append(Poll(records))
+            places = [place for place, entry in enumerate(part.records) if entry[0] == partition]
+            if places:
+                digests = tuple(part.digests[place] for place in places) if part.digests else ()
+                parts.append(Poll(tuple(part.records[place] for place in places), digests))
     return tuple(parts)
 
 
 def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOptions) -> ShardResult:
     """Judges one shard: its operations in their order, read up to twice."""
     findings = Findings(options)
-    pipe = plan.pipe(number)
-    if pipe is not None:
-        checker = PipeChecker(*pipe, findings)
+    pipe, bank = plan.pipe(number), plan.bank(number)
+    if pipe is not None or bank is not None:
+        checker = PipeChecker(*pipe, findings) if pipe is not None else BankChecker(cast("Bank", bank), findings)
         for operation in history:
             checker.add(operation)
         checker.finish()
@@ -130,7 +146,9 @@ def _check_partition(history: History, findings: Findings) -> ShardResult:
     orders = Orders(history, findings)
     check_writes(orders, findings)
     steps, cycles, skips = StepChecker(orders, findings), CycleChecker(orders, findings), SkipChecker(orders, findings)
+    identity = IdentityChecker(orders, findings)
     for operation in history:
+        identity.add(operation)
         steps.add(operation)
         check_own_reads(operation, findings)
         cycles.add(operation)
@@ -218,7 +236,7 @@ def _sum(parts: Sequence[Figures], operations: int) -> Figures:
 
 def plan_shards(partitions: Iterable[TopicPartition], options: CheckOptions) -> ShardPlan:
     """The shards of a history that touches these partitions."""
-    return ShardPlan(tuple(sorted(dict.fromkeys(partitions))), options.pipes)
+    return ShardPlan(tuple(sorted(dict.fromkeys(partitions))), options.pipes, options.banks)
 
 
 def check_in_shards(history: History, options: CheckOptions) -> Verdict:

@@ -1,13 +1,19 @@
-"""Steps from one record to the next: polls that jump or go back, sends that land out of order."""
+"""Steps from one record to the next: polls that jump or go back, seeks that miss, sends that land out of order.
+
+A seek ends the run of polls before it, as a rebalance does, and says where the next one begins: at the first record at
+or after its target. Only a history in which nothing is deleted says what lies before the beginning of a log."""
 
 from __future__ import annotations
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.orders import NOTHING, Orders
-from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
+from moldau_jepsen.history import Kind, Operation, Poll, Seek, Send, Status, TopicPartition
 
 Positions = dict[TopicPartition, tuple[int, int]]
 """Per partition the last offset and the operation it was seen in."""
+
+Targets = dict[TopicPartition, tuple[int, int]]
+"""Per partition the offset that was sought and the operation that did; gone with the first record after it."""
 
 
 class StepChecker:
@@ -19,30 +25,86 @@ class StepChecker:
         self._findings = findings
         self._polled: dict[int, Positions] = {}
         self._sent: dict[int, Positions] = {}
+        self._sought: dict[int, Targets] = {}
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
         if operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE):
-            self._polled.pop(operation.process, None)
+            self._start_over(operation.process)
         elif operation.kind is Kind.CRASH:
-            self._polled.pop(operation.process, None)
+            self._start_over(operation.process)
             self._sent.pop(operation.process, None)
+        elif operation.kind is Kind.SEEK:
+            for seek in operation.seeks:
+                self._seek(operation, seek)
         else:
             self._check_polls(operation)
             self._check_sends(operation)
 
+    def _start_over(self, process: int) -> None:
+        self._polled.pop(process, None)
+        self._sought.pop(process, None)
+
+    # -- seeks --------------------------------------------------------------------------------------------------------
+
+    def _seek(self, operation: Operation, seek: Seek) -> None:
+        positions = self._polled.setdefault(operation.process, {})
+        targets = self._sought.setdefault(operation.process, {})
+        if seek.timestamp is not None:
+            self._check_time(operation, seek, seek.timestamp)
+        if seek.offset == NOTHING:
+            return  # no record was named, so the position stayed where it was
+        positions.pop(seek.partition, None)
+        targets.pop(seek.partition, None)
+        if seek.offset is not None:
+            targets[seek.partition] = (seek.offset, operation.index)
+        elif self._findings.options.final_phase:
+            targets[seek.partition] = (0, operation.index)
+
+    def _check_time(self, operation: Operation, seek: Seek, timestamp: int) -> None:
+        """A record that the client had read is an answer, so the first one does not lie behind it."""
+        if seek.offset == NOTHING and seek.bound != NOTHING:
+            text = f"no record was named for time {timestamp}, though the one at offset {seek.bound} is not earlier"
+        elif seek.bound != NOTHING and seek.offset is not None and seek.offset > seek.bound:
+            text = f"offset {seek.offset} was named for time {timestamp}, though offset {seek.bound} is not earlier"
+        elif seek.offset != NOTHING and seek.found_timestamp < timestamp:
+            text = f"offset {seek.offset} was named for time {timestamp}, with the earlier time {seek.found_timestamp}"
+        else:
+            return
+        self._findings.add(AnomalyKind.SEEK_MISSED, text, partition=seek.partition, operations=(operation.index,))
+
+    def _land(self, operation: Operation, partition: TopicPartition, offset: int, target: tuple[int, int]) -> None:
+        """The first record after a seek."""
+        sought, seek_operation = target
+        missed = ""
+        if offset < sought:
+            missed = "which lies before it"
+        elif self._findings.options.final_phase:
+            skipped = self._orders.of(partition).first_between(sought - 1, offset)
+            missed = f"and skipped offset {skipped}" if skipped != NOTHING else ""
+        if missed:
+            self._findings.add(
+                AnomalyKind.SEEK_MISSED,
+                f"process {operation.process} sought offset {sought} and polled offset {offset}, {missed}",
+                partition=partition,
+                operations=(seek_operation, operation.index),
+            )
+
     # -- polls --------------------------------------------------------------------------------------------------------
 
     def _check_polls(self, operation: Operation) -> None:
-        positions = self._polled.setdefault(operation.process, {})
         if operation.rebalanced:
             # Positions come back from committed offsets: between operations they may move.
-            positions.clear()
+            self._start_over(operation.process)
+        positions = self._polled.setdefault(operation.process, {})
+        targets = self._sought.get(operation.process, {})
         within: set[TopicPartition] = set()
         for part in operation.operations:
             if not isinstance(part, Poll):
                 continue
             for partition, pairs in part.records:
+                if targets and pairs and (target := targets.pop(partition, None)) is not None:
+                    self._land(operation, partition, pairs[0][0], target)
                 for offset, _ in pairs:
                     self._step(operation, partition, positions, offset, inside=partition in within)
                     within.add(partition)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 UNKNOWN = -1
 """Offset of a record whose outcome nobody knows: it may be in the log or not."""
@@ -39,15 +39,23 @@ class TopicRead(NamedTuple):
     """How many writes had been begun, of all topics, when the read began."""
 
 
-def check_topics(writes: list[TopicWrite], reads: Iterable[TopicRead]) -> list[str]:
+class TopicsMade(NamedTuple):
+    """All that a client saw which deletes topics and makes them again."""
+
+    writes: tuple[TopicWrite, ...] = ()
+    reads: tuple[TopicRead, ...] = ()
+
+
+def check_topics(writes: Sequence[TopicWrite], reads: Iterable[TopicRead]) -> list[str]:
     """Returns what is wrong, a sentence each. ``writes`` are in the order in which they were begun."""
     found: list[str] = []
+    written: dict[tuple[str, int], list[tuple[int, TopicWrite]]] = {}
+    for number, write in enumerate(writes):
+        written.setdefault((write.topic_id, write.partition), []).append((number, write))
     for read in reads:
         name = f"partition {read.partition} of topic {read.topic_id}"
-        of_partition = [
-            write for write in writes if (write.topic_id, write.partition) == (read.topic_id, read.partition)
-        ]
-        sent = {write.value for write in of_partition}
+        of_partition = written.get((read.topic_id, read.partition), [])
+        sent = {write.value for _, write in of_partition}
         at = dict(read.records)
         offsets = [offset for offset, _ in read.records]
         if offsets != sorted(set(offsets)):
@@ -55,8 +63,8 @@ def check_topics(writes: list[TopicWrite], reads: Iterable[TopicRead]) -> list[s
         values = [value for _, value in read.records]
         found += [f"{name} holds {value!r} more than once" for value in sorted(set(values)) if values.count(value) > 1]
         found += [f"{name} holds {value!r}, which was not written to it" for value in values if value not in sent]
-        for write in writes[: read.writes]:
-            if write in of_partition and write.offset != UNKNOWN and at.get(write.offset) != write.value:
+        for number, write in of_partition:
+            if number < read.writes and write.offset != UNKNOWN and at.get(write.offset) != write.value:
                 there = f"{at[write.offset]!r} is there" if write.offset in at else f"{read.end} was reached without it"
                 found.append(f"{name} lost {write.value!r}, acknowledged at offset {write.offset}: {there}")
     return found
