@@ -17,6 +17,7 @@ from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.run import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation
+from moldau_jepsen.checkers.topics import TopicRead, TopicsMade, TopicWrite
 from moldau_jepsen.history import write_history
 from moldau_jepsen.launcher import LauncherUsageError
 from moldau_jepsen.workloads.queue import QueueOptions
@@ -120,6 +121,33 @@ def test_a_register_that_no_order_explains_fails_the_run(tmp_path: Path) -> None
         result = judge(tmp_path)
         assert result.valid is valid
         assert ("not linearizable" in " ".join(result.deaths)) is not valid
+
+
+def test_a_topic_that_lost_what_was_acknowledged_fails_the_run(tmp_path: Path) -> None:
+    writes = (TopicWrite("one", 0, "a", 0), TopicWrite("one", 0, "b", -1), TopicWrite("two", 1, "c", 0))
+    good = TopicRead("one", 0, ((0, "a"), (1, "b")), 2, 2)
+    lossy = TopicRead("two", 1, (), 0, 3)
+    for reads, text in (((good,), ""), ((good, lossy), "partition 1 of topic two lost 'c', acknowledged at offset 0")):
+        topics = TopicsMade(writes, reads)
+        facts = RunFacts(duration_s=1, settings={}, promised=CheckOptions(), faults=(), samples=(), topics=topics)
+        write_facts(tmp_path, facts)
+        assert read_facts(tmp_path) == facts
+        with (tmp_path / "history").open("wb") as stream:
+            write_history(stream, [])
+        result = judge(tmp_path)
+        assert result.valid is not bool(text)
+        assert text in " ".join(result.deaths)
+        assert {"topics_made": 2, "topic_writes": 2, "topic_reads": len(reads)}.items() <= result.document[
+            "figures"
+        ].items()
+
+
+@pytest.mark.parametrize("workload", [Workload.REGISTER, Workload.TOPICS])
+def test_workloads_that_ask_chosen_nodes_need_a_fresh_cluster(workload: Workload, tmp_path: Path) -> None:
+    clients = ClientOptions(workload=workload)
+    with pytest.raises(LauncherUsageError, match=f"workload {workload.value} is for a fresh cluster"):
+        refuse_impossible(ChaosOptions(directory=tmp_path / "new", kinds=(), bootstrap="127.0.0.1:1", clients=clients))
+    refuse_impossible(ChaosOptions(directory=tmp_path / "new", kinds=(), clients=clients))
 
 
 def test_what_links_lack_is_left_out_and_told_in_one_line_each() -> None:

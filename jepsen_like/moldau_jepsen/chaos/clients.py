@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.checkers.topics import TopicsMade
 from moldau_jepsen.simulation.register import ConfigRegister
 from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.checkers import RegisterOperation
@@ -39,6 +41,7 @@ class Workload(enum.Enum):
     TRANSACTIONS = "transactions"  # transactions of sends and polls, some aborted, beside the readers of the queue
     PIPE = "pipe"  # read, transform, write, with offsets in the transaction
     REGISTER = "register"  # a topic's configuration, changed and read
+    TOPICS = "topics"  # a topic that is written to, read, deleted, and made again
     ALL = "all"  # all of them at once
 
 
@@ -96,8 +99,14 @@ class RunClients:
         options: ClientOptions,
         recorder: Recorder,
         nodes: Nodes | None,
+        *,
+        replication: Sequence[int] = (3,),
     ) -> None:
-        """Without ``nodes`` (a foreign cluster) the register does not work: its readers ask controllers."""
+        """``replication`` is drawn from for each topic that is made again.
+
+        Without ``nodes`` (a foreign cluster) the register does not work, since its readers ask controllers, nor the
+        topics, since old brokers know no topics by their ids.
+        """
         self._environment = environment
         self._bootstrap = bootstrap
         self._options = options
@@ -133,6 +142,9 @@ class RunClients:
         self._register: ConfigRegister | None = None
         if nodes is not None and working(Workload.REGISTER):
             self._register = ConfigRegister(nodes, environment, queue.topic)
+        self._topics: TopicsWorkload | None = None
+        if nodes is not None and working(Workload.TOPICS):
+            self._topics = TopicsWorkload(nodes, environment, recorder, replication=replication)
 
     @property
     def register_operations(self) -> tuple[RegisterOperation, ...]:
@@ -140,9 +152,16 @@ class RunClients:
         return () if self._register is None else tuple(self._register.operations)
 
     @property
-    def stuck(self) -> str:
-        """Why the register's final read failed, empty if it did not."""
-        return "" if self._register is None else self._register.stuck or ""
+    def topics_made(self) -> TopicsMade:
+        """What the client saw that deletes topics and makes them again."""
+        if self._topics is None:
+            return TopicsMade()
+        return TopicsMade(tuple(self._topics.writes), tuple(self._topics.reads))
+
+    @property
+    def stuck(self) -> list[str]:
+        """Why the final reads of the register and of the topics failed, of those that did."""
+        return [one.stuck for one in (self._register, self._topics) if one is not None and one.stuck]
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads. Raises ``OperationFailedError``."""
@@ -165,6 +184,8 @@ class RunClients:
                 nursery.start_soon(self._pipe.run)
             if self._register is not None:
                 nursery.start_soon(self._register.run, REGISTER_CHANGES_PER_SECOND)
+            if self._topics is not None:
+                nursery.start_soon(self._topics.run)
 
     def liveness(self) -> Liveness:
         """What they must get done from now on: records in all partitions that they send to, and a transaction."""
@@ -182,12 +203,16 @@ class RunClients:
         self._pipe.stop()
         if self._register is not None:
             self._register.stop()
+        if self._topics is not None:
+            self._topics.stop()
 
     async def final_read(self, timeout_s: float) -> None:
-        """Reads every topic from its beginning, and the register."""
+        """Reads every topic from its beginning, and the register, and the last of the topics that were made again."""
         if self._has_readers:
             await self._queue.final_read(timeout_s)
         if self._options.works(Workload.PIPE):
             await self._pipe.final_read(timeout_s)
         if self._register is not None:
             await self._register.final_read(timeout_s)
+        if self._topics is not None:
+            await self._topics.final_read(timeout_s)

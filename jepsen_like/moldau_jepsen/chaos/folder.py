@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation, Verdict, check_history, check_register
+from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
 from moldau_jepsen.history import HistoryFile, Operation
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, series_of
 
@@ -26,6 +27,7 @@ RUN = "run.json"
 VERDICT = "verdict.json"
 REPORT = "report.html"
 FOREVER = float("inf")
+TOPICS_SHOWN_MAX = 20
 REGISTER_STATES_MAX = 300_000
 """A state of a long run takes some two kilobytes; where there is an order, few more states than operations are met."""
 
@@ -47,6 +49,8 @@ class RunFacts:
     """Nodes that ended though nobody had struck them, nodes that did not come back, and a register that is stuck."""
     register: tuple[RegisterOperation, ...] = ()
     """What the clients of the register saw."""
+    topics: TopicsMade = field(default_factory=TopicsMade)
+    """What the client saw that deletes topics and makes them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,8 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
             [one.write, one.value, one.begun_ms, None if one.ended_ms == FOREVER else one.ended_ms]
             for one in facts.register
         ],
+        "topic_writes": facts.topics.writes,
+        "topic_reads": facts.topics.reads,
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -97,6 +103,7 @@ def read_facts(directory: Path) -> RunFacts:
                 RegisterOperation(write=write, value=value, begun_ms=begun, ended_ms=FOREVER if end is None else end)
                 for write, value, begun, end in document.get("register", ())
             ),
+            topics=_topics_made(document),
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
@@ -108,6 +115,15 @@ def _promised(document: Mapping[str, Any]) -> CheckOptions:
     """JSON knows no tuples."""
     pipes = tuple((source, target) for source, target in document.get("pipes", ()))
     return CheckOptions(**{**document, "pipes": pipes})
+
+
+def _topics_made(document: Mapping[str, Any]) -> TopicsMade:
+    writes = tuple(TopicWrite(*write) for write in document.get("topic_writes", ()))
+    reads = tuple(
+        TopicRead(topic_id, partition, tuple((offset, value) for offset, value in records), end, count)
+        for topic_id, partition, records, end, count in document.get("topic_reads", ())
+    )
+    return TopicsMade(writes, reads)
 
 
 Check = Callable[[HistoryFile, CheckOptions], Verdict]
@@ -129,6 +145,8 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     register = check_register(facts.register, states_max=REGISTER_STATES_MAX)
     if not register.linearizable:
         deaths.append(f"the metadata is not linearizable: {register.text}")
+    wrong = check_topics(*facts.topics)
+    deaths += [f"topic made again: {text}" for text in wrong[:TOPICS_SHOWN_MAX]]
     series = series_of(history, facts.duration_s)
     named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
     operations: dict[int, Operation] = {}
@@ -184,6 +202,9 @@ def verdict_document(
             "duration_s": facts.duration_s,
             "faults": len(facts.faults),
             "register_operations": len(facts.register),
+            "topics_made": len({write.topic_id for write in facts.topics.writes}),
+            "topic_writes": sum(write.offset != UNKNOWN for write in facts.topics.writes),
+            "topic_reads": len(facts.topics.reads),
             "unavailable_s": round(unavailable_s, 3),
             "latency_ms": {name: round(value, 3) for name, value in latency_ms.items()},
         },

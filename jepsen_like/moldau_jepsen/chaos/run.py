@@ -21,7 +21,8 @@ import trio
 
 from moldau.runtime.config import parse_address
 from moldau.runtime.real import real_environment
-from moldau_jepsen.chaos.clients import ClientOptions, RunClients
+from moldau_jepsen.chaos.claims import ClaimSampler
+from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.moves import Operator
@@ -31,6 +32,7 @@ from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
 from moldau_jepsen.chaos.sampler import ClusterSampler
 from moldau_jepsen.chaos.schedule import MACHINE_KINDS, PROXY_KINDS, FaultKind, plan_faults
 from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
+from moldau_jepsen.checkers.topics import TopicsMade
 from moldau_jepsen.history import HistoryWriter
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
     from moldau_jepsen.workloads.operations import PartitionsSample
 
 SAMPLE_S = 1.0
+CLAIMS_S = 0.5
+FORGETTING_KINDS = (FaultKind.POWER, FaultKind.BIT_ROT)
+"""After these a replica may lack what it had acknowledged: one copy is not enough then."""
+FOREIGN_WORKLOADS = (Workload.QUEUE, Workload.TRANSACTIONS, Workload.PIPE, Workload.ALL)
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
 FLUSH_MESSAGES = "log.flush.interval.messages"
 READY_TIMEOUT_MS = 90_000
@@ -127,6 +133,8 @@ def refuse_impossible(options: ChaosOptions) -> None:
         if reason is not None:
             raise LauncherUsageError(f"no --network namespaces: {reason}")
     if options.bootstrap is not None:
+        if options.clients.workload not in FOREIGN_WORKLOADS:
+            raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
         refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
         if refused:
             allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
@@ -156,7 +164,8 @@ class _Run:
         self.samples: list[ClusterSample] = []
         self.deaths: list[str] = []
         self.register: tuple[RegisterOperation, ...] = ()
-        self.stuck = ""
+        self.topics = TopicsMade()
+        self.stuck: list[str] = []
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
         self.environment: Environment = real_environment(seed=options.seed)
@@ -227,13 +236,23 @@ class _Run:
 
             recorder = Recorder(self.environment.clock, record)
             nodes = None if cluster is None else ProcessNodes(cluster)
-            workload = RunClients(self.environment, bootstrap, options.clients, recorder, nodes)
+            forgetting = any(kind in FORGETTING_KINDS for kind in options.kinds)
+            workload = RunClients(
+                self.environment,
+                bootstrap,
+                options.clients,
+                recorder,
+                nodes,
+                replication=(3,) if forgetting else (1, 3),
+            )
+            claims = ClaimSampler(list(options.clients.topics), cluster, bootstrap)
             async with trio.open_nursery() as nursery:
                 await nursery.start(operations.run)
                 await workload.create_topics(min(3, options.brokers), self._topic_configs())
                 async with trio.open_nursery() as clients:
                     clients.start_soon(workload.run)
                     clients.start_soon(self._sample, cluster, operations, recorder)
+                    clients.start_soon(self._ask_who_leads, claims, recorder)
                     await self._harm(cluster, links, operations, recorder)
                     await self._await_liveness(workload)
                     self._progress("drain", options.duration_s, recorder)
@@ -242,6 +261,7 @@ class _Run:
                 self._progress("final read", options.duration_s, recorder)
                 await workload.final_read(options.final_read_s)
                 self.register = workload.register_operations
+                self.topics = workload.topics_made
                 self.stuck = workload.stuck
                 writer.flush()
                 nursery.cancel_scope.cancel()
@@ -329,6 +349,13 @@ class _Run:
             self._progress("faults", recorder.now_ms() / 1000, recorder)
             await trio.sleep(SAMPLE_S)
 
+    async def _ask_who_leads(self, claims: ClaimSampler, recorder: Recorder) -> None:
+        process = recorder.new_process()
+        while self.sampling:
+            begun_ms = recorder.now_ms()
+            recorder.claim(process, begun_ms, await trio.to_thread.run_sync(claims.sample))
+            await trio.sleep(CLAIMS_S)
+
     def _foreign_sample(self, sample: PartitionsSample | None, at_ms: float) -> ClusterSample | None:
         if sample is None:
             return None
@@ -382,8 +409,9 @@ class _Run:
             promised=promised,
             faults=tuple(self.faults),
             samples=tuple(self.samples),
-            deaths=(*self.deaths, *([self.stuck] if self.stuck else [])),
+            deaths=(*self.deaths, *self.stuck),
             register=self.register,
+            topics=self.topics,
         )
         write_facts(options.directory, facts)
         return judge(options.directory)
