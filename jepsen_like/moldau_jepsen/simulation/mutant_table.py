@@ -11,7 +11,7 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from moldau_jepsen.simulation.mutants import MutantVerdict
@@ -32,13 +32,18 @@ that passes without the bug. Seeds are drawn from the profile named (`moldau_jep
 other from 1 on; *seeds* is how many were run until the bug was found.
 """
 
+_ALONE = """A bug mostly breaks several rules, and the first to notice ends the run. So each rule and each checker is
+also put on trial with all others switched off, down to the assertions of the nodes: it must convict the bug named here.
+"""
+
 
 def document(verdicts: Iterable[MutantVerdict], root: Path) -> str:
     """Returns the document in Markdown. ``root`` is the repository.
 
     Raises ``OSError`` if a suite is not there, ``ValueError`` if no planted bug is found in one.
     """
-    rows = sorted(verdicts, key=lambda verdict: (verdict.area, verdict.name))
+    given = list(verdicts)
+    rows = sorted((one for one in given if not one.rule), key=lambda verdict: (verdict.area, verdict.name))
     found = [verdict for verdict in rows if verdict.found]
     lines = [_HEAD, "## In whole simulated clusters"]
     lines.append(f"{len(found)} of {len(rows)} found; at most {max((one.seeds for one in found), default=0)} seeds.\n")
@@ -47,6 +52,7 @@ def document(verdicts: Iterable[MutantVerdict], root: Path) -> str:
         finder = f"`{verdict.found_by}`" if verdict.found else f"**survived {verdict.seeds} seeds**"
         seeds = str(verdict.seeds) if verdict.found else ""
         lines.append(f"| `{verdict.name}` | {verdict.area} | {verdict.text} | {verdict.profile} | {seeds} | {finder} |")
+    lines += _rules_alone(sorted((one for one in given if one.rule), key=lambda verdict: verdict.rule))
     lines += ["", "## In single parts", ""]
     for area, path, judge in SUITES:
         names = list(planted_names((root / path).read_text(encoding="utf-8")))
@@ -55,6 +61,17 @@ def document(verdicts: Iterable[MutantVerdict], root: Path) -> str:
         lines += [f"**{area}**, {len(names)} bugs, found by {judge} (`{path}`):"]
         lines += [f"{'; '.join(name.replace('_', ' ').replace('-', ' ') for name in names)}.", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _rules_alone(rows: Sequence[MutantVerdict]) -> list[str]:
+    """What each rule convicted when it was the only one; no lines where none was on trial."""
+    if not rows:
+        return []
+    lines = ["", "## Each rule alone", _ALONE, "| rule | convicts | profile | seeds |", "|---|---|---|---:|"]
+    for verdict in rows:
+        outcome = str(verdict.seeds) if verdict.found else f"**nobody in {verdict.seeds} seeds**"
+        lines.append(f"| `{verdict.rule}` | `{verdict.name}` | {verdict.profile} | {outcome} |")
+    return lines
 
 
 def planted_names(source: str) -> Iterator[str]:

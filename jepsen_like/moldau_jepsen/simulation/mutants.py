@@ -35,10 +35,13 @@ __all__ = [
     "planted",
     "run_mutant",
     "run_mutants",
+    "run_trial",
     "verdicts_json",
 ]
 
 SEEDS_MAX = 200
+HEALING_ALONE_SECONDS = 30.0
+"""Enough for a sound cluster to serve its clients again; a broken one would take the whole time of every seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,7 @@ def run_mutant(
     for seed in seeds:
         chosen = options if options is not None else mutant.run_of(seed)
         with planted(mutant):
-            result = run_seed(seed, dataclasses.replace(chosen, only=frozenset({rule})) if rule else chosen)
+            result = run_seed(seed, _alone(chosen, rule) if rule else chosen)
         count += 1
         if on_result is not None:
             on_result(result)
@@ -135,6 +138,14 @@ def run_mutant(
             spoiled=spoiled,
         )
     return dataclasses.replace(verdict, seeds=count, spoiled=spoiled)
+
+
+def _alone(options: RunOptions, rule: str) -> RunOptions:
+    """The options with all other rules off. A cluster that does not heal is not waited for as long: nobody asks."""
+    asked = dataclasses.replace(options, only=frozenset({rule}))
+    if asked.may_convict("stuck"):
+        return asked
+    return dataclasses.replace(asked, healing_seconds=min(HEALING_ALONE_SECONDS, options.healing_seconds))
 
 
 def finder_of(violation: str) -> str:
@@ -159,7 +170,7 @@ def run_mutants(
     ``KeyError`` for an unknown name.
     """
     chosen = [(MUTANTS[name].name, "") for name in (names if names is not None else MUTANTS)]
-    chosen += [(MUTANTS[ALONE[rule]].name, rule) for rule in rules]
+    chosen += [(ALONE[rule].mutant, rule) for rule in rules]
     context = multiprocessing.get_context("spawn")
     count = processes if processes is not None else (os.cpu_count() or 1)
     with concurrent.futures.ProcessPoolExecutor(count, mp_context=context) as pool:
@@ -169,7 +180,17 @@ def run_mutants(
 
 
 def _hunt(name: str, rule: str, seed_first: int, seeds_max: int) -> MutantVerdict:
-    return run_mutant(MUTANTS[name], range(seed_first, seed_first + seeds_max), rule=rule)
+    seeds = range(seed_first, seed_first + seeds_max)
+    return run_trial(rule, seeds) if rule else run_mutant(MUTANTS[name], seeds)
+
+
+def run_trial(rule: str, seeds: Iterable[int]) -> MutantVerdict:
+    """Puts one rule on trial, all others being off. Raises ``KeyError`` for a rule that nothing was planted for."""
+    trial = ALONE[rule]
+    mutant = MUTANTS[trial.mutant]
+    if trial.profile is not None:
+        mutant = dataclasses.replace(mutant, profile=trial.profile)
+    return run_mutant(mutant, seeds, rule=rule)
 
 
 def verdicts_json(verdicts: Iterable[MutantVerdict]) -> dict[str, object]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
+from moldau.runtime.buffers import byte_count
+from moldau.runtime.server import _ConnectionLoop
 from moldau_broker.replication.follower import StepKind
 from moldau_broker.replication.purgatory import Purgatory
 from moldau_broker.replication.replica import Replica, Role
+from moldau_broker.server.delayed import Operation, ProduceOperation
 from moldau_broker.server.replica_fetcher import _Source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.answers import Deferred, ResponsePart
+    from moldau.runtime.environment import Buffer
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.replication.purgatory import Delayed
     from moldau_jepsen.simulation.planted import Patch
@@ -62,3 +69,51 @@ def deposed_leader_acknowledges() -> list[Patch]:
 def min_isr_ignored() -> list[Patch]:
     """The high watermark moves, and appends are acknowledged, however small the ISR is."""
     return [(Replica, "effective_min_isr", property(lambda self: 1))]
+
+
+def answers_sent_ahead_and_queued() -> list[Patch]:
+    """Answers that are ready go out ahead of one that is not, and then stand in the queue behind it as well."""
+    original = _ConnectionLoop._dispatch
+
+    async def dispatch(self: _ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        if not self._answers and not isinstance(answers[-1], list | tuple):
+            for answer in answers:
+                if not isinstance(answer, list | tuple):
+                    break
+                await self._send(answer)
+        await original(self, answers)
+
+    return [(_ConnectionLoop, "_dispatch", dispatch)]
+
+
+def produce_answered_twice() -> list[Patch]:
+    """What leaves the purgatory by its condition leaves its deadline behind, and each of them has the answer sent."""
+    dispatch_once = _ConnectionLoop._dispatch
+    connections: dict[int, tuple[_ConnectionLoop, Operation]] = {}
+
+    async def dispatch(self: _ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        for answer in answers:
+            if isinstance(answer, ProduceOperation):
+                connections[id(answer)] = (self, answer)
+        await dispatch_once(self, answers)
+
+    def finish(self: Operation) -> None:
+        if self._event.is_set() and id(self) in connections:
+            loop, operation = connections.pop(id(self))
+            assert isinstance(operation, ProduceOperation)
+            parts = [*operation._encode(operation.errors)]
+            loop._held.answer_queued(sum(byte_count(cast("Buffer", part)) for part in parts))
+            loop._answers.append(parts)
+            loop._work.notify()
+        self._event.set()
+
+    async def wait(self: ProduceOperation) -> Sequence[ResponsePart]:
+        await self.wait_finished()
+        return self._encode(self.errors)
+
+    return [
+        *produce_completed_twice(),
+        (_ConnectionLoop, "_dispatch", dispatch),
+        (Operation, "finish", finish),
+        (ProduceOperation, "wait", wait),
+    ]

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator import group_core
+from moldau_broker.coordinator.group import Group
+from moldau_broker.coordinator.group_core import GroupCore
+from moldau_broker.coordinator.offsets import OffsetStore
+from moldau_broker.coordinator.transaction_core import TransactionCore
+from moldau_broker.coordinator.transaction_lifecycle import TransactionLifecycle
 from moldau_broker.coordinator.transaction_shell import TransactionShard
+from moldau_broker.coordinator.transaction_state import Transaction, TransactionStatus
 from moldau_broker.log.partition_log import PartitionLog
 from moldau_broker.log.producer_state import ProducerStateManager
 from moldau_broker.server.replica_manager import ReplicaManager
+from moldau_broker.server.transactions import TransactionMarkers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+    from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
+    from moldau_broker.coordinator.effects import Effect, Marker, Moment
     from moldau_broker.server.partition import Partition
     from moldau_jepsen.simulation.planted import Patch
 
@@ -71,3 +84,82 @@ def markers_not_repeated() -> list[Patch]:
 def offset_commit_unfenced() -> list[Patch]:
     """Whoever commits offsets may: no member, no generation is asked for."""
     return [(group_core, "check_commit", lambda membership, request, moment: ErrorCode.NONE)]
+
+
+def generation_not_loaded() -> list[Patch]:
+    """A coordinator that loads a group begins to count its generations anew."""
+    original = Group.load.__func__  # type: ignore[attr-defined]
+
+    def load(cls: type[Group], group_id: str, value: GroupMetadataValue) -> Group:
+        group: Group = original(cls, group_id, value)
+        group.generation = 0
+        return group
+
+    return [(Group, "load", classmethod(load))]
+
+
+def transactional_offsets_not_loaded() -> list[Patch]:
+    """A coordinator that loads its log drops the offsets that came with transactions."""
+    replay_marker, start = GroupCore.replay_marker, GroupCore.start
+    started: dict[int, GroupCore] = {}
+
+    def begin(self: GroupCore, moment: Moment) -> list[Effect]:
+        started[id(self)] = self
+        return start(self, moment)
+
+    def marker(self: GroupCore, producer_id: int, commit: bool) -> None:
+        replay_marker(self, producer_id, commit and id(self) in started)
+
+    return [(GroupCore, "start", begin), (GroupCore, "replay_marker", marker)]
+
+
+def aborted_offsets_count() -> list[Patch]:
+    """The offsets of a transaction take effect when it ends, however it ends."""
+    original = OffsetStore.replay_marker
+    return [(OffsetStore, "replay_marker", lambda self, producer_id, commit: original(self, producer_id, True))]
+
+
+def new_producer_begins_anew() -> list[Patch]:
+    """A new producer with a known transactional id begins with epoch 0, so that its predecessor is not fenced."""
+    original = TransactionCore._next_producer
+
+    def next_producer(
+        self: TransactionCore,
+        transaction: Transaction,
+        request: InitProducerIdRequest,
+        fresh_producer_id: int | None,
+        moment: Moment,
+    ) -> Transaction | None:
+        after = original(self, transaction, request, fresh_producer_id, moment)
+        return None if after is None else dataclasses.replace(after, producer_epoch=0)
+
+    return [(TransactionCore, "_next_producer", next_producer)]
+
+
+def decision_forgotten() -> list[Patch]:
+    """A coordinator that loads a decided transaction takes it for an open one."""
+    original = TransactionLifecycle.start
+
+    def start(self: TransactionLifecycle, moment: Moment) -> list[Effect]:
+        for name, transaction in self.transactions.items():
+            if transaction.status.is_preparing:
+                self.transactions[name] = dataclasses.replace(transaction, status=TransactionStatus.ONGOING)
+        return original(self, moment)
+
+    return [(TransactionLifecycle, "start", start)]
+
+
+def others_hear_of_no_commit() -> list[Patch]:
+    """The request that has other brokers write markers does not say that the transaction was committed."""
+    original = TransactionMarkers._write_there
+
+    async def write_there(
+        self: TransactionMarkers,
+        leader: int,
+        marker: Marker,
+        keys: Sequence[tuple[str, int]],
+        codes: dict[tuple[str, int], ErrorCode],
+    ) -> None:
+        await original(self, leader, dataclasses.replace(marker, commit=False), keys, codes)
+
+    return [(TransactionMarkers, "_write_there", write_there)]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from moldau_quorum.log_engine import CommittedEntry
 from moldau_quorum.raft.core import RaftCore
 from moldau_quorum.raft.leader import LeaderRole
 from moldau_quorum.raft.types import NO_NODE, Configuration
 from moldau_quorum.raft.wal import SyncWork, WriteAheadLog
+from moldau_quorum.records import ConfigRecord, decode_command, encode_command
 from moldau_quorum.state_machine import MetadataStateMachine
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.planted import Patch
+    from moldau_quorum.raft.messages import AppendRequest
+    from moldau_quorum.records import MetadataRecord
 
 
 def quorum_of_one() -> list[Patch]:
@@ -90,5 +94,51 @@ def metadata_applied_out_of_order() -> list[Patch]:
         original(self, entry)  # type: ignore[arg-type]
         if waiting is not None:
             original(self, waiting)  # type: ignore[arg-type]
+
+    return [(MetadataStateMachine, "apply", apply)]
+
+
+def conflicts_kept() -> list[Patch]:
+    """Entries are told apart by their index alone: what a follower has already is taken for what the leader sent."""
+    original = RaftCore._on_append_request
+
+    def on_append_request(self: RaftCore, sender: int, request: AppendRequest) -> None:
+        log = self.log
+        entries = tuple(
+            log.entry(entry.index) if log.base_index < entry.index <= log.last_index else entry
+            for entry in request.entries
+        )
+        original(self, sender, dataclasses.replace(request, entries=entries))
+
+    return [(RaftCore, "_on_append_request", on_append_request)]
+
+
+def reads_unconfirmed() -> list[Patch]:
+    """A leader answers reads from what it knows, without asking whether it still leads."""
+
+    def read_index(self: LeaderRole, read_id: int) -> bool:
+        core = self._core
+        if core.commit_index < self.first_index:
+            return False
+        core.read_done(read_id, core.commit_index)
+        return True
+
+    return [(LeaderRole, "read_index", read_index)]
+
+
+def configuration_applied_late() -> list[Patch]:
+    """Changes of configuration are gathered, and some are applied after those of the entry that follows."""
+    original = MetadataStateMachine.apply
+    held: dict[int, tuple[MetadataRecord, ...]] = {}
+
+    def apply(self: MetadataStateMachine, entry: CommittedEntry) -> bool:
+        late = held.pop(id(self), ())
+        command = decode_command(entry.data)
+        records = command.records
+        if not late and entry.index % 3 == 0 and records and all(isinstance(one, ConfigRecord) for one in records):
+            held[id(self)] = records
+            records = ()
+        changed = encode_command(dataclasses.replace(command, records=(*records, *late)))
+        return original(self, CommittedEntry(index=entry.index, epoch=entry.epoch, data=changed))
 
     return [(MetadataStateMachine, "apply", apply)]

@@ -92,3 +92,21 @@ def last_known_leader_too_early() -> list[Patch]:
         return elected
 
     return [(PartitionChange, "_elect", elect)]
+
+
+def silence_on_an_open_connection() -> list[Patch]:
+    """A session is over only when the connection of its heartbeats is: who falls silent without closing it stays."""
+
+    def expired(self: BrokerSessions, now_ms: float) -> list[int]:
+        return sorted(
+            broker
+            for broker, session in self._sessions.items()
+            if session.connection is None and session.deadline_ms <= now_ms
+        )
+
+    def next_deadline_ms(self: BrokerSessions) -> float | None:
+        return min(
+            (session.deadline_ms for session in self._sessions.values() if session.connection is None), default=None
+        )
+
+    return [(BrokerSessions, "expired", expired), (BrokerSessions, "next_deadline_ms", next_deadline_ms)]

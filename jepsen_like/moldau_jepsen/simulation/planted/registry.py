@@ -18,6 +18,7 @@ from moldau_jepsen.simulation.planted import (
     elections,
     housekeeping,
     logs,
+    members,
     quorum,
     readers,
     registrations,
@@ -25,6 +26,7 @@ from moldau_jepsen.simulation.planted import (
     watermarks,
 )
 from moldau_jepsen.simulation.planted.mutant import Mutant
+from moldau_jepsen.simulation.planted.pressed import SLOW_READERS
 from moldau_jepsen.simulation.profiles import (
     CLEANING,
     CRASHES,
@@ -94,6 +96,27 @@ QUORUM = (
         text="committed metadata is applied out of order",
         patches=quorum.metadata_applied_out_of_order,
     ),
+    Mutant(
+        name="metadata-configuration-late",
+        area="quorum",
+        text="some changes of configuration are applied after those that follow",
+        patches=quorum.configuration_applied_late,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-conflicts-kept",
+        area="quorum",
+        text="a follower takes what stands at an index for what the leader sent",
+        patches=quorum.conflicts_kept,
+        profile=ELECTIONS,
+    ),
+    Mutant(
+        name="raft-reads-unconfirmed",
+        area="quorum",
+        text="a leader answers reads without asking whether it still leads",
+        patches=quorum.reads_unconfirmed,
+        profile=ELECTIONS,
+    ),
 )
 
 CONTROLLER = (
@@ -159,6 +182,34 @@ CONTROLLER = (
         text="a replica joins the ISR for what it had in a former life",
         patches=registrations.stale_broker_epoch_joins,
         profile=REJOINS,
+    ),
+    Mutant(
+        name="empty-elr-unchanged",
+        area="controller",
+        text="an ELR that becomes empty is taken for an unchanged one",
+        patches=elections.empty_elr_taken_for_unchanged,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="leader-epoch-kept",
+        area="controller",
+        text="a leader that hands over passes its epoch on",
+        patches=elections.epoch_kept_in_handover,
+        profile=HANDOVERS,
+    ),
+    Mutant(
+        name="unfenced-in-sync",
+        area="controller",
+        text="who is unfenced is back in every ISR",
+        patches=elections.unfenced_is_in_sync,
+        profile=CRASHES,
+    ),
+    Mutant(
+        name="silent-session-kept",
+        area="controller",
+        text="a session ends only where its connection was closed",
+        patches=registrations.silence_on_an_open_connection,
+        profile=OUTAGES,
     ),
 )
 
@@ -241,6 +292,26 @@ REPLICATED = (
         text="a delayed produce is completed by its condition and again by its deadline",
         patches=brokers.produce_completed_twice,
         profile=IMPATIENT,
+    ),
+    Mutant(
+        name="produce-answered-twice",
+        area="replication",
+        text="as before, and each completion has an answer sent",
+        patches=brokers.produce_answered_twice,
+        profile=IMPATIENT,
+    ),
+    Mutant(
+        name="answers-sent-ahead",
+        area="broker",
+        text="answers sent ahead of one that waits are queued behind it as well",
+        patches=brokers.answers_sent_ahead_and_queued,
+    ),
+    Mutant(
+        name="watermark-falls",
+        area="replication",
+        text="the high watermark follows what followers say now, also downwards",
+        patches=watermarks.watermark_falls,
+        profile=REPLICATION,
     ),
     Mutant(
         name="divergence-unseen",
@@ -355,10 +426,52 @@ COORDINATORS = (
         profile=TRANSACTIONS,
     ),
     Mutant(
+        name="remote-markers-abort",
+        area="transactions",
+        text="other brokers are not told that a transaction was committed",
+        patches=coordinators.others_hear_of_no_commit,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="new-producer-epoch-zero",
+        area="transactions",
+        text="a new producer of a transactional id begins with epoch 0",
+        patches=coordinators.new_producer_begins_anew,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="decision-forgotten",
+        area="transactions",
+        text="a coordinator that loads a decided transaction takes it for open",
+        patches=coordinators.decision_forgotten,
+        profile=TRANSACTIONS,
+    ),
+    Mutant(
         name="offset-commit-unfenced",
         area="groups",
         text="offsets are committed before the sender is fenced",
         patches=coordinators.offset_commit_unfenced,
+        profile=GROUPS,
+    ),
+    Mutant(
+        name="generation-not-loaded",
+        area="groups",
+        text="a coordinator that loads a group counts its generations anew",
+        patches=coordinators.generation_not_loaded,
+        profile=GROUPS,
+    ),
+    Mutant(
+        name="transactional-offsets-not-loaded",
+        area="groups",
+        text="a coordinator that loads its log drops offsets that came with transactions",
+        patches=coordinators.transactional_offsets_not_loaded,
+        profile=GROUPS,
+    ),
+    Mutant(
+        name="aborted-offsets-count",
+        area="groups",
+        text="the offsets of an aborted transaction take effect",
+        patches=coordinators.aborted_offsets_count,
         profile=GROUPS,
     ),
 )
@@ -375,6 +488,40 @@ OTHERS = (
         area="client",
         text="the consumer skips an offset now and then",
         patches=readers.consumer_skips,
+    ),
+    Mutant(
+        name="consumer-repeats",
+        area="client",
+        text="the consumer hands a record out twice now and then",
+        patches=members.consumer_repeats,
+    ),
+    Mutant(
+        name="partial-chunk-repeats",
+        area="client",
+        text="what was fetched is read on from one record too early now and then",
+        patches=members.partial_chunk_repeats,
+        profile=GROUPS,
+    ),
+    Mutant(
+        name="retries-numbered-anew",
+        area="client",
+        text="a batch that is sent again goes behind the others, with a new sequence number",
+        patches=members.retries_numbered_anew,
+        profile=REPLICATION,
+    ),
+    Mutant(
+        name="commits-what-was-fetched",
+        area="client",
+        text="the position that is committed is that of the fetches, ahead of the application",
+        patches=members.commits_what_was_fetched,
+        profile=SLOW_READERS,
+    ),
+    Mutant(
+        name="range-assignor-overlaps",
+        area="client",
+        text="the runs of the range assignor overlap",
+        patches=members.ranges_overlap,
+        profile=GROUPS,
     ),
 )
 

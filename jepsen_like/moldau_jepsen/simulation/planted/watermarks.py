@@ -9,11 +9,13 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import FollowerProgress, Replica, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau_jepsen.simulation.planted import Patch
 
 
 def watermark_without_isr() -> list[Patch]:
-    return [(Replica, "_high_watermark_candidate", lambda self, now_ms, eligible: self.log_end_offset)]
+    return [(Replica, "_high_watermark_candidate", lambda self, now_ms, eligible: self.settled_end_offset)]
 
 
 def watermark_by_majority() -> list[Patch]:
@@ -88,3 +90,18 @@ def laggards_stay_counted_out() -> list[Patch]:
         self.last_fetch_ms = self.last_caught_up_ms = now_ms
 
     return [(FollowerProgress, "fetched", fetched)]
+
+
+def watermark_falls() -> list[Patch]:
+    """The high watermark is what the followers have said last, also where that is less than before."""
+
+    def advance_high_watermark(self: Replica, now_ms: float, eligible: Mapping[int, int]) -> bool:
+        if self.role is not Role.LEADER or len(self.state.isr) < self.effective_min_isr:
+            return False
+        candidate = max(0, self._high_watermark_candidate(now_ms, eligible))
+        if candidate == self.high_watermark:
+            return False
+        self.high_watermark = candidate
+        return True
+
+    return [(Replica, "_advance_high_watermark", advance_high_watermark)]

@@ -1,0 +1,57 @@
+"""Runs that press on one rule of clients. Campaigns do not draw them: to the real code they show nothing new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moldau_jepsen.simulation.faults import FaultKind
+from moldau_jepsen.simulation.profiles import GROUPS, REPLICATION, TRANSACTIONS
+
+TRANSFERS = replace(
+    TRANSACTIONS,
+    name="transfers",
+    text="nothing but transactions, so that those that overlap read each other's records at once",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=0, group_readers=0),
+        fault_seconds=40.0,
+    ),
+    strikes=(0, 2),
+)
+
+SLOW_READERS = replace(
+    GROUPS,
+    name="slow-readers",
+    text="members of a group take two records at a time, and crash with more fetched",
+    options=replace(
+        GROUPS.options,
+        workload=replace(
+            GROUPS.options.workload,
+            senders=2,
+            sends_per_second=60.0,
+            consumer={**GROUPS.options.workload.consumer, "max.poll.records": 2},
+        ),
+        pipe=False,
+    ),
+    strikes=(4, 8),
+)
+
+PIPED = replace(
+    REPLICATION,
+    name="replication-piped",
+    text="as replication, with a pipe",
+    options=replace(REPLICATION.options, pipe=True),
+)
+
+PIPED_SMALL = replace(
+    PIPED,
+    name="small-batches-piped",
+    text="connections break while a pipe sends many small batches",
+    options=replace(
+        PIPED.options,
+        pipe_options=replace(PIPED.options.pipe_options, producer={"linger.ms": 0, "batch.size": 64}),
+    ),
+    kinds=(FaultKind.RESET, FaultKind.CUT, FaultKind.KILL_LEADER, FaultKind.LINK),
+    strikes=(14, 24),
+    lengths=(0.2, 1.0),
+)
