@@ -8,115 +8,54 @@ node replays the same log, so all images converge to the committed prefix.
 Records are trusted to fit the image they meet (the controller decided them against it, and ``apply_command`` refuses
 the commands of a deposed controller); one that does not fit means that the log is damaged or that nodes disagree, and
 raises ``MetadataCorruptError`` rather than guessing.
+
+The parts of an image are in ``image_parts``, the delta in ``image_delta``; readers import all of it from here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau_quorum import directory_ids
 from moldau_quorum import records as r
+from moldau_quorum.image_delta import MetadataDelta, PartitionDelta, delta_between, quota_sort_key
+from moldau_quorum.image_parts import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    BrokerImage,
+    ControllerImage,
+    PartitionImage,
+    QuotaEntity,
+    ResourceKey,
+    TopicImage,
+    changed_partition,
+    check_directories,
+)
 from moldau_quorum.persistent_map import MapEditor, PersistentMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
-RESOURCE_TOPIC: Final = 2
-RESOURCE_BROKER: Final = 4
-
-QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Pairs of entity type and name (None: the default entity), sorted by type."""
-ResourceKey = tuple[int, str]
-"""Kafka's number of a resource type, and the resource's name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerImage:
-    """A registered controller."""
-
-    controller_id: int
-    incarnation_id: UUID
-    endpoints: tuple[r.Endpoint, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerImage:
-    """A registered broker."""
-
-    broker_id: int
-    broker_epoch: int
-    incarnation_id: UUID
-    endpoints: tuple[r.Endpoint, ...]
-    rack: str | None = None
-    fenced: bool = True
-    """A fenced broker leads nothing, is in no ISR beyond its own last one, and is not shown to clients."""
-    in_controlled_shutdown: bool = False
-    features: tuple[tuple[str, int, int], ...] = ()
-    log_dirs: tuple[UUID, ...] = ()
-    """Ids of the log directories that work; empty where the broker said nothing of them."""
-
-    @property
-    def active(self) -> bool:
-        """Whether the broker may be made leader or join an ISR."""
-        return not self.fenced and not self.in_controlled_shutdown
-
-    def endpoint(self, listener_name: str) -> r.Endpoint | None:
-        """The endpoint of a listener, or None."""
-        for endpoint in self.endpoints:
-            if endpoint.name == listener_name:
-                return endpoint
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionImage:
-    """State of one partition.
-
-    Invariants: ``isr`` and ``elr`` are disjoint parts of ``replicas``; ``leader`` is in ``isr`` or ``r.NO_LEADER``;
-    ``directories`` is empty or as long as ``replicas``.
-    """
-
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int = 0
-    partition_epoch: int = 0
-    adding_replicas: tuple[int, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-    leader_recovery_state: int = 0
-    directories: tuple[UUID, ...] = ()
-
-    def directory(self, broker_id: int) -> UUID:
-        """The log directory of a replica, as far as is known (``directory_ids``)."""
-        if not self.directories or broker_id not in self.replicas:
-            return directory_ids.MIGRATING
-        return self.directories[self.replicas.index(broker_id)]
-
-    @property
-    def preferred_leader(self) -> int:
-        """The first replica."""
-        return self.replicas[0]
-
-    @property
-    def reassigning(self) -> bool:
-        """Whether replicas are being added or removed."""
-        return bool(self.adding_replicas or self.removing_replicas)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicImage:
-    """A topic and its partitions."""
-
-    name: str
-    topic_id: UUID
-    partitions: PersistentMap[int, PartitionImage]
-    """By partition number, 0 to n-1; iterate with ``range(len(partitions))`` where order matters."""
-
+__all__ = [
+    "RESOURCE_BROKER",
+    "RESOURCE_TOPIC",
+    "BrokerImage",
+    "ControllerImage",
+    "ImageEditor",
+    "MetadataDelta",
+    "MetadataImage",
+    "PartitionDelta",
+    "PartitionImage",
+    "QuotaEntity",
+    "ResourceKey",
+    "TopicImage",
+    "changed_partition",
+    "delta_between",
+    "quota_sort_key",
+]
 
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_QUOTAS: Final[Mapping[str, float]] = MappingProxyType({})
@@ -208,121 +147,6 @@ class MetadataImage:
         editor = self.edit()
         editor.replay_command(command)
         return editor.finish(offset=offset, epoch=epoch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDelta:
-    """One partition that changed."""
-
-    topic_name: str
-    topic_id: UUID
-    partition_id: int
-    before: PartitionImage | None
-    """None when the partition is new."""
-    after: PartitionImage | None
-    """None when the partition is gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataDelta:
-    """What changed between two images. Tuples are sorted."""
-
-    previous: MetadataImage
-    image: MetadataImage
-    accepted: bool = True
-    """False when the command was that of a deposed controller, and was ignored."""
-    created_topics: tuple[TopicImage, ...] = ()
-    """As they are now, by name."""
-    deleted_topics: tuple[TopicImage, ...] = ()
-    """As they were last, by name. A topic deleted and created again under its name is in both, with two ids."""
-    changed_partitions: tuple[PartitionDelta, ...] = ()
-    """Created, changed and removed partitions (those of deleted topics too), by topic id and number."""
-    changed_brokers: tuple[int, ...] = ()
-    """Registered, changed and unregistered."""
-    changed_configs: tuple[ResourceKey, ...] = ()
-    changed_quotas: tuple[QuotaEntity, ...] = ()
-    changed_scram_credentials: tuple[tuple[str, int], ...] = ()
-    features_changed: bool = False
-    acls_changed: bool = False
-    controllers_changed: bool = False
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing but the offset changed."""
-        return not (
-            self.created_topics
-            or self.deleted_topics
-            or self.changed_partitions
-            or self.changed_brokers
-            or self.changed_configs
-            or self.changed_quotas
-            or self.changed_scram_credentials
-            or self.features_changed
-            or self.acls_changed
-            or self.controllers_changed
-            or self.image.cluster_id != self.previous.cluster_id
-            or self.image.controller_id != self.previous.controller_id
-            or self.image.next_producer_id != self.previous.next_producer_id
-        )
-
-
-_K = TypeVar("_K", int, str)
-_V = TypeVar("_V")
-
-
-def quota_sort_key(entity: QuotaEntity) -> tuple[tuple[str, bool, str], ...]:
-    """Orders entities; the default entity of a type comes before the named ones."""
-    return tuple((kind, name is not None, name or "") for kind, name in entity)
-
-
-def _differing(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> tuple[_K, ...]:
-    if before is after:
-        return ()
-    return tuple(sorted(key for key in {**before, **after} if before.get(key) != after.get(key)))
-
-
-def delta_between(previous: MetadataImage, image: MetadataImage, *, accepted: bool = True) -> MetadataDelta:
-    """What changed from ``previous`` to ``image``, whatever path led there (a snapshot, many commands)."""
-    created: list[TopicImage] = []
-    deleted: list[TopicImage] = []
-    partitions: list[PartitionDelta] = []
-    for topic_id in sorted(previous.topics_by_id.changed_keys(image.topics_by_id), key=lambda key: key.int):
-        before, after = previous.topics_by_id.get(topic_id), image.topics_by_id.get(topic_id)
-        if before is None and after is not None:
-            created.append(after)
-        if after is None and before is not None:
-            deleted.append(before)
-        partitions.extend(_partition_deltas(before, after))
-    return MetadataDelta(
-        previous=previous,
-        image=image,
-        accepted=accepted,
-        created_topics=tuple(sorted(created, key=lambda topic: topic.name)),
-        deleted_topics=tuple(sorted(deleted, key=lambda topic: topic.name)),
-        changed_partitions=tuple(partitions),
-        changed_brokers=_differing(previous.brokers, image.brokers),
-        changed_configs=tuple(sorted(previous.configs.changed_keys(image.configs))),
-        changed_quotas=tuple(sorted(previous.quotas.changed_keys(image.quotas), key=quota_sort_key)),
-        changed_scram_credentials=tuple(sorted(previous.scram_credentials.changed_keys(image.scram_credentials))),
-        features_changed=dict(previous.features) != dict(image.features),
-        acls_changed=bool(previous.acls.changed_keys(image.acls)),
-        controllers_changed=bool(_differing(previous.controllers, image.controllers)),
-    )
-
-
-def _partition_deltas(before: TopicImage | None, after: TopicImage | None) -> Iterator[PartitionDelta]:
-    topic = after or before
-    assert topic is not None
-    old: PersistentMap[int, PartitionImage] = PersistentMap() if before is None else before.partitions
-    new: PersistentMap[int, PartitionImage] = PersistentMap() if after is None else after.partitions
-    for partition_id in sorted(old.changed_keys(new)):
-        yield PartitionDelta(
-            topic_name=topic.name,
-            topic_id=topic.topic_id,
-            partition_id=partition_id,
-            before=old.get(partition_id),
-            after=new.get(partition_id),
-        )
 
 
 class ImageEditor:
@@ -483,7 +307,7 @@ class ImageEditor:
             self._configs.remove((RESOURCE_TOPIC, topic.name))
 
     def _replay_partition(self, record: r.PartitionRecord) -> None:
-        _check_directories(record.directories, record.replicas)
+        check_directories(record.directories, record.replicas)
         self._partitions(record.topic_id).set(
             record.partition_id,
             PartitionImage(
@@ -511,7 +335,7 @@ class ImageEditor:
                 f"{record.partition_epoch}: {known}"
             )
         after = changed_partition(before, record)
-        _check_directories(after.directories, after.replicas)
+        check_directories(after.directories, after.replicas)
         partitions.set(record.partition_id, after)
 
     def _replay_config(self, record: r.ConfigRecord) -> None:
@@ -600,28 +424,3 @@ _REPLAY: Final[Mapping[type[r.MetadataRecord], Callable[[ImageEditor, Any], None
     r.SnapshotHeaderRecord: ImageEditor._replay_frame,
     r.SnapshotFooterRecord: ImageEditor._replay_frame,
 }
-
-
-def changed_partition(before: PartitionImage, record: r.PartitionChangeRecord) -> PartitionImage:
-    """The partition after a change."""
-    new_leader = record.leader != r.NO_LEADER_CHANGE
-    return PartitionImage(
-        replicas=before.replicas if record.replicas is None else record.replicas,
-        isr=before.isr if record.isr is None else record.isr,
-        leader=record.leader if new_leader else before.leader,
-        leader_epoch=before.leader_epoch + new_leader,
-        partition_epoch=record.partition_epoch,
-        adding_replicas=before.adding_replicas if record.adding_replicas is None else record.adding_replicas,
-        removing_replicas=before.removing_replicas if record.removing_replicas is None else record.removing_replicas,
-        elr=before.elr if record.elr is None else record.elr,
-        last_known_elr=before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
-        leader_recovery_state=before.leader_recovery_state
-        if record.leader_recovery_state is None
-        else record.leader_recovery_state,
-        directories=before.directories if record.directories is None else record.directories,
-    )
-
-
-def _check_directories(directories: tuple[UUID, ...], replicas: tuple[int, ...]) -> None:
-    if directories and len(directories) != len(replicas):
-        raise r.MetadataCorruptError(f"{len(directories)} directories do not fit the replicas {replicas}")
