@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
 from moldau.runtime.buffers import byte_count
-from moldau.runtime.server import _ConnectionLoop
+from moldau.runtime.connection_loop import ConnectionLoop
 from moldau_broker.replication.follower import StepKind
 from moldau_broker.replication.purgatory import Purgatory
 from moldau_broker.replication.replica import Replica, Role
@@ -73,9 +73,9 @@ def min_isr_ignored() -> list[Patch]:
 
 def answers_sent_ahead_and_queued() -> list[Patch]:
     """Answers that are ready go out ahead of one that is not, and then stand in the queue behind it as well."""
-    original = _ConnectionLoop._dispatch
+    original = ConnectionLoop._dispatch
 
-    async def dispatch(self: _ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
         if not self._answers and not isinstance(answers[-1], list | tuple):
             for answer in answers:
                 if not isinstance(answer, list | tuple):
@@ -83,15 +83,15 @@ def answers_sent_ahead_and_queued() -> list[Patch]:
                 await self._send(answer)
         await original(self, answers)
 
-    return [(_ConnectionLoop, "_dispatch", dispatch)]
+    return [(ConnectionLoop, "_dispatch", dispatch)]
 
 
 def produce_answered_twice() -> list[Patch]:
     """What leaves the purgatory by its condition leaves its deadline behind, and each of them has the answer sent."""
-    dispatch_once = _ConnectionLoop._dispatch
-    connections: dict[int, tuple[_ConnectionLoop, Operation]] = {}
+    dispatch_once = ConnectionLoop._dispatch
+    connections: dict[int, tuple[ConnectionLoop, Operation]] = {}
 
-    async def dispatch(self: _ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
         for answer in answers:
             if isinstance(answer, ProduceOperation):
                 connections[id(answer)] = (self, answer)
@@ -113,7 +113,7 @@ def produce_answered_twice() -> list[Patch]:
 
     return [
         *produce_completed_twice(),
-        (_ConnectionLoop, "_dispatch", dispatch),
+        (ConnectionLoop, "_dispatch", dispatch),
         (Operation, "finish", finish),
         (ProduceOperation, "wait", wait),
     ]

@@ -1,0 +1,513 @@
+"""One Kafka connection of a server: the loop that turns bytes into requests and answers into bytes.
+
+Two tasks run. The reader receives as much as its buffer holds, hands every complete frame to the connection's handler,
+calls ``flush`` once (so that the appends of many pipelined requests become one write), and then sends what can be sent
+at once. Only when an answer is not ready yet (a ``Deferred``: a long poll, an append that waits for followers) does the
+writer take over: it waits for the answers in order and sends them, while the reader goes on handling. Answers always
+leave in the order of the requests.
+
+The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
+always finds more bytes yields once per drain, which keeps the others' latency flat.
+
+Everything is bounded. A receive buffer starts small, grows to the frame that is announced (never beyond
+``request_bytes_max``), and its growth is paid from a byte budget that all connections share: when that is used up,
+growing waits, and with it the peer. Answers in flight are bounded in number per connection and, those that are ready,
+in bytes; what they and their requests keep in memory is paid from the same budget (``held``). The server's sweeper
+enforces the deadlines that are noted here, so a wait costs no cancel scope.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+from moldau.runtime.answers import (
+    CloseConnection,
+    ConnectionHandler,
+    Deferred,
+    EarlyAnswer,
+    FileRange,
+    ResponsePart,
+    drop_parts,
+    range_failed,
+)
+from moldau.runtime.buffers import byte_count, drop_sent
+from moldau.runtime.held import HeldBytes
+from moldau.runtime.sync import Signal
+from moldau.runtime.tls import TlsHandshakeError, looks_like_tls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.runtime.environment import Buffer, Connection
+    from moldau.runtime.server import Server
+
+_unpack_size = struct.Struct(">i").unpack_from
+
+SIZE_BYTES = 4
+"""The size prefix of a frame."""
+
+GROWTH_FACTOR = 4
+"""By how much a receive buffer grows at a time towards the frame that was announced."""
+
+STEPWISE_BYTES_MAX = 1024 * 1024
+"""Up to this size a frame's memory is reserved step by step, beyond it at once, so that two that have begun cannot wait
+for each other. A peer that announces a large frame and sends a trickle thus keeps nobody from the budget."""
+
+FRAME_BYTES_MIN = 8
+"""API key, version and correlation id: no request is shorter."""
+
+NEVER_MS = float("inf")
+
+
+def _byte_count(parts: Sequence[ResponsePart]) -> int:
+    """Bytes of an answer that are in memory."""
+    return sum(byte_count(part) for part in parts if not isinstance(part, FileRange))
+
+
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+"""How the kernel says that a peer does not answer any more; these are no ``ConnectionError``."""
+
+
+class ConnectionLoop:
+    """One connection. Invariant: the bytes ``start..end`` of ``buffer`` are received and not yet handled."""
+
+    __slots__ = (
+        "_answers",
+        "_buffer",
+        "_connection",
+        "_end",
+        "_end_reason",
+        "_frame_deadline_ms",
+        "_handler",
+        "_held",
+        "_last_active_ms",
+        "_limits",
+        "_parked",
+        "_reserved",
+        "_scope",
+        "_send_deadline_ms",
+        "_server",
+        "_stalled_since_ms",
+        "_start",
+        "_view",
+        "_work",
+    )
+
+    def __init__(self, server: Server, connection: Connection) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._connection = connection
+        self._handler: ConnectionHandler | None = None
+        self._buffer = bytearray(self._limits.buffer_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._reserved = 0  # bytes of the shared budget: the size of the buffer when it is larger than the first
+        self._parked = False  # the reader waits for bytes and holds no view of the buffer
+        self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
+        self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
+        self._work = Signal()  # notified when ``_answers`` changes
+        self._scope = trio.CancelScope()
+        self._end_reason: str | None = None
+        self._last_active_ms = server.clock.monotonic_ms()
+        self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
+        self._frame_deadline_ms = NEVER_MS
+        self._send_deadline_ms = NEVER_MS
+
+    # --- life of the connection
+
+    async def run(self, secure: Callable[[Connection], Connection] | None) -> None:
+        try:
+            with self._scope:
+                if secure is not None:
+                    self._connection = secure(self._connection)
+                    try:
+                        await self._guard(self._shake_hands)
+                    finally:
+                        self._server.handshakes -= 1
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                self._handler = self._server.handler_factory(self._connection)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._write)
+                    await self._guard(self._read)
+        finally:
+            self._connection.close()
+            self._release_buffer()
+            self._held.close()
+            if self._handler is not None:
+                self._handler.closed()
+        if self._end_reason is not None:
+            self._server.closed_for_cause += 1
+            host, port = self._connection.peer_address
+            self._server.logger.warning("connection-closed", peer=f"{host}:{port}", reason=self._end_reason)
+
+    def _finish(self, reason: str | None) -> None:
+        """Ends the connection; the first reason counts."""
+        if not self._scope.cancel_called:
+            self._end_reason = reason
+            self._scope.cancel()
+
+    async def _guard(self, work: Callable[[], object]) -> None:
+        """Runs a task of this connection; whatever goes wrong in it ends this connection and no other."""
+        try:
+            await work()  # type: ignore[misc]
+        except CloseConnection as error:
+            self._finish(error.reason)
+        except (ConnectionError, EOFError, trio.BrokenResourceError):
+            self._finish(None)  # the peer is gone, which is its right
+        except AssertionError:
+            raise  # a broken invariant is not this connection's trouble alone
+        except Exception as error:  # noqa: BLE001 - one peer's request must not harm the others
+            if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+                self._finish(None)
+                return
+            self._server.logger.error(
+                "request-failed", exception=error, peer=self._connection.peer_address, error=type(error).__name__
+            )
+            self._finish(f"internal error: {type(error).__name__}: {error}")
+
+    async def _shake_hands(self) -> None:
+        handshake = getattr(self._connection, "handshake", None)
+        if handshake is None:
+            return
+        with trio.move_on_after(self._limits.handshake_ms / 1000) as scope:
+            try:
+                await handshake()
+            except TlsHandshakeError as error:
+                raise CloseConnection(str(error.strerror or error)) from error
+        if scope.cancelled_caught:
+            raise CloseConnection("TLS handshake took too long")
+
+    def enforce_deadlines(self, now_ms: float) -> None:
+        """Called by the sweeper."""
+        limits = self._limits
+        if now_ms >= self._frame_deadline_ms:
+            self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
+        elif now_ms >= self._send_deadline_ms:
+            self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
+        elif not self._answers:
+            if now_ms - self._last_active_ms >= limits.idle_ms:
+                self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
+                self._finish(None)
+        elif now_ms - self._stalled_since_ms >= limits.held_ms and self._held.others_wait:
+            kept = self._reserved + self._held.charged
+            if kept:
+                self._finish(f"requests that wait keep {kept} bytes that others wait for")
+
+    # --- receiving
+
+    async def _read(self) -> None:
+        connection = self._connection
+        clock = self._server.clock
+        waited = True
+        while True:
+            try:
+                count = connection.receive_into_nowait(self._view[self._end :])
+            except BlockingIOError:
+                self._parked = True
+                await connection.wait_readable()
+                self._parked = False
+                waited = True
+                continue
+            if count == 0:
+                await self._end_of_stream()
+                return
+            self._end += count
+            self._last_active_ms = clock.monotonic_ms()
+            if not waited:
+                await trio.lowlevel.checkpoint()
+            waited = False
+            await self._handle_buffered()
+            await self._make_room()
+
+    async def _end_of_stream(self) -> None:
+        """The peer has left: nobody reads the answers that are still under way."""
+        if self._end > self._start:
+            raise CloseConnection(f"peer left in the middle of a frame ({self._end - self._start} bytes of it arrived)")
+        self._finish(None)
+
+    async def _handle_buffered(self) -> None:
+        """Handles all complete frames, in rounds that the bounds on answers allow."""
+        more = True
+        while more:
+            if len(self._answers) >= self._limits.answers_max:
+                self._frame_deadline_ms = NEVER_MS
+                await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
+            answers: list[Sequence[ResponsePart] | Deferred] = []
+            try:
+                more = self._handle_round(answers)
+            except CloseConnection as close:
+                self._end = self._start
+                self._release_buffer()  # nothing more is read
+                await self._dispatch(answers)
+                await self._dispatch([close.answer] if close.answer else [])
+                await self._work.wait_until(lambda: not self._answers)
+                raise
+            await self._dispatch(answers)
+            if self._held.unpaid > 0:
+                self._frame_deadline_ms = NEVER_MS
+                await self._held.pay()
+
+    def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
+        """Handles frames until none is complete (returns False) or the answers reach a bound (returns True)."""
+        handler = self._handler
+        assert handler is not None
+        limits = self._limits
+        buffer, view = self._buffer, self._view
+        start, end = self._start, self._end
+        room = limits.answers_max - len(self._answers)
+        ready_bytes = 0
+        try:
+            while end - start >= SIZE_BYTES:
+                size = _unpack_size(buffer, start)[0]
+                if size < FRAME_BYTES_MIN or size > limits.request_bytes_max:
+                    if looks_like_tls(view[start:end]):
+                        raise CloseConnection("the peer speaks TLS, and this listener does not")
+                    raise CloseConnection(
+                        f"frame size {size} is outside {FRAME_BYTES_MIN}..{limits.request_bytes_max} "
+                        "(socket.request.max.bytes)"
+                    )
+                stop = start + SIZE_BYTES + size
+                if stop > end:
+                    return False
+                if room <= 0 or ready_bytes >= limits.answer_bytes_max:
+                    return True
+                self._server.requests += 1
+                self._start = start = stop
+                self._frame_deadline_ms = NEVER_MS
+                answer = handler.handle(view[stop - size : stop])
+                if answer is None:
+                    continue
+                if isinstance(answer, (list, tuple)):
+                    for part in answer:
+                        if not isinstance(part, FileRange):
+                            ready_bytes += byte_count(part)
+                else:
+                    answer, kept = self._hold(answer, size)
+                    ready_bytes += kept
+                answers.append(answer)
+                room -= 1
+            return False
+        finally:
+            try:
+                handler.flush()
+            except CloseConnection:
+                answers.clear()  # they promise what was not written; a client that hears nothing asks again
+                raise
+
+    def _hold(self, answer: Deferred, size: int) -> tuple[list[ResponsePart] | Deferred, int]:
+        """Counts what a request of ``size`` bytes keeps while it waits; answers it now if it must not wait for that.
+
+        Returns the answer and its bytes in memory.
+        """
+        kept: int = getattr(answer, "held_bytes", size)
+        if kept > self._limits.buffer_bytes and isinstance(answer, EarlyAnswer) and not self._held.fits(kept):
+            early = answer.answer_early()
+            if early is not None:
+                return early, _byte_count(early)
+        self._held.request_waits(kept)
+        return answer, kept
+
+    async def _make_room(self) -> None:
+        """Moves the unhandled bytes to the front and grows the buffer to the frame that has begun, or shrinks it."""
+        pending = self._end - self._start
+        if pending == 0:
+            self._start = self._end = 0
+            self._frame_deadline_ms = NEVER_MS
+            if self._reserved and self._server.budget.waiting:
+                self._release_buffer()
+            return
+        if self._frame_deadline_ms == NEVER_MS:
+            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+        needed = SIZE_BYTES
+        if pending >= SIZE_BYTES:
+            needed += _unpack_size(self._buffer, self._start)[0]
+        if needed > len(self._buffer):
+            if self._start:
+                self._move_to_front(pending)
+            if self._end == len(self._buffer):
+                size = min(needed, GROWTH_FACTOR * len(self._buffer))
+                reserved = size if size <= STEPWISE_BYTES_MAX else needed
+                if self._reserved < reserved:
+                    await self._reserve(reserved)
+                self._enlarge(size)
+        elif self._start + needed > len(self._buffer) or self._start > len(self._buffer) // 2:
+            self._move_to_front(pending)
+
+    def _move_to_front(self, pending: int) -> None:
+        self._buffer[:pending] = self._view[self._start : self._end].tobytes()
+        self._start, self._end = 0, pending
+
+    async def _reserve(self, needed: int) -> None:
+        """Waits for ``needed`` bytes of the shared budget, in place of what this connection had reserved.
+
+        What it holds while it waits (at most ``STEPWISE_BYTES_MAX``) is not counted: nobody waits with bytes in hand.
+        """
+        budget = self._server.budget
+        if self._reserved:
+            budget.release(self._reserved)
+            self._reserved = 0
+        if not budget.acquire_nowait(needed):
+            self._frame_deadline_ms = NEVER_MS
+            self._held.in_line = True
+            try:
+                await budget.acquire(needed)
+            finally:
+                self._held.in_line = False
+            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+        self._reserved = needed
+
+    def _enlarge(self, size: int) -> None:
+        """Replaces the full buffer by one of ``size`` bytes.
+
+        In steps, as bytes arrive: a fresh ``bytearray`` is filled with zeros, and a peer that announces a large frame
+        without sending it must cost neither that memory nor that time.
+        """
+        pending = self._end
+        assert self._start == 0, "a buffer is enlarged when it is full"
+        assert self._reserved >= size, "a large buffer is paid for"
+        buffer = bytearray(size)
+        buffer[:pending] = self._view[:pending]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def shrink_if_parked(self) -> None:
+        """Gives a large buffer back while the reader waits with nothing in it."""
+        if self._parked and self._start == self._end:
+            self._release_buffer()
+
+    def _release_buffer(self) -> None:
+        if self._reserved:
+            self._start = self._end = 0
+            self._buffer = bytearray(self._limits.buffer_bytes)
+            self._view = memoryview(self._buffer)
+            reserved, self._reserved = self._reserved, 0
+            self._server.budget.release(reserved)
+
+    # --- sending
+
+    async def _dispatch(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        """Sends the answers, or leaves them to the writer if one is not ready or others are still under way."""
+        if not answers:
+            return
+        if self._answers or not all(isinstance(answer, (list, tuple)) for answer in answers):
+            if not self._answers:
+                self._stalled_since_ms = self._server.clock.monotonic_ms()
+            for answer in answers:
+                if isinstance(answer, (list, tuple)):
+                    self._held.answer_queued(_byte_count(answer))
+            self._answers.extend(answers)
+            self._work.notify()
+            return
+        if len(answers) == 1:
+            await self._send(cast("Sequence[ResponsePart]", answers[0]))
+        else:
+            ready = cast("list[Sequence[ResponsePart]]", answers)
+            await self._send([part for parts in ready for part in parts])
+
+    async def _write(self) -> None:
+        """The writer: waits for answers that were not ready, and sends them in order."""
+        answers = self._answers
+        while True:
+            while answers:
+                answer = answers[0]
+                if isinstance(answer, (list, tuple)):
+                    await self._send(answer)
+                    self._held.answer_sent(_byte_count(answer))
+                else:
+                    parts = await cast("Deferred", answer).wait()
+                    if parts:
+                        await self._send(parts)
+                    del parts
+                    self._held.request_answered()
+                del answer
+                answers.popleft()
+                self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
+                self._work.notify()
+            await self._work.wait()
+
+    async def _wait_writable(self) -> None:
+        self._send_deadline_ms = self._server.clock.monotonic_ms() + self._limits.send_ms
+        await self._connection.wait_writable()
+        self._send_deadline_ms = NEVER_MS
+
+    async def _send(self, parts: Sequence[ResponsePart]) -> None:
+        for part in parts:
+            if isinstance(part, FileRange):
+                await self._send_with_files(parts)
+                return
+        await self._send_buffers(cast("Sequence[Buffer]", parts))
+
+    async def _send_buffers(self, buffers: Sequence[Buffer]) -> None:
+        connection = self._connection
+        while buffers:
+            try:
+                sent = connection.send_nowait(buffers)
+            except BlockingIOError:
+                await self._wait_writable()
+                continue
+            buffers = drop_sent(buffers, sent)
+
+    async def _send_with_files(self, parts: Sequence[ResponsePart]) -> None:
+        """Reads small file ranges at the head into a pooled buffer and sends them in one call; the rest by sendfile.
+
+        The pooled buffer is never held over a wait: a peer that reads slowly costs no memory. A large range is never
+        read here: what a consumer that catches up is sent goes from the page cache to the socket.
+        """
+        for part in drop_parts(parts, self._send_gathered(parts)):
+            if not isinstance(part, FileRange):
+                await self._send_buffers((part,))
+                continue
+            position, count = part.position, part.count
+            while count:
+                try:
+                    sent = self._connection.send_file_nowait(part.file, position, count)
+                except BlockingIOError:
+                    await self._wait_writable()
+                    continue
+                except OSError:
+                    try:
+                        part.file.read(position, 1)
+                    except OSError as error:
+                        raise range_failed(part, error) from error
+                    raise  # the file can be read: it was the connection
+                position += sent
+                count -= sent
+
+    def _send_gathered(self, parts: Sequence[ResponsePart]) -> int:
+        """Sends as much of the head of ``parts`` as fits a pooled buffer and the transport; returns the bytes taken."""
+        pool = self._server.pool
+        storage = pool.take()
+        try:
+            view = memoryview(storage)
+            used = 0
+            buffers: list[Buffer] = []
+            for part in parts:
+                if not isinstance(part, FileRange):
+                    buffers.append(part)
+                    continue
+                if part.count >= self._limits.sendfile_bytes_min:
+                    break
+                count = min(part.count, len(view) - used)
+                if count < part.count and used + count < len(view):
+                    raise AssertionError("a gathered range ends early only where the buffer ends")
+                target = view[used : used + count]
+                try:
+                    found = part.file.read_into([target], part.position)
+                except OSError as error:
+                    raise range_failed(part, error) from error
+                if found != count:
+                    raise EOFError(f"{part.file.path}: content ends before {part.position + count}")
+                buffers.append(target)
+                used += count
+                if count < part.count:
+                    break
+            return self._connection.send_nowait(buffers)
+        except BlockingIOError:
+            return 0
+        finally:
+            pool.give_back(storage)
