@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, Latencies, chaos_page, series_of
+from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
+from moldau_jepsen.reports.load import Latencies, series_of
 
 P = TopicPartition("t", 0)
 

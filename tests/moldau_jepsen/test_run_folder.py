@@ -11,6 +11,7 @@ import pytest
 from moldau_jepsen.chaos.folder import RunFacts, RunFolderError, judge, read_facts, write_facts
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.checkers.anomalies import Bank
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition, write_history
 from moldau_jepsen.reports.chaos import ClusterSample
 
@@ -18,7 +19,7 @@ P = TopicPartition("t", 0)
 FACTS = RunFacts(
     duration_s=5.0,
     settings={"seed": "1"},
-    promised=CheckOptions(subscribe=True),
+    promised=CheckOptions(subscribe=True, pipes=(("in", "out"),), banks=(Bank(("legs",), "", 3, 100),)),
     faults=(FaultEvent(kind="kill", target="one", nodes=(1,), begin_ms=1, end_ms=2, detail=""),),
     samples=(ClusterSample(at_ms=1, in_sync_min=3, leaderless=0, high_watermark_sum=0),),
 )

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation, Verdict, check_history, check_register
+from moldau_jepsen.checkers.anomalies import Bank
 from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
 from moldau_jepsen.history import HistoryFile, Operation
-from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, series_of
+from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
+from moldau_jepsen.reports.controls import ControlRow, acquitted_text
+from moldau_jepsen.reports.load import series_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +29,8 @@ HISTORY = "history"
 RUN = "run.json"
 VERDICT = "verdict.json"
 REPORT = "report.html"
+CONTROLS = "controls"
+"""Where a campaign keeps its negative controls, each in a folder of its own."""
 FOREVER = float("inf")
 TOPICS_SHOWN_MAX = 20
 REGISTER_STATES_MAX = 300_000
@@ -51,6 +56,17 @@ class RunFacts:
     """What the clients of the register saw."""
     topics: TopicsMade = field(default_factory=TopicsMade)
     """What the client saw that deletes topics and makes them again."""
+    control: ControlFacts | None = None
+    """Set for a negative control."""
+
+
+class ControlFacts(NamedTuple):
+    """What a run is a negative control for."""
+
+    name: str
+    text: str
+    wanted: tuple[str, ...]
+    """Anomalies that convict it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +74,8 @@ class ChaosResult:
     """How a run ended."""
 
     valid: bool
-    """The history has no anomaly that is not allowed, and no node has ended by itself."""
+    """The history has no anomaly that is not allowed, no node has ended by itself, and each negative control that was
+    run is convicted."""
     verdict: Verdict
     report: Path
     faults: tuple[FaultEvent, ...]
@@ -66,6 +83,12 @@ class ChaosResult:
     unavailable_s: float
     document: Mapping[str, object]
     """What ``verdict.json`` holds."""
+    content: ChaosReport
+    """What ``report.html`` tells."""
+    control: ControlRow | None = None
+    """Set for a negative control: its verdict, beside which ``valid`` means nothing."""
+    controls: tuple[ControlRow, ...] = ()
+    """The negative controls of this run."""
 
 
 def write_facts(directory: Path, facts: RunFacts) -> None:
@@ -83,6 +106,7 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         ],
         "topic_writes": facts.topics.writes,
         "topic_reads": facts.topics.reads,
+        "control": facts.control,
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -104,6 +128,7 @@ def read_facts(directory: Path) -> RunFacts:
                 for write, value, begun, end in document.get("register", ())
             ),
             topics=_topics_made(document),
+            control=_control(document.get("control")),
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
@@ -114,7 +139,8 @@ def read_facts(directory: Path) -> RunFacts:
 def _promised(document: Mapping[str, Any]) -> CheckOptions:
     """JSON knows no tuples."""
     pipes = tuple((source, target) for source, target in document.get("pipes", ()))
-    return CheckOptions(**{**document, "pipes": pipes})
+    banks = tuple(Bank(tuple(topics), *rest) for topics, *rest in document.get("banks", ()))
+    return CheckOptions(**{**document, "pipes": pipes, "banks": banks})
 
 
 def _topics_made(document: Mapping[str, Any]) -> TopicsMade:
@@ -126,12 +152,20 @@ def _topics_made(document: Mapping[str, Any]) -> TopicsMade:
     return TopicsMade(writes, reads)
 
 
+def _control(document: Sequence[Any] | None) -> ControlFacts | None:
+    if document is None:
+        return None
+    name, text, wanted = document
+    return ControlFacts(name, text, tuple(wanted))
+
+
 Check = Callable[[HistoryFile, CheckOptions], Verdict]
 """``check_history``, or another way to the same verdict."""
 
 
 def judge(directory: Path, check: Check = check_history) -> ChaosResult:
-    """Judges the recorded history, writes ``verdict.json`` and ``report.html``, and returns the verdict.
+    """Judges the recorded history, and the negative controls that were run with it, writes ``verdict.json`` and
+    ``report.html`` of each, and returns the verdict.
 
     Raises:
         RunFolderError: ``run.json`` is missing or damaged.
@@ -163,20 +197,57 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         operations=operations,
         deaths=deaths,
     )
-    path = directory / REPORT
-    path.write_text(chaos_page(report), encoding="utf-8")
+    control = None
+    if facts.control is not None:
+        found = tuple(sorted((kind.value, count) for kind, count in verdict.counts.items()))
+        control = ControlRow(*facts.control, found)
     unavailable_s = sum(end - begin for begin, end in series.unavailable)
     document = verdict_document(verdict, facts, deaths, unavailable_s, series.latency_ms)
-    (directory / VERDICT).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return ChaosResult(
+    result = ChaosResult(
         valid=verdict.valid and not deaths,
         verdict=verdict,
-        report=path,
+        report=directory / REPORT,
         faults=facts.faults,
         deaths=tuple(deaths),
         unavailable_s=unavailable_s,
         document=document,
+        content=replace(report, control=control),
+        control=control,
     )
+    run = sorted(path.parent for path in (directory / CONTROLS).glob(f"*/{RUN}"))
+    return conclude(directory, result, [judge(path, check) for path in run])
+
+
+def conclude(directory: Path, result: ChaosResult, controls: Sequence[ChaosResult]) -> ChaosResult:
+    """Writes ``verdict.json`` and ``report.html`` of a run that was judged, with the verdicts on its negative controls,
+    which are judged already and lie in the folder ``controls``. Raises ``OSError``.
+    """
+    rows = tuple(
+        one.control._replace(report=one.report.relative_to(directory).as_posix())
+        for one in controls
+        if one.control is not None
+    )
+    valid = result.valid and not acquitted_text(rows)
+    document = {
+        **result.document,
+        "valid": valid,
+        "control": None if result.control is None else _row_document(result.control),
+        "controls": [_row_document(row) for row in rows],
+    }
+    content = replace(result.content, controls=rows)
+    (directory / REPORT).write_text(chaos_page(content), encoding="utf-8")
+    (directory / VERDICT).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return replace(result, valid=valid, document=document, content=content, controls=rows)
+
+
+def _row_document(row: ControlRow) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "convicted": row.convicted,
+        "convicted_by": list(row.convicted_by),
+        "found": dict(row.found),
+        "report": row.report,
+    }
 
 
 def verdict_document(

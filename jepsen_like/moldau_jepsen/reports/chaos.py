@@ -4,31 +4,27 @@ what lies behind it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.history import Kind, Operation, Poll, Send, Status
-from moldau_jepsen.reports.chart import RIGHT, WIDTH, Span, nice_step, timeline
+from moldau_jepsen.history import Operation, Poll, Send
+from moldau_jepsen.reports.chart import timeline
+from moldau_jepsen.reports.over_time import CHART, FaultSpan, RunSeries, over_time
+from moldau_jepsen.reports.controls import ControlRow, control_headline, controls_section
 from moldau_jepsen.reports.page import cards, page, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau_jepsen.chaos.nemesis import FaultEvent
     from moldau_jepsen.checkers import Anomaly, Verdict
+    from moldau_jepsen.reports.load import Series
+    from moldau_jepsen.reports.over_time import Active, PartitionSeries
 
-UNAVAILABLE_MS = 1_000.0
-"""A stretch without any acknowledged write that is longer than this counts as unavailability."""
 OPERATIONS_SHOWN = 12
 RECORDS_SHOWN = 20
 ANOMALIES_SHOWN = 50
-LASTING_SHARE = 0.8
-"""A fault that lasts for more of the run is no stretch that could be told from the rest: it is not shaded."""
-LANE_LEFT = 160
-LANE_HEIGHT = 22
-LANE_AXIS = 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +35,6 @@ class ClusterSample:
     in_sync_min: int  # smallest in-sync set
     leaderless: int  # partitions without a leader
     high_watermark_sum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Figures of a history, one point a second; times in seconds."""
-
-    acknowledged: Sequence[tuple[float, float]]
-    latency_p99_ms: Sequence[tuple[float, float]]
-    unavailable: Sequence[tuple[float, float]]  # begin and end of each stretch
-    latency_ms: Mapping[str, float]  # p50, p99, p99.9, max over the whole run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,77 +51,16 @@ class ChaosReport:
     operations: Mapping[int, Operation] = field(default_factory=dict)
     """The operations that anomalies name."""
     notes: Sequence[str] = ()
+    partitions: tuple[PartitionSeries, ...] = ()
+    """Of the workload, one by one; empty where only sums are known."""
+    active: tuple[Active, ...] = ()
+    """Who led the quorum."""
     deaths: Sequence[str] = ()
     """Nodes that ended though nobody had struck them, and nodes that did not come back."""
-
-
-class Latencies:
-    """Counts of times, rounded to three significant digits: as small for ten million as for ten thousand."""
-
-    __slots__ = ("_counts", "_max", "_total")
-
-    def __init__(self) -> None:
-        """No times."""
-        self._counts: dict[float, int] = {}
-        self._total = 0
-        self._max = 0.0
-
-    def add(self, ms: float, count: int = 1) -> None:
-        """Adds a time, so many times over."""
-        key = round(ms, 2 - math.floor(math.log10(ms))) if ms > 0 else 0.0
-        self._counts[key] = self._counts.get(key, 0) + count
-        self._total += count
-        self._max = max(self._max, ms)
-
-    def percentile(self, share: float) -> float:
-        """Nearest-rank percentile; 0 for none. The greatest time is told exactly."""
-        rank = min(self._total, max(1, math.ceil(share * self._total)))
-        if rank == self._total:
-            return self._max
-        passed = 0
-        for key in sorted(self._counts):
-            passed += self._counts[key]
-            if passed >= rank:
-                return key
-        raise AssertionError("the ranks of all times are below their number")
-
-
-def series_of(history: Iterable[Operation], until_s: float = math.inf) -> Series:
-    """Computes the figures of a history in one pass. ``until_s`` is when the load ended: silence after it is no
-    unavailability.
-    """
-    per_second: dict[int, Latencies] = {}
-    acknowledged: dict[int, int] = {}
-    unavailable: list[tuple[float, float]] = []
-    last_ack = None
-    latencies = Latencies()
-    for operation in history:
-        if operation.kind not in (Kind.SEND, Kind.TRANSACTION) or operation.status is not Status.OK:
-            continue
-        count = sum(1 for _ in operation.sends)
-        if not count:
-            continue
-        latency = operation.ended_ms - operation.begun_ms
-        latencies.add(latency)
-        second = int(operation.ended_ms // 1000)
-        per_second.setdefault(second, Latencies()).add(latency, count)
-        acknowledged[second] = acknowledged.get(second, 0) + count
-        if last_ack is not None and last_ack < until_s * 1000 and operation.ended_ms - last_ack > UNAVAILABLE_MS:
-            unavailable.append((last_ack / 1000, min(operation.ended_ms / 1000, until_s)))
-        last_ack = operation.ended_ms
-    seconds = range(max(acknowledged, default=-1) + 1)
-    empty = Latencies()
-    return Series(
-        acknowledged=[(second, float(acknowledged.get(second, 0))) for second in seconds],
-        latency_p99_ms=[(second, per_second.get(second, empty).percentile(0.99)) for second in seconds],
-        unavailable=unavailable,
-        latency_ms={
-            "p50": latencies.percentile(0.5),
-            "p99": latencies.percentile(0.99),
-            "p99.9": latencies.percentile(0.999),
-            "max": latencies.percentile(1),
-        },
-    )
+    control: ControlRow | None = None
+    """What this run is a control for, if it is one."""
+    controls: Sequence[ControlRow] = ()
+    """The negative controls of this run."""
 
 
 def chaos_page(report: ChaosReport) -> str:
@@ -147,7 +72,10 @@ def chaos_page(report: ChaosReport) -> str:
         wrong = ", ".join(sorted({one.kind.value for one in verdict.anomalies if not one.allowed}))
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
     headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
+    headline += control_headline(report.control, report.controls)
     body = [headline, _cards(report), _charts(report), _fault_table(report.faults), _anomalies(report)]
+    if report.control is None:
+        body.append(controls_section(report.controls))
     body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items()), words=(1,)))
     body.extend(f"<p class='hint'>{escape(note)}</p>" for note in report.notes)
     return page(report.title, "\n".join(body))
@@ -173,78 +101,44 @@ def _cards(report: ChaosReport) -> str:
 
 
 def _charts(report: ChaosReport) -> str:
-    struck = [
-        fault for fault in report.faults if fault.end_ms - fault.begin_ms < LASTING_SHARE * report.duration_s * 1000
-    ]
-    spans = [Span(start_s=fault.begin_ms / 1000, end_s=fault.end_ms / 1000, label=_title(fault)) for fault in struck]
-    dark = [Span(start_s=begin, end_s=end, label="no write acknowledged") for begin, end in report.series.unavailable]
     samples = report.samples
-    charts = [
-        ("Acknowledged writes", "records/s", report.series.acknowledged),
-        ("Time to acknowledge, 99th percentile of each second", "ms", report.series.latency_p99_ms),
-    ]
-    if samples:
-        charts += [
-            ("Smallest in-sync set", "replicas", [(one.at_ms / 1000, float(one.in_sync_min)) for one in samples]),
-            (
-                "Partitions without a leader",
-                "partitions",
-                [(one.at_ms / 1000, float(one.leaderless)) for one in samples],
-            ),
-            (
-                "High watermarks, sum over partitions",
-                "records",
-                [(one.at_ms / 1000, float(one.high_watermark_sum)) for one in samples],
-            ),
-        ]
-    ends = [points[-1][0] for _, _, points in charts if points]
-    until_s = max([report.duration_s, *ends, *(fault.end_ms / 1000 for fault in report.faults)])
-    drawn = "".join(
-        f"<h2>{escape(title)}</h2>" + timeline(points, marks=(), spans=spans, unit=unit, title=title, until_s=until_s)
-        for title, unit, points in charts
-    )
-    return _lanes(report.faults, dark, until_s) + drawn
-
-
-def _lanes(faults: Sequence[FaultEvent], dark: Sequence[Span], until_s: float) -> str:
-    """One row for each kind of fault, and one for the time without an acknowledged write."""
-    rows: dict[str, list[Span]] = {}
-    for fault in sorted(faults, key=lambda one: one.begin_ms):
-        span = Span(start_s=fault.begin_ms / 1000, end_s=fault.end_ms / 1000, label=_title(fault))
-        rows.setdefault(fault.kind, []).append(span)
-    if dark:
-        rows["no write acknowledged"] = list(dark)
-    if not rows:
-        return ""
-    wide = WIDTH - LANE_LEFT - RIGHT
-    height = len(rows) * LANE_HEIGHT + LANE_AXIS
-
-    def x_of(at_s: float) -> float:
-        return LANE_LEFT + wide * min(max(at_s / until_s, 0.0), 1.0)
-
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Faults over time">']
-    for number, (kind, spans) in enumerate(rows.items()):
-        y = number * LANE_HEIGHT
-        kind_class = "lane dark" if kind not in {fault.kind for fault in faults} else "lane"
-        parts.append(f'<text x="{LANE_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(kind)}</text>')
-        parts.append(f'<line class="grid" x1="{LANE_LEFT}" y1="{y + 20}" x2="{LANE_LEFT + wide}" y2="{y + 20}"/>')
-        for span in spans:
-            left, right = x_of(span.start_s), x_of(span.end_s)
-            parts.append(
-                f'<rect class="{kind_class}" x="{left:.1f}" y="{y + 3}" width="{max(right - left, 2):.1f}" height="14">'
-                f"<title>{escape(span.label)}</title></rect>"
+    ends = [*(fault.end_ms / 1000 for fault in report.faults), *(sample.at_ms / 1000 for sample in samples[-1:])]
+    ends += [point[0] for point in report.series.acknowledged[-1:]]
+    run = RunSeries(
+        until_s=max([report.duration_s, *ends]),
+        load=report.series,
+        faults=tuple(
+            FaultSpan(
+                kind=fault.kind,
+                begin_s=fault.begin_ms / 1000,
+                end_s=fault.end_ms / 1000,
+                detail=f"{fault.target} {_names(fault)} {fault.detail}".strip(),
             )
-    step = nice_step(until_s, 10)
-    for index in range(int(until_s / step + 1e-9) + 1):
-        x = x_of(index * step)
-        parts.append(f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle">{index * step:g} s</text>')
-    parts.append("</svg>")
-    style = "<style>.lane { fill: var(--fault); opacity: .75 } .lane.dark { fill: var(--soft) }</style>"
-    return f"<h2>What struck when</h2>{style}" + "\n".join(parts)
+            for fault in report.faults
+        ),
+        active=report.active,
+        partitions=report.partitions,
+    )
+    return "<h2>The run over time</h2>" + over_time(run) + ("" if report.partitions else _sums(samples, run.until_s))
 
 
-def _title(fault: FaultEvent) -> str:
-    return f"{fault.kind} {fault.target} {_names(fault)} {fault.detail}".strip()
+def _sums(samples: Sequence[ClusterSample], until_s: float) -> str:
+    """Of a cluster whose partitions were not looked at one by one."""
+    charts = (
+        ("Smallest in-sync set", "replicas", [(one.at_ms / 1000, float(one.in_sync_min)) for one in samples]),
+        ("Partitions without a leader", "partitions", [(one.at_ms / 1000, float(one.leaderless)) for one in samples]),
+        (
+            "High watermarks, sum over partitions",
+            "records",
+            [(one.at_ms / 1000, float(one.high_watermark_sum)) for one in samples],
+        ),
+    )
+    return "".join(
+        f"<h3>{escape(title)}</h3>"
+        + timeline(points, marks=(), spans=(), unit=unit, title=title, until_s=until_s, size=CHART)
+        for title, unit, points in charts
+        if points
+    )
 
 
 def _names(fault: FaultEvent) -> str:

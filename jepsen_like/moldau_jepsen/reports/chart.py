@@ -15,12 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     _Scale = Callable[[float], float]
+    Points = Sequence[tuple[float, float | None]]
+    """Seconds from the start, ascending, and values; the line is broken where there is None."""
 
 WIDTH = 960
 HEIGHT = 320
 LEFT, RIGHT, BOTTOM = 70, 20, 44
 TOP_WITH_LABELS, TOP_BARE = 54, 12
 LABEL_CHARACTER = 6.6
+LEGEND_ROW, LEGEND_STROKE = 18, 18
+COLOURS = 8
+"""Classes ``c0`` to ``c7`` of the page's style."""
+LOW = 200
+"""Charts of at most this height have few numbers on their axis."""
+TOO_SHORT = '<p class="empty">Too short to draw.</p>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,64 +68,185 @@ def short_number(value: float) -> str:
     return f"{value:.3g}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One of several lines of a chart; ``points`` as of ``timeline``."""
+
+    label: str
+    points: Points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Measures of a chart in units of its own; pages scale it to their width."""
+
+    left: int = LEFT
+    """Where the axis of time begins. Drawings under each other need the same."""
+    height: int = HEIGHT
+
+
 def timeline(
-    points: Sequence[tuple[float, float]],
+    points: Points,
     *,
     marks: Sequence[Mark],
     spans: Sequence[Span],
     unit: str,
     title: str,
     until_s: float = 0.001,
+    size: Size = Size(),
 ) -> str:
-    """Draws ``points`` (seconds from the start, value; ascending in time) with marks and shaded spans.
+    """Draws ``points`` with marks and shaded spans.
 
     The axis of time reaches at least to ``until_s``, so that charts under each other can be compared.
 
     Returns an ``svg`` element; an empty chart says so.
     """
-    if len(points) < 2:
-        return '<p class="empty">Too short to draw.</p>'
-    last_s = max(points[-1][0], until_s, *(mark.at_s for mark in marks))
-    top = max(max(value for _, value in points), 1.0)
-    step = nice_step(top, 5)
-    top = step * math.ceil(top / step)
-    upper = TOP_WITH_LABELS if marks else TOP_BARE
-    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - upper - BOTTOM
-
-    def x_of(at_s: float) -> float:
-        return LEFT + wide * min(max(at_s / last_s, 0.0), 1.0)
-
-    def y_of(value: float) -> float:
-        return upper + high * (1 - value / top)
-
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
-        f"<title>{escape(title)}</title>",
-    ]
-    for span in spans:
-        left, right = x_of(span.start_s), x_of(span.end_s)
-        parts.append(
-            f'<rect class="span" x="{left:.1f}" y="{upper}" width="{max(right - left, 1):.1f}" height="{high}">'
-            f"<title>{escape(span.label)}</title></rect>"
-        )
-    for index in range(round(top / step) + 1):
-        y = y_of(index * step)
-        parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{LEFT + wide}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short_number(index * step)}</text>'
-        )
-    time_step = nice_step(last_s, 10)
-    for index in range(int(last_s / time_step + 1e-9) + 1):
-        x = x_of(index * time_step)
-        label = f"{index * time_step:g} s"
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{upper + high + 20}" text-anchor="middle">{label}</text>')
-    line = " ".join(f"{x_of(at_s):.1f},{y_of(value):.1f}" for at_s, value in points)
-    floor = f"{x_of(points[-1][0]):.1f},{upper + high} {x_of(points[0][0]):.1f},{upper + high}"
-    parts.append(f'<polygon class="area" points="{line} {floor}"/>')
-    parts.append(f'<polyline class="line" points="{line}"/>')
-    parts.extend(_mark_elements(marks, x_of, upper, upper + high))
-    parts.append(f'<text class="unit" x="{LEFT}" y="{HEIGHT - 6}">{escape(unit)}</text></svg>')
+    values = _values(points)
+    if len(points) < 2 or not values:
+        return TOO_SHORT
+    plane = _Plane(
+        size=size,
+        upper=TOP_WITH_LABELS if marks else TOP_BARE,
+        last_s=max(points[-1][0], until_s, *(mark.at_s for mark in marks)),
+        greatest=max(values),
+    )
+    parts = plane.frame(spans, title)
+    for corners in plane.paths(points):
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+        floor = f"{corners[-1][0]:.1f},{plane.floor} {corners[0][0]:.1f},{plane.floor}"
+        parts.append(f'<polygon class="area" points="{line} {floor}"/>')
+        parts.append(f'<polyline class="line" points="{line}"/>')
+    parts.extend(_mark_elements(marks, plane.x, plane.upper, plane.floor))
+    parts.append(f'<text class="unit" x="{size.left}" y="{size.height - 6}">{escape(unit)}</text></svg>')
     return "\n".join(parts)
+
+
+def lines(
+    drawn: Sequence[Line],
+    *,
+    spans: Sequence[Span],
+    unit: str,
+    title: str,
+    until_s: float = 0.001,
+    size: Size = Size(),
+) -> str:
+    """Draws several lines over each other, with their names below. Lines of fewer than two points are left out."""
+    shown = [line for line in drawn if len(line.points) > 1 and _values(line.points)]
+    if not shown:
+        return TOO_SHORT
+    names, rows = _legend([line.label for line in shown], size)
+    plane = _Plane(
+        size=Size(left=size.left, height=size.height + rows * LEGEND_ROW),
+        upper=TOP_BARE,
+        last_s=max(until_s, *(line.points[-1][0] for line in shown)),
+        greatest=max(max(_values(line.points)) for line in shown),
+        below=rows * LEGEND_ROW,
+    )
+    parts = plane.frame(spans, title)
+    for number, line in enumerate(shown):
+        for corners in plane.paths(line.points):
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+            parts.append(
+                f'<polyline class="line c{number % COLOURS}" points="{path}"><title>{escape(line.label)}</title>'
+                "</polyline>"
+            )
+    parts.append(f'<text class="unit" x="{size.left}" y="{size.height - 6}">{escape(unit)}</text>')
+    return "\n".join([*parts, *names, "</svg>"])
+
+
+def _widened(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if len(corners) > 1:
+        return corners
+    x, y = corners[0]
+    return [(x - 1, y), (x + 1, y)]
+
+
+def _values(points: Points) -> list[float]:
+    return [value for _, value in points if value is not None]
+
+
+def _legend(labels: Sequence[str], size: Size) -> tuple[list[str], int]:
+    """Names beside strokes of their colours, in as many rows as they need; returns the elements and the rows."""
+    parts: list[str] = []
+    x, row = float(size.left), 0
+    for number, label in enumerate(labels):
+        wide = LEGEND_STROKE + 6 + len(label) * LABEL_CHARACTER + 14
+        if x + wide > WIDTH and x > size.left:
+            x, row = float(size.left), row + 1
+        y = size.height + row * LEGEND_ROW
+        parts.append(
+            f'<line class="line c{number % COLOURS}" x1="{x:.1f}" y1="{y + 4}" x2="{x + LEGEND_STROKE:.1f}" '
+            f'y2="{y + 4}"/><text x="{x + LEGEND_STROKE + 6:.1f}" y="{y + 8}">{escape(label)}</text>'
+        )
+        x += wide
+    return parts, row + 1
+
+
+class _Plane:
+    """Where times and values lie in a drawing."""
+
+    def __init__(self, *, size: Size, upper: int, last_s: float, greatest: float, below: int = 0) -> None:
+        """``below`` is what lies under the axis of time besides its labels."""
+        self.size = size
+        self.upper = upper
+        self.last_s = last_s
+        self.step = nice_step(max(greatest, 1.0), 5 if size.height > LOW else 3)
+        self.top = self.step * math.ceil(max(greatest, 1.0) / self.step)
+        self.wide = WIDTH - size.left - RIGHT
+        self.high = size.height - upper - BOTTOM - below
+
+    @property
+    def floor(self) -> int:
+        """Where the axis of time lies."""
+        return self.upper + self.high
+
+    def x(self, at_s: float) -> float:
+        """Of a moment; what lies beyond the axis is drawn at its end."""
+        return self.size.left + self.wide * min(max(at_s / self.last_s, 0.0), 1.0)
+
+    def y(self, value: float) -> float:
+        """Of a value."""
+        return self.upper + self.high * (1 - value / self.top)
+
+    def paths(self, points: Points) -> list[list[tuple[float, float]]]:
+        """Corners of the parts of a line; a point that stands alone becomes a short stroke."""
+        found: list[list[tuple[float, float]]] = [[]]
+        for at_s, value in points:
+            if value is None:
+                found.append([])
+            else:
+                found[-1].append((self.x(at_s), self.y(value)))
+        return [_widened(part) for part in found if part]
+
+    def frame(self, spans: Sequence[Span], title: str) -> list[str]:
+        """The beginning of the drawing: shaded stretches, and the axes with their numbers."""
+        left, wide, floor = self.size.left, self.wide, self.floor
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {self.size.height}" role="img" aria-label="{escape(title)}">',
+            f"<title>{escape(title)}</title>",
+        ]
+        for span in spans:
+            begin, end = self.x(span.start_s), self.x(span.end_s)
+            parts.append(
+                f'<rect class="span" x="{begin:.1f}" y="{self.upper}" width="{max(end - begin, 1):.1f}" '
+                f'height="{self.high}"><title>{escape(span.label)}</title></rect>'
+            )
+        for index in range(round(self.top / self.step) + 1):
+            y = self.y(index * self.step)
+            number = short_number(index * self.step)
+            parts.append(f'<line class="grid" x1="{left}" y1="{y:.1f}" x2="{left + wide}" y2="{y:.1f}"/>')
+            parts.append(f'<text class="tick" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{number}</text>')
+        parts.extend(time_ticks(self.last_s, self.x, floor + 20))
+        return parts
+
+
+def time_ticks(last_s: float, x_of: _Scale, y: float) -> list[str]:
+    """Labels of an axis of time, at ``y``."""
+    step = nice_step(last_s, 10)
+    return [
+        f'<text class="tick" x="{x_of(index * step):.1f}" y="{y}" text-anchor="middle">{index * step:g} s</text>'
+        for index in range(int(last_s / step + 1e-9) + 1)
+    ]
 
 
 def _mark_elements(marks: Sequence[Mark], x_of: _Scale, top: float, bottom: float) -> list[str]:

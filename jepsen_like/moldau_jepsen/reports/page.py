@@ -24,6 +24,8 @@ h1 { font-size: 1.6rem; margin: 0 0 .6rem; } h2 { font-size: 1.1rem; margin: 1.8
 .card b { font-size: 1.5rem; } .name, .hint { color: var(--soft); font-size: .85rem; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 .grid { stroke: var(--edge); } .line { fill: none; stroke: var(--main); stroke-width: 2; }
+.c0 { --main: #1f6fb2; } .c1 { --main: #d9822b; } .c2 { --main: #1f8a4c; } .c3 { --main: #8e4ec6; }
+.c4 { --main: #c2362b; } .c5 { --main: #0d9aa8; } .c6 { --main: #b5862b; } .c7 { --main: #6b7785; }
 .area { fill: var(--fill); } .span { fill: var(--shade); }
 .mark { stroke-width: 1.5; stroke-dasharray: 4 3; } .mark.fault { stroke: var(--fault); }
 .mark.repair { stroke: var(--repair); } svg .label.fault { fill: var(--fault); }
@@ -37,6 +39,12 @@ h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; } .bar { fill: var(--main); } .b
 code { background: var(--card); border-radius: 4px; padding: 2px 6px; overflow-wrap: anywhere; }
 details { border: 1px solid var(--edge); border-radius: 8px; padding: 8px 14px; margin: 8px 0; }
 summary { cursor: pointer; }
+.lane { fill: var(--fault); opacity: .75; } .lane.dark { fill: var(--soft); }
+.lane.whole { fill: var(--repair); opacity: .35; } .lane.active { fill: var(--main); opacity: .35; }
+.lane.shrunk { fill: #e0a030; opacity: .8; } .lane.alone { fill: #e0662f; opacity: .85; }
+svg .inside { font-size: 10px; fill: var(--text); }
+.key { margin-left: .8em; } .key svg { width: 14px; height: 10px; margin-right: .3em; }
+.empty { color: var(--soft); }
 """
 
 

@@ -7,10 +7,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.reports.bars import Bar, bars
+from moldau_jepsen.reports.over_time import over_time
 from moldau_jepsen.reports.page import cards, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from moldau_jepsen.reports.over_time import RunSeries
 
 FAILURES_SHOWN = 50
 FINDINGS_SHOWN = 10
@@ -34,6 +37,18 @@ class FailedSeed:
     replay: str
     folder: str
     findings: tuple[Finding, ...]
+    series: RunSeries | None = None
+    """The run over time, for as many failures as the page shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeedRun:
+    """A seed that is drawn though it passed."""
+
+    seed: int
+    faults: int
+    replay: str
+    series: RunSeries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +164,8 @@ class CampaignReport:
     machines: tuple[MachineRows, ...]
     failures: tuple[FailedSeed, ...]
     controls: tuple[ControlRow, ...] = ()
+    runs: tuple[SeedRun, ...] = ()
+    """Some that passed, to be drawn."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -191,6 +208,7 @@ def campaign_page(report: CampaignReport) -> str:
         _figures(report),
         _failures(report.failures),
         _controls(report.controls),
+        _runs(report.runs),
         _noticed(report),
         _faults(report),
         _machines(report.machines),
@@ -242,21 +260,48 @@ def _duration(seconds: float) -> str:
 def _failures(failures: Sequence[FailedSeed]) -> str:
     if not failures:
         return ""
-    parts = ["<h2>Failed seeds</h2>"]
-    for failure in failures[:FAILURES_SHOWN]:
-        findings = "".join(_finding(finding) for finding in failure.findings[:FINDINGS_SHOWN])
-        more = len(failure.findings) - FINDINGS_SHOWN
-        parts.append(
-            f'<details open><summary><b>seed {failure.seed}</b> <span class="bad">'
-            f"{escape(failure.findings[0].kind if failure.findings else '')}</span></summary>"
-            f"<p><code>{escape(failure.replay)}</code><br><span class='hint'>history and timeline: "
-            f"{escape(failure.folder)}</span></p>{findings}"
-            + (f"<p class='hint'>and {more} more</p>" if more > 0 else "")
-            + "</details>"
-        )
+    parts = ["<h2>Failed seeds</h2>", *(_failure(failure) for failure in failures[:FAILURES_SHOWN])]
     if len(failures) > FAILURES_SHOWN:
         parts.append(f"<p class='hint'>and {len(failures) - FAILURES_SHOWN} more seeds; the JSON has all</p>")
     return "".join(parts)
+
+
+def _failure(failure: FailedSeed) -> str:
+    return (
+        f'<details open><summary><b>seed {failure.seed}</b> <span class="bad">'
+        f"{escape(failure.findings[0].kind if failure.findings else '')}</span></summary>"
+        f"<p><code>{escape(failure.replay)}</code><br><span class='hint'>history and timeline: "
+        f"{escape(failure.folder)}</span></p>{_findings(failure)}</details>"
+    )
+
+
+def _findings(failure: FailedSeed) -> str:
+    findings = "".join(_finding(finding) for finding in failure.findings[:FINDINGS_SHOWN])
+    more = len(failure.findings) - FINDINGS_SHOWN
+    rest = f"<p class='hint'>and {more} more</p>" if more > 0 else ""
+    return findings + rest + ("" if failure.series is None else over_time(failure.series))
+
+
+def seed_page(failure: FailedSeed) -> str:
+    """A page of one failed seed alone."""
+    kinds = ", ".join(dict.fromkeys(finding.kind for finding in failure.findings))
+    headline = f'<p class="verdict bad">Seed {failure.seed} failed: {escape(kinds)}</p>'
+    again = f"<p><code>{escape(failure.replay)}</code></p>"
+    return page(f"Moldau simulation, seed {failure.seed}", headline + again + _findings(failure))
+
+
+def _runs(runs: Sequence[SeedRun]) -> str:
+    if not runs:
+        return ""
+    drawn = "".join(
+        f"<details open><summary><b>seed {run.seed}</b>, {run.faults} faults</summary>"
+        f"<p><code>{escape(run.replay)}</code></p>{over_time(run.series)}</details>"
+        for run in runs
+    )
+    return (
+        "<h2>Runs over time</h2><p class='hint'>Seeds that passed: the first, and the one with most faults. The time "
+        f"is virtual.</p>{drawn}"
+    )
 
 
 def _finding(finding: Finding) -> str:

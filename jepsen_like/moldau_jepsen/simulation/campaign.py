@@ -15,6 +15,7 @@ from moldau_jepsen.simulation.coverage import Coverage, MessageMeter, count_part
 from moldau_jepsen.simulation.figures import measure
 from moldau_jepsen.simulation.options import Result, RunOptions, draw_network, planned_faults
 from moldau_jepsen.simulation.run import Run
+from moldau_jepsen.simulation.sampling import RunSampler
 from moldau_jepsen.simulation.watch import LogLines
 from moldau_jepsen.simulation.witness import Witness
 from moldau_jepsen.simulation.world import run_world
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Result", "RunOptions", "add_kit_failure", "kit_failed", "planned_faults", "run_seed"]
 
 
-def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False) -> Result:
+def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False, sampled: bool = True) -> Result:
     """Runs one seed. The result is the same for the same seed, options and code, but for ``wall_seconds``.
 
     ``detailed`` puts into the timeline what each node did and knew; it costs time, and changes nothing else.
+    ``sampled`` looks at the cluster over time, for the picture of the run; that changes nothing else either.
     """
     chosen = options if options is not None else RunOptions()
     started = time.perf_counter()
@@ -41,6 +43,10 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
         witness = Witness(run.cluster, world.agenda.clock) if detailed else None
         if witness is not None:
             world.agenda.watchers.append(witness.turn_ended)
+        topics = (chosen.workload.topic, chosen.pipe_options.source, chosen.pipe_options.target)
+        sampler = RunSampler(run.cluster, run.judge, world.agenda.clock, topics) if sampled else None
+        if sampler is not None:
+            world.agenda.watchers.append(sampler.turn_ended)
         await run.run()
         count_partition_changes(run.judge, coverage)
         trace = world.trace
@@ -63,6 +69,7 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             history=tuple(run.history) if run.violations else (),
             plan=tuple(run.plan),
             draws=run.drawn(),
+            series=None if sampler is None else sampler.series(run.history, trace.notes()),
         )
 
     with logs.installed(), watched(coverage):

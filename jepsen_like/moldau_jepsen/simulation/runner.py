@@ -18,12 +18,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import write_history
+from moldau_jepsen.reports.simulation import seed_page
 from moldau_jepsen.simulation.campaign import Result, RunOptions, add_kit_failure, kit_failed, run_seed
 from moldau_jepsen.simulation.case import Case, write_case
 from moldau_jepsen.simulation.mutants import finder_of, planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
 from moldau_jepsen.simulation.profiles import drawn_options, drawn_profile
-from moldau_jepsen.simulation.tally import findings_of
+from moldau_jepsen.simulation.tally import failed_seed, findings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +37,7 @@ AHEAD = 4
 SCHEDULE = "schedule"
 SCHEDULE_FILE = f"{SCHEDULE}.json"
 HISTORY = "history"
+PAGE = "run.html"
 
 
 def options_of(seed: int, mutant: str = "") -> RunOptions:
@@ -155,7 +157,8 @@ def write_failure(result: Result, directory: Path) -> Path:
     """Writes the folder of a failed seed and returns it.
 
     ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
-    operations, ``history`` holds all operations of the clients, ``schedule.json`` the run as a case for the corpus.
+    operations, ``run.html`` draws the run over time, ``history`` holds all operations of the clients,
+    ``schedule.json`` the run as a case for the corpus.
     A run that the kit did not bring to its end leaves no schedule, unless its draws are known. Raises ``OSError``.
     """
     folder = directory / folder_name(result.seed, result.mutant)
@@ -168,6 +171,7 @@ def write_failure(result: Result, directory: Path) -> Path:
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n", encoding="utf-8")
     lines = [f"again: {result.replay_command}", f"trace: {result.trace_hash}", "", *result.violations, "", *timeline]
     (folder / "timeline.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / PAGE).write_text(seed_page(failed_seed(result, str(folder))), encoding="utf-8")
     with (folder / HISTORY).open("wb") as stream:
         write_history(stream, result.history)
     why = result.violations[0] if result.violations else ""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.history import Operation
 from moldau_jepsen.reports.chaos import describe
 from moldau_jepsen.reports.simulation import (
+    FAILURES_SHOWN,
     CampaignReport,
     FailedSeed,
     FaultRow,
     Finding,
     MachineRows,
     MessageRow,
+    SeedRun,
     Spread,
     TransitionRow,
 )
@@ -60,6 +62,8 @@ class Tally:
         self._rates: Counter[float] = Counter()
         self._gaps: Counter[float] = Counter()
         self._without_gap = 0
+        self._first_run: SeedRun | None = None
+        self._struck_most: SeedRun | None = None
 
     def add(self, result: Result, folder: str = "") -> None:
         """Takes in the result of a seed; ``folder`` is where a failed one was written."""
@@ -81,10 +85,21 @@ class Tally:
         self._rates[float(f"{figures.per_second:.2g}")] += 1
         self._gaps.update(round(seconds, 1) for seconds in figures.dark_s)
         self._without_gap += not figures.dark_s
-        if not result.passed:
-            self.failures.append(
-                FailedSeed(seed=result.seed, replay=result.replay_command, folder=folder, findings=findings_of(result))
-            )
+        if result.passed:
+            self._choose(result)
+        else:
+            self.failures.append(failed_seed(result, folder, drawn=len(self.failures) < FAILURES_SHOWN))
+
+    def _choose(self, result: Result) -> None:
+        """Two runs of a campaign are drawn though nothing was wrong: an early one, and the one with most faults."""
+        if result.series is None:
+            return
+        run = SeedRun(seed=result.seed, faults=result.faults, replay=result.replay_command, series=result.series)
+        if self._first_run is None or run.seed < self._first_run.seed:
+            self._first_run = run
+        most = self._struck_most
+        if most is None or (run.faults, -run.seed) > (most.faults, -most.seed):
+            self._struck_most = run
 
     def report(
         self, wall_seconds: float, controls: Sequence[ControlRow] = (), notes: Sequence[str] = ()
@@ -114,9 +129,21 @@ class Tally:
             messages=_message_rows(self.coverage),
             machines=_machine_rows(self.coverage),
             failures=tuple(sorted(self.failures, key=lambda failure: failure.seed)),
+            runs=tuple(dict.fromkeys(run for run in (self._first_run, self._struck_most) if run is not None)),
             controls=tuple(controls),
             notes=tuple(notes),
         )
+
+
+def failed_seed(result: Result, folder: str, *, drawn: bool = True) -> FailedSeed:
+    """A failed run as the page tells it; ``folder`` is where it was written."""
+    return FailedSeed(
+        seed=result.seed,
+        replay=result.replay_command,
+        folder=folder,
+        findings=findings_of(result),
+        series=result.series if drawn else None,
+    )
 
 
 def findings_of(result: Result) -> tuple[Finding, ...]:

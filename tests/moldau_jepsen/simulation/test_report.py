@@ -13,6 +13,8 @@ import pytest
 from moldau_jepsen.checkers import Anomaly, AnomalyKind
 from moldau_jepsen.history import HistoryFile, Kind, Operation, Send, Status, TopicPartition
 from moldau_jepsen.reports.bars import Bar, bars
+from moldau_jepsen.reports.load import series_of
+from moldau_jepsen.reports.over_time import FaultSpan, RunSeries
 from moldau_jepsen.reports.simulation import ControlRow, campaign_page
 from moldau_jepsen.simulation import Result, write_failure
 from moldau_jepsen.simulation.case import read_case
@@ -151,6 +153,24 @@ def test_a_clean_campaign_says_so_and_tells_what_it_never_reached():
     assert document["fault_rows"][0] == {"kind": "kill", "strikes": 4, "runs": 2}
 
 
+def series(until_s=10.0):
+    return RunSeries(until_s=until_s, load=series_of(HISTORY), faults=(FaultSpan(kind="kill", begin_s=1.0, end_s=2.0),))
+
+
+def test_runs_are_drawn_that_failed_and_two_that_did_not():
+    results = [result(seed=seed, faults=seed % 7, series=series(seed)) for seed in (5, 3, 13, 6, 20)]
+    report = tally(*results, replace(FAILED, series=series(99.0))).report(10.0)
+    assert [(run.seed, run.faults) for run in report.runs] == [(3, 3), (6, 6)]
+    assert report.failures[0].series.until_s == 99.0
+    page = campaign_page(report)
+    assert page.count('aria-label="Faults over time"') == 3
+    assert page.index("Failed seeds") < page.index('aria-label="Faults over time"') < page.index("Runs over time")
+    document = json.loads(json.dumps(report.to_json()))
+    assert document["runs"][1]["series"]["faults"] == [{"kind": "kill", "begin_s": 1.0, "end_s": 2.0, "detail": ""}]
+    assert len(tally(results[0]).report(1.0).runs) == 1, "the first may be the one with most faults"
+    assert "Runs over time" not in campaign_page(tally(result()).report(1.0))
+
+
 def test_a_failed_seed_is_shown_with_the_operations_behind_it():
     report = tally(result(), FAILED).report(10.0)
     assert not report.passed
@@ -187,8 +207,11 @@ def test_a_control_that_cannot_be_run_here_fails_nothing_and_tells_why():
 
 
 def test_the_folder_of_a_failed_seed_holds_all_that_is_needed_to_understand_it(tmp_path):
-    folder = write_failure(FAILED, tmp_path)
+    folder = write_failure(replace(FAILED, series=series()), tmp_path)
     assert folder == tmp_path / "seed-7"
+    page = (folder / "run.html").read_text()
+    assert "Seed 7 failed: one-leader, lost-write" in page
+    assert page.count('aria-label="Faults over time"') == 1
     timeline = (folder / "timeline.txt").read_text()
     assert timeline.startswith("again: moldau sim run --seed 7\n")
     assert "one-leader" in timeline
