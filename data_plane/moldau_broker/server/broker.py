@@ -187,6 +187,8 @@ class Broker:
         finally:
             if self._peers is not None:
                 self._peers.close()
+            if self._context is not None:
+                self._context.controller.close()
             for _, listener in self._listeners:
                 listener.close()
             if self._logs is not None:
