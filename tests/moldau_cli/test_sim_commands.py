@@ -268,6 +268,27 @@ def test_a_hunt_writes_its_table_and_fails_for_survivors(call, tmp_path, monkeyp
     assert "1 mutants survived: gremlin" in err
 
 
+def test_rules_are_put_on_trial_alone(call, monkeypatch):
+    code, _, err = call("sim", "mutants", "--rule", "no-rule")
+    assert code == 2
+    assert "there is no rule 'no-rule'" in err
+    asked = []
+
+    def hunt(names, *, rules, **_):
+        asked.append((list(names), list(rules)))
+        yield replace(SURVIVOR, name="gremlin", rule="one-leader")
+
+    monkeypatch.setattr(mutants, "run_mutants", hunt)
+    code, out, err = call("sim", "mutants", "--rule", "one-leader", "--json")
+    assert code == 1
+    assert asked == [([], ["one-leader"])]
+    assert json.loads(out)["mutants"][0]["rule"] == "one-leader"
+    assert "1 rules convicted nobody alone: one-leader" in err
+    assert "survived" not in err
+    call("sim", "mutants")
+    assert asked[1] == (list(mutants.MUTANTS), list(mutants.ALONE))
+
+
 SURVIVOR = mutants.MutantVerdict(
     name="", area="log", text="bites", profile="swarm", found=False, seeds=2, found_by="", detail=""
 )

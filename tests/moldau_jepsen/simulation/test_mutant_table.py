@@ -1,5 +1,6 @@
 """The document of planted bugs: measured verdicts, and names read off the sources of the suites."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def test_verdicts_and_the_suites_of_single_parts_are_told():
     assert "| `gremlin` | client | bites | swarm |  | **survived 200 seeds** |" in text.splitlines()
     for area, path, _ in SUITES:
         assert f"**{area}**, {len(list(planted_names((ROOT / path).read_text())))} bugs" in text
+
+
+def test_each_rule_alone_has_its_row():
+    alone = replace(FOUND, rule="duplicate")
+    helpless = replace(SURVIVOR, rule="one-leader")
+    text = document([FOUND, alone, helpless], ROOT)
+    assert "1 of 1 found; at most 3 seeds." in text  # trials of rules are no hunts of mutants
+    assert "| `duplicate` | `dedup-off` | replication | 3 |" in text.splitlines()
+    assert "| `one-leader` | `gremlin` | swarm | **nobody in 200 seeds** |" in text.splitlines()
+    assert "Each rule alone" not in document([FOUND], ROOT)
 
 
 def test_names_are_read_off_each_form():

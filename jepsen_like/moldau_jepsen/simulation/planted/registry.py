@@ -26,7 +26,7 @@ from moldau_jepsen.simulation.planted import (
     watermarks,
 )
 from moldau_jepsen.simulation.planted.mutant import Mutant
-from moldau_jepsen.simulation.planted.pressed import SLOW_READERS
+from moldau_jepsen.simulation.planted.pressed import RANGED, SLOW_READERS
 from moldau_jepsen.simulation.profiles import (
     CLEANING,
     CRASHES,
@@ -521,7 +521,7 @@ OTHERS = (
         area="client",
         text="the runs of the range assignor overlap",
         patches=members.ranges_overlap,
-        profile=GROUPS,
+        profile=RANGED,
     ),
 )
 
