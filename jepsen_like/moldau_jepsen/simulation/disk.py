@@ -117,6 +117,8 @@ class VirtualFile:
         if disk.profile.read_error_probability and disk.read_fails(self._path):
             disk.trace.note("disk-error", disk.name, "read", self._path)
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+        if self._inode.rotten and disk.is_watched():
+            raise OSError(errno.EIO, "an observer does not judge what has rotted", self._path)
 
     def truncate(self, size: int) -> None:
         """See ``File.truncate``."""

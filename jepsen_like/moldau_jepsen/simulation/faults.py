@@ -68,12 +68,13 @@ class FaultKind(enum.Enum):
     POWER_UNSYNCED = "power-unsynced"  # a broker loses power, and with it what it has not synced and others have
     LOSS = "loss"  # links lose segments, each link and direction at a rate of its own
     READ_ERROR = "read-error"  # some reads of a disk, or of one log directory, fail
+    BIT_ROT = "bit-rot"  # closed files of a broker are damaged while it is stopped; later it gets a new disk
 
 
 NEEDS_DIRECTORIES = (FaultKind.DIRECTORY, FaultKind.MOVE_DIRECTORY)
 """Kinds that do nothing to brokers with one log directory."""
 
-DRAWN_APART = (FaultKind.POWER_UNSYNCED, FaultKind.LOSS, FaultKind.READ_ERROR)
+DRAWN_APART = (FaultKind.POWER_UNSYNCED, FaultKind.LOSS, FaultKind.READ_ERROR, FaultKind.BIT_ROT)
 """Kinds that are drawn from a stream of their own, so that they shift no draw of the others."""
 
 

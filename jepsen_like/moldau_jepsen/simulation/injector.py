@@ -1,6 +1,7 @@
 """The hands that carry a plan of faults out, and what the faults explain of what nodes do.
 
-What each kind does stands with its family: ``process_faults``, ``link_faults``, ``disk_faults``, ``moves``.
+What each kind does stands with its family: ``process_faults``, ``link_faults``, ``disk_faults``, ``rot_faults``,
+``moves``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.link_faults import LinkFaults
 from moldau_jepsen.simulation.moves import Moves
 from moldau_jepsen.simulation.process_faults import ProcessFaults
+from moldau_jepsen.simulation.rot_faults import RotFaults
 from moldau_jepsen.simulation.targets import Targets
 from moldau_jepsen.simulation.world import derive_random
 
@@ -33,10 +35,12 @@ class FaultInjector:
         *,
         synced: bool,
         struck: Struck = Struck.ALL,
+        replaceable: bool = True,
     ) -> None:
         """``synced``: records are synced before they are acknowledged, so brokers may lose power at any time.
 
-        ``struck`` says which nodes faults choose from; cuts reach all others all the same.
+        ``struck`` says which nodes faults choose from; cuts reach all others all the same. ``replaceable``: no
+        partition has a single replica, so that what rots on one disk is on another.
         """
         self._cluster = cluster
         self._world = cluster.world
@@ -45,10 +49,12 @@ class FaultInjector:
         self.struck = 0
         self._links = LinkFaults(self.targets)
         self._disks = DiskFaults(self.targets)
+        self._rot = RotFaults(self.targets, replaceable=replaceable)
         self._deeds: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
             **ProcessFaults(self.targets).deeds,
             **self._links.deeds,
             **self._disks.deeds,
+            FaultKind.BIT_ROT: self._rot.strike,
             FaultKind.ROLL: self.moves.roll,
             FaultKind.VOTERS: self.moves.remove_voter,
             FaultKind.REASSIGN: self.moves.reassign,
@@ -86,6 +92,10 @@ class FaultInjector:
         for machine in self._world.nodes.values():
             machine.resume()
         self._cluster.start_all()
+
+    async def replace_disks(self, seconds: float) -> None:
+        """Waits until no broker holds damaged records. Raises ``ClusterNotReadyError`` if that takes longer."""
+        await self._rot.wait_replaced(seconds)
 
     def may_fail(self, node_id: int) -> list[str]:
         """Log directories of a node that its faults explain the failure of."""

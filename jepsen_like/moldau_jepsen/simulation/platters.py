@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from moldau_jepsen.simulation.clocks import NodeClock
     from moldau_jepsen.simulation.disk import NodeDisk
@@ -37,6 +37,7 @@ class Inode:
     durable: bytearray = field(default_factory=bytearray)
     pending: dict[int, None] = field(default_factory=dict)  # numbers of pages written since the last sync
     modified_ms: int = 0
+    rotten: bool = False  # damaged unnoticed
 
     def touch(self, start: int, end: int) -> None:
         for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
@@ -184,13 +185,49 @@ class VirtualDisk:
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """Bit rot: changes one bit in the content and on the platters, unnoticed."""
-        inode = self.lookup(path)
-        if not isinstance(inode, Inode):
-            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        inode = self._file(path)
         inode.content[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
-        self.trace.note("bit-rot", self.name, path, position, bit)
+        inode.rotten = True
+        self.trace.note("bit-rot", self.name, path, f"bit {bit} of byte {position} flipped")
+
+    def cut_short(self, path: str, size: int) -> None:
+        """The end of a file is gone, unnoticed, in the content and on the platters."""
+        inode = self._file(path)
+        assert 0 <= size < len(inode.content), "something is cut"
+        del inode.content[size:]
+        del inode.durable[size:]
+        inode.rotten = True
+        self.trace.note("bit-rot", self.name, path, f"cut to {size} bytes")
+
+    def forget(self, path: str) -> None:
+        """A file or directory is gone, unnoticed, also on the platters."""
+        self.lookup(path)
+        parent, name = self.directory(posixpath.dirname(path)), posixpath.basename(path)
+        parent.names.pop(name)
+        parent.durable.pop(name, None)
+        for change in parent.changes:
+            change.pop(name, None)
+        self.trace.note("bit-rot", self.name, path, "gone")
+
+    def replace(self, paths: Sequence[str]) -> None:
+        """Empty devices take the place of those that hold these directories. No process may use them."""
+        for path in paths:
+            directory = self.directory(path)
+            directory.names.clear()
+            directory.sync()
+        self.trace.note("new-disk", self.name, *paths)
+
+    def _file(self, path: str) -> Inode:
+        inode = self.lookup(path)
+        if not isinstance(inode, Inode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return inode
+
+    def size(self, path: str) -> int:
+        """Bytes of content of a file. Raises as ``lookup``."""
+        return len(self._file(path).content)
 
     def files(self, path: str = "/") -> list[str]:
         """Returns the paths of all files below a directory, sorted."""

@@ -68,7 +68,13 @@ class Run:
         )
         struck = draw.choices(list(Struck), weights=(3, 1, 1))[0]
         struck = struck if options.struck is None else options.struck
-        self.injector = FaultInjector(self.cluster, self.clients.hosts, synced=self.synced, struck=struck)
+        self.injector = FaultInjector(
+            self.cluster,
+            self.clients.hosts,
+            synced=self.synced,
+            struck=struck,
+            replaceable=not (self.synced and self.clients.topics),  # see the replication factors of that workload
+        )
         if options.faults is not None:
             self.plan: Sequence[PlannedFault] = options.faults
         else:
@@ -195,6 +201,7 @@ class Run:
         self.injector.end_all()
         try:
             await self.injector.moves.restore(seconds)
+            await self.injector.replace_disks(seconds)
             await self.cluster.wait_healthy(seconds)
         except* ClusterNotReadyError as group:
             stuck = [str(error) for error in leaves(group)]

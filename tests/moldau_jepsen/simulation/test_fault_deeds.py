@@ -19,7 +19,7 @@ from moldau_jepsen.simulation.options import drawn_directories
 from moldau_jepsen.simulation.process_faults import HANG_SECONDS, HANG_SECONDS_GOING_ON
 from moldau_jepsen.simulation.world import run_world
 
-CALM = {"paused": [], "down": [], "cut": [], "slow": [], "disks": [], "rates": []}
+CALM = {"paused": [], "down": [], "cut": [], "slow": [], "lossy": [], "disks": [], "rates": []}
 
 VISIBLE = {
     FaultKind.KILL: "down",
@@ -41,6 +41,9 @@ VISIBLE = {
     FaultKind.DISK_FULL: "disks",
     FaultKind.DIRECTORY: "disks",
     FaultKind.CLOCK_RATE: "rates",
+    FaultKind.POWER_UNSYNCED: "down",
+    FaultKind.LOSS: "lossy",
+    FaultKind.READ_ERROR: "disks",
 }
 """What shows one step after the beginning. The others take time or strike by chance: see what the timeline says."""
 
@@ -51,6 +54,7 @@ TOLD = {
     FaultKind.REASSIGN: "move",
     FaultKind.MOVE_DIRECTORY: "move",
     FaultKind.ELECT: "move",
+    FaultKind.BIT_ROT: "stop",
 }
 
 
@@ -64,6 +68,7 @@ def state_of(cluster):
         "down": [node_id for node_id, machine in machines.items() if not machine.is_running],
         "cut": [link for link in links if link.cut],
         "slow": [link for link in links if link.extra_delay],
+        "lossy": [link for link in links if link.loss_probability],
         "disks": [
             node_id
             for node_id, machine in machines.items()
@@ -71,6 +76,7 @@ def state_of(cluster):
             or machine.disk.profile.offload_delay_jitter > 0.001
             or machine.disk.profile.write_error_probability
             or machine.disk.profile.sync_error_probability
+            or machine.disk.profile.read_error_probability
             or machine.disk.profile.failing_paths
             or machine.disk.profile.full_paths
         ],
@@ -95,6 +101,7 @@ async def every_kind(world):
         after = {name: left for name, left in state_of(cluster).items() if name != "down"}
         injector.end_all()
         await injector.moves.restore(60)
+        await injector.replace_disks(60)
         try:
             await cluster.wait_healthy(90)
         except Exception as error:
