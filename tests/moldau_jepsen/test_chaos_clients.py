@@ -64,6 +64,10 @@ class CallStage:
         self._note("start", nodes)
         self.down -= set(nodes)
 
+    async def wait_led_by(self, *nodes: int) -> None:
+        assert not self.down & set(nodes)
+        self._note("wait", nodes)
+
 
 @pytest.mark.parametrize("name", list(CONTROLS))
 def test_a_control_strikes_and_leaves_nobody_down(name: str) -> None:

@@ -28,8 +28,6 @@ commands = typer.Typer(help="Break a cluster under load and judge what its clien
 WORKLOADS = ("queue", "transactions", "pipe", "register", "topics", "all")
 NETWORKS = ("proxies", "namespaces")
 Pairs = list[str] | None
-CONTROL_SECONDS = 60.0
-"""Scale of the progress bar only: a control lasts as long as its script."""
 
 
 @commands.command()
@@ -75,11 +73,18 @@ def run(
         str | None,
         typer.Option("--control", metavar="NAME", help="A negative control instead: it must be convicted. all: each."),
     ] = None,
+    controls: Annotated[
+        bool, typer.Option(help="Also run negative controls, which must be convicted: one, or all from 600 s on.")
+    ] = True,
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the nodes' data and logs.")] = False,
 ) -> None:
-    """Run clients against a cluster while faults strike it; exit code 1 when an anomaly was found."""
+    """Run clients against a cluster while faults strike it, and negative controls.
+
+    Exit code 1 when an anomaly was found, or a control was not convicted.
+    """
+    from moldau_jepsen.chaos.campaign import choose_controls, run_campaign
     from moldau_jepsen.chaos.clients import ClientOptions, Workload
-    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, Network, refuse_impossible, run_chaos
+    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, Network, refuse_impossible
     from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
     from moldau_jepsen.workloads.queue import QueueOptions
 
@@ -121,44 +126,33 @@ def run(
         )
         refuse_impossible(options)
         with interrupted_by_sigterm(), progress_bar(duration) as tell:
-            result = run_chaos(options, tell)
+            result = run_campaign(options, choose_controls(options) if controls else (), tell)
     _answer(result)
 
 
 def _run_controls(name: str, directory: Path, seed: int, network: Network, *, keep_data: bool) -> None:
     """Runs one control, or each; exits with 1 when one is acquitted."""
-    from moldau_jepsen.chaos.clients import ClientOptions
+    from moldau_jepsen.chaos.campaign import CONTROL_SECONDS, control_options
     from moldau_jepsen.chaos.controls import CONTROLS
-    from moldau_jepsen.chaos.run import ChaosOptions, refuse_impossible, run_chaos
-    from moldau_jepsen.workloads.queue import QueueOptions
+    from moldau_jepsen.chaos.run import refuse_impossible, run_chaos
 
     if name not in (*CONTROLS, "all"):
         raise UsageError(f"unknown control {name!r}; known: {', '.join(CONTROLS)}, or all")
     rows: list[dict[str, output.Json]] = []
     for control in CONTROLS.values() if name == "all" else (CONTROLS[name],):
-        queue = QueueOptions(producer=dict(control.producer), consumer=dict(control.consumer), crash_every_s=0)
-        options = ChaosOptions(
-            directory=directory / control.name if name == "all" else directory,
-            duration_s=CONTROL_SECONDS,
-            seed=seed,
-            kinds=(),
-            network=network,
-            settings=control.settings,
-            clients=ClientOptions(workload=control.workload, queue=queue),
-            control=control,
-            keep_data=keep_data,
-        )
+        place = directory / control.name if name == "all" else directory
+        options = control_options(control, place, seed, network, keep_data=keep_data)
         with run_errors():
             refuse_impossible(options)
             with interrupted_by_sigterm(), progress_bar(CONTROL_SECONDS) as tell:
                 result = run_chaos(options, tell)
-        found = {kind.value: count for kind, count in result.verdict.counts.items()}
-        wanted = [kind.value for kind in control.convicted_by]
+        row = result.control
+        assert row is not None
         rows.append(
             {
-                "control": control.name,
-                "convicted": any(kind in found for kind in wanted),
-                "found": ", ".join(f"{count} {kind}" for kind, count in sorted(found.items())) or "nothing",
+                "control": row.name,
+                "convicted": row.convicted,
+                "found": row.found_text,
                 "report": str(result.report),
             }
         )
@@ -203,6 +197,7 @@ def _answer(result: ChaosResult) -> None:
     wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
     said = "no anomaly" if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
     said += "".join(f"; {death}" for death in result.deaths)
+    said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
     text = (
         f"{said}; {figures.sends_acknowledged:,} writes acknowledged, {figures.sends_unknown:,} of unknown outcome, "
         f"{figures.records_polled:,} records read, {len(result.faults)} faults, "

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.rules import LinkRules
 
 BEFORE_S = 5.0
-FENCED_AFTER_S = 15.0
-"""A broker that is down has lost its session and its place in every in-sync set by then."""
+ALONE_S = 4.0
+"""In which one broker leads everything, or others lead without it."""
 LAG_S = 3.0
 """Shorter than a session and than ``replica.lag.time.max.ms``: a paused broker is still in sync, and lacks the tail."""
-DOWN_S = 10.0
 RESET_EVERY_S = 0.15
 RESETS = 150
 
@@ -42,6 +41,10 @@ class Stage(Protocol):
     async def kill(self, *nodes: int) -> None: ...
 
     async def start(self, *nodes: int) -> None: ...
+
+    async def wait_led_by(self, *nodes: int) -> None:
+        """Waits until they lead all partitions."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +65,12 @@ async def _lose_in_sync_set(stage: Stage) -> None:
     """Two brokers leave every in-sync set, the third acknowledges alone and dies, the two lead without its records."""
     await trio.sleep(BEFORE_S)
     await stage.kill(2, 3)
-    await trio.sleep(FENCED_AFTER_S)
+    await stage.wait_led_by(1)
+    await trio.sleep(ALONE_S)
     await stage.kill(1)
     await stage.start(2, 3)
-    await trio.sleep(DOWN_S + FENCED_AFTER_S)
+    await stage.wait_led_by(2, 3)
+    await trio.sleep(ALONE_S)
     await stage.start(1)
     await trio.sleep(BEFORE_S)
 
@@ -78,7 +83,8 @@ async def _kill_leader_with_tail(stage: Stage) -> None:
         await trio.sleep(LAG_S)
         await stage.kill(leader)
         await stage.resume(*followers)
-        await trio.sleep(DOWN_S)
+        await stage.wait_led_by(*followers)
+        await trio.sleep(ALONE_S)
         await stage.start(leader)
         await trio.sleep(BEFORE_S)
 

@@ -223,9 +223,11 @@ def conclude(directory: Path, result: ChaosResult, controls: Sequence[ChaosResul
     which are judged already and lie in the folder ``controls``. Raises ``OSError``.
     """
     rows = tuple(
-        one.control._replace(report=one.report.relative_to(directory).as_posix())
-        for one in controls
-        if one.control is not None
+        sorted(
+            one.control._replace(report=one.report.relative_to(directory).as_posix())
+            for one in controls
+            if one.control is not None
+        )
     )
     valid = result.valid and not acquitted_text(rows)
     document = {

@@ -23,7 +23,7 @@ from moldau.runtime.config import parse_address
 from moldau.runtime.real import real_environment
 from moldau_jepsen.chaos.claims import ClaimSampler
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
-from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
+from moldau_jepsen.chaos.folder import ChaosResult, ControlFacts, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.moves import Operator
 from moldau_jepsen.chaos.namespaces import NamespaceLinks, refusal
@@ -312,7 +312,7 @@ class _Run:
             await self._strike(Nemesis(Nobody(), links, operations, report), plan)
             return
         if options.control is not None:
-            stage = ProcessStage(cluster, links, report)
+            stage = ProcessStage(cluster, links, report, list(options.clients.topics))
             await options.control.script(stage)
             await stage.restore()
             return
@@ -412,6 +412,13 @@ class _Run:
             deaths=(*self.deaths, *self.stuck),
             register=self.register,
             topics=self.topics,
+            control=None
+            if options.control is None
+            else ControlFacts(
+                options.control.name,
+                options.control.text,
+                tuple(kind.value for kind in options.control.convicted_by),
+            ),
         )
         write_facts(options.directory, facts)
         return judge(options.directory)

@@ -8,7 +8,7 @@ import trio
 
 from moldau.runtime.config import parse_address
 from moldau_jepsen.chaos.nemesis import FaultEvent
-from moldau_jepsen.launcher import LauncherUsageError
+from moldau_jepsen.launcher import LauncherUsageError, probe
 from moldau_jepsen.launcher.process import ProcessState
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher import LocalCluster, Node
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.undo import PowerLoss
+
+LED_WITHIN_S = 60.0
+ASK_EVERY_S = 0.2
+ANSWER_TIMEOUT_MS = 500.0
 
 
 class ProcessNodes:
@@ -37,8 +41,18 @@ class ProcessNodes:
 class ProcessStage:
     """Moves processes as a control's script says, and tells what was done."""
 
-    def __init__(self, cluster: LocalCluster, links: LinkRules | None, report: Callable[[FaultEvent], None]) -> None:
-        """``report`` gets an event for each stretch in which a node was paused or down, when it ends."""
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        links: LinkRules | None,
+        report: Callable[[FaultEvent], None],
+        topics: Sequence[str],
+    ) -> None:
+        """``report`` gets an event for each stretch in which a node was paused or down, when it ends.
+
+        ``topics`` are those whose leaders a script may wait for.
+        """
+        self._topics = topics
         self.links = links
         self._cluster = cluster
         self._report = report
@@ -60,6 +74,23 @@ class ProcessStage:
     async def start(self, *nodes: int) -> None:
         """Starts again what was killed."""
         await self._end(self._cluster.launch, nodes)
+
+    async def wait_led_by(self, *nodes: int) -> None:
+        """Waits until one of these brokers says that they lead all partitions, but no longer than ``LED_WITHIN_S``: a
+        script that goes on nevertheless shows in the end that it has brought nothing about.
+        """
+        with trio.move_on_after(LED_WITHIN_S):
+            while not await trio.to_thread.run_sync(self._is_led_by, nodes):  # noqa: ASYNC110 - nobody tells us
+                await trio.sleep(ASK_EVERY_S)
+
+    def _is_led_by(self, nodes: Sequence[int]) -> bool:
+        for node in self._cluster.brokers:
+            if node.node_id in nodes:
+                answer = probe.fetch_metadata(node.door, self._topics, ANSWER_TIMEOUT_MS)
+                partitions = [] if answer is None else [part for topic in answer.topics for part in topic.partitions]
+                if partitions and all(part.leader_id in nodes for part in partitions):
+                    return True
+        return False
 
     async def restore(self) -> None:
         """Resumes and starts every node."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import Operation, Poll, Send
 from moldau_jepsen.reports.chart import timeline
-from moldau_jepsen.reports.over_time import CHART, FaultSpan, RunSeries, over_time
 from moldau_jepsen.reports.controls import ControlRow, control_headline, controls_section
+from moldau_jepsen.reports.over_time import CHART, FaultSpan, RunSeries, over_time
 from moldau_jepsen.reports.page import cards, page, table
 
 if TYPE_CHECKING:
