@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import trio
 import trio.testing
 
+from moldau.records import Record
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import read_everything
 from moldau_jepsen.workloads.recorder import Recorder
@@ -47,7 +48,7 @@ class StubConsumer:
         if self.position == self.end:
             await trio.sleep(timeout_ms / 1000)
             return []
-        records = [SimpleNamespace(offset=at, value=at.to_bytes(8, "big")) for at in range(self.position, self.end)]
+        records = [Record(at, 0, None, at.to_bytes(8, "big")) for at in range(self.position, self.end)]
         self.position = self.end
         return [SimpleNamespace(topic="t", partition=0, records=records)]
 

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from broker_cluster import run_cluster
+from moldau.records import Record
 from moldau_broker.coordinator.offsets import OffsetStore
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Status
@@ -98,10 +99,10 @@ class Stub:
         pass
 
     async def poll(self, timeout_ms, *, max_records):
-        records = [SimpleNamespace(offset=0, value=bytes(8))]
+        records = [Record(0, 0, None, bytes(8))]
         return [SimpleNamespace(topic=OPTIONS.source, partition=0, records=records, next_offset=1)]
 
-    async def send(self, topic, value, *, partition):
+    async def send(self, topic, value, *, partition, **more):
         await trio.sleep_forever()
 
 
@@ -155,7 +156,7 @@ def test_a_worker_that_crashes_tells_what_it_had_under_way(monkeypatch):
 
 def simulated_environment():
     """What a worker needs when its clients are stubs."""
-    return SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: 0.0))
+    return SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: 0))
 
 
 def test_offsets_that_count_before_the_commit_lose_records(monkeypatch):

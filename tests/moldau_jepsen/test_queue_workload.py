@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.records import Record
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Poll, Status
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
@@ -56,7 +57,7 @@ class StubConsumer:
         if offsets in (ASSIGNED, AGAIN):
             await self.on_assigned(self.assignment)
             offsets = next(self.script)
-        records = [SimpleNamespace(offset=offset, value=offset.to_bytes(8, "big")) for offset in offsets]
+        records = [Record(offset, 0, None, offset.to_bytes(8, "big")) for offset in offsets]
         return [SimpleNamespace(topic="queue", partition=0, records=records)]
 
 

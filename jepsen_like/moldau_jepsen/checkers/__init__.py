@@ -8,7 +8,7 @@ and Redpanda.
 from moldau_jepsen.checkers.anomalies import Anomaly, AnomalyKind, Bank, CheckOptions, Verdict
 from moldau_jepsen.checkers.check import check_history
 from moldau_jepsen.checkers.register import RegisterOperation, RegisterVerdict, check_register
-from moldau_jepsen.checkers.topics import TopicRead, TopicsMade, TopicWrite, check_topics
+from moldau_jepsen.checkers.topics import TopicRead, TopicWrite, check_topics
 
 __all__ = [
     "Anomaly",
@@ -19,7 +19,6 @@ __all__ = [
     "RegisterVerdict",
     "TopicRead",
     "TopicWrite",
-    "TopicsMade",
     "Verdict",
     "check_history",
     "check_register",

@@ -3,8 +3,8 @@
 A shard holds all that the checkers of one partition need: every operation that touched the partition, reduced to what
 it did there, and every operation that lets positions move (assignments, crashes, rebalances). One more shard holds what
 belongs to no partition, and one for each pipe and each bank. Shards are judged one by one, anywhere, by the same
-checkers that ``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of unknown outcome)
-leaves a shard as pairs of numbers and is judged by ``merge``.
+checkers that ``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of
+unknown outcome) leaves a shard as pairs of numbers and is judged by ``merge``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import trio
 from moldau.consumer import Consumer
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Poll, Status, TopicPartition
+from moldau_jepsen.workloads.payload import digest_of_record, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedBatch
     from moldau_jepsen.workloads.recorder import Recorder
 
-VALUE_BYTES = 8
-"""A record's value begins with its number, big-endian; what follows is padding or the workload's own."""
 POLL_TIMEOUT_MS = 500.0
 RETRY_S = 0.2
 
@@ -100,8 +99,12 @@ async def end_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) 
 def polled(batches: Sequence[ConsumedBatch]) -> Poll:
     """What a poll returned, in the history's form."""
     records: dict[TopicPartition, list[tuple[int, int]]] = {}
+    digests: dict[TopicPartition, list[int]] = {}
     for batch in batches:
-        pairs = records.setdefault(TopicPartition(batch.topic, batch.partition), [])
-        for record in batch.records:
-            pairs.append((record.offset, int.from_bytes((record.value or b"")[:VALUE_BYTES], "big")))
-    return Poll(tuple((partition, tuple(pairs)) for partition, pairs in records.items()))
+        partition = TopicPartition(batch.topic, batch.partition)
+        records.setdefault(partition, []).extend((record.offset, number_of(record.value)) for record in batch.records)
+        digests.setdefault(partition, []).extend(map(digest_of_record, batch.records))
+    return Poll(
+        tuple((partition, tuple(pairs)) for partition, pairs in records.items()),
+        tuple(tuple(each) for each in digests.values()),
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
@@ -26,19 +26,20 @@ from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import (
     POLL_TIMEOUT_MS,
     RETRY_S,
-    VALUE_BYTES,
     end_offsets,
     polled,
     read_everything,
 )
+from moldau_jepsen.workloads.payload import number_of, payload_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
+    from moldau.records import Record
     from moldau.runtime.environment import Environment
 
 TRANSACTION_TIMEOUT_MS = 5_000
@@ -87,6 +88,43 @@ class PipeOptions:
         return [TopicPartition(self.target, number) for number in range(self.partitions)]
 
 
+class Content(NamedTuple):
+    """What a record holds beside its number."""
+
+    partition: TopicPartition
+    said: bytes = b""
+    says: tuple[int, ...] = ()
+    """The same as the history has it."""
+
+
+class Passage(Protocol):
+    """What a pipe carries: what the feeder puts into the source, and what workers make of it."""
+
+    def feed(self, partition: TopicPartition) -> Content:
+        """The next record for a partition of the source."""
+        ...
+
+    def make(self, partition: TopicPartition, number: int, record: Record) -> Iterable[Content]:
+        """The records of one transaction that are made of a record of the source with this number."""
+        ...
+
+
+class OneToOne:
+    """Bare numbers; one record of the target for each of the source, spread over the target's partitions."""
+
+    def __init__(self, options: PipeOptions) -> None:
+        """Only the target is looked at."""
+        self._targets = options.target_partitions
+
+    def feed(self, partition: TopicPartition) -> Content:
+        """See ``Passage``."""
+        return Content(partition)
+
+    def make(self, partition: TopicPartition, number: int, record: Record) -> Iterable[Content]:
+        """See ``Passage``."""
+        return (Content(self._targets[(partition.partition + number) % len(self._targets)]),)
+
+
 @dataclass(slots=True)
 class _Transaction:
     """What a worker has under way."""
@@ -102,12 +140,20 @@ class _Transaction:
 class PipeWorkload:
     """The feeder and the workers of one run."""
 
-    def __init__(self, environment: Environment, bootstrap: str, options: PipeOptions, recorder: Recorder) -> None:
-        """``recorder`` may be shared with other workloads."""
+    def __init__(
+        self,
+        environment: Environment,
+        bootstrap: str,
+        options: PipeOptions,
+        recorder: Recorder,
+        passage: Passage | None = None,
+    ) -> None:
+        """``recorder`` may be shared with other workloads. ``passage`` is ``OneToOne`` by default."""
         self._environment = environment
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
+        self._passage: Passage = OneToOne(options) if passage is None else passage
         self._fed = trio.Event()
         self._drained = False
 
@@ -164,11 +210,12 @@ class PipeWorkload:
             while not self._fed.is_set():
                 for _ in range(draw.randint(1, options.records_max)):
                     partition = draw.choice(options.source_partitions)
-                    value = recorder.new_value(partition)
-                    send, begun = Send(partition, value, None), recorder.now_ms()
-                    payload = value.to_bytes(VALUE_BYTES, "big")
+                    value, content = recorder.new_value(partition), self._passage.feed(partition)
+                    payload = payload_of(value, self._environment.clock.wall_ms(), content.said)
+                    begun = recorder.now_ms()
+                    send = Send(partition, value, None, payload.digest, content.says)
                     try:
-                        delivery = await producer.send(partition.topic, payload, partition=partition.partition)
+                        delivery = await send_payload(producer, partition, payload)
                     except KafkaError as error:  # it was never handed over
                         recorder.operation(process, Kind.SEND, Status.FAIL, begun, send, error=error.code.name)
                         continue
@@ -309,14 +356,10 @@ class PipeWorkload:
         options = self._options
         producer.begin_transaction()
         try:
-            for partition, pairs in transaction.poll.records:
-                for _, taken in pairs:
-                    target = options.target_partitions[(partition.partition + taken) % options.partitions]
-                    value = self._recorder.new_value(target)
-                    transaction.sends.append(Send(target, value, None))
-                    payload = value.to_bytes(VALUE_BYTES, "big")
-                    delivery = await producer.send(target.topic, payload, partition=target.partition)
-                    transaction.deliveries.append(delivery)
+            for partition, records in _by_partition(batches).items():
+                for record in records:
+                    for content in self._passage.make(partition, number_of(record.value), record):
+                        await self._send(producer, transaction, content)
             offsets = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
             member = consumer.group_metadata()
             if options.offsets_in_transaction:
@@ -338,6 +381,12 @@ class PipeWorkload:
             return False
         self._tell(process, transaction, Status.OK)
         return True
+
+    async def _send(self, producer: Producer, transaction: _Transaction, content: Content) -> None:
+        value = self._recorder.new_value(content.partition)
+        payload = payload_of(value, self._environment.clock.wall_ms(), content.said)
+        transaction.sends.append(Send(content.partition, value, None, payload.digest, content.says))
+        transaction.deliveries.append(await send_payload(producer, content.partition, payload))
 
     async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
         transaction.committing = False  # an abortable error says that it is not committed
@@ -387,6 +436,14 @@ class PipeWorkload:
 
         asked = str(self._options.consumer.get("isolation.level", "read_committed"))
         await read_everything(make, asked, partitions, self._recorder, timeout_s)
+
+
+def _by_partition(batches: Sequence[ConsumedBatch]) -> dict[TopicPartition, list[Record]]:
+    """What a poll returned, in the order in which the history has it."""
+    records: dict[TopicPartition, list[Record]] = {}
+    for batch in batches:
+        records.setdefault(TopicPartition(batch.topic, batch.partition), []).extend(batch.records)
+    return records
 
 
 def _rewind(consumer: Consumer, batches: list[ConsumedBatch]) -> None:

@@ -2,8 +2,9 @@
 
 Each value is sent to one partition that is drawn for it, so order within a partition is known exactly. Senders keep a
 few records in flight, as applications do. Readers either assign all partitions to themselves or share them in a
-group. Clients crash: they are abandoned without closing, and a successor with a new number takes over. In the final
-phase every partition is read from its beginning until every acknowledged offset has been passed.
+group, and now and then they seek: to the beginning, to an offset or a time that they have read. Clients crash: they
+are abandoned without closing, and a successor with a new number takes over. In the final phase every partition is read
+from its beginning until every acknowledged offset has been passed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
-from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, VALUE_BYTES, polled, read_everything
+from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, polled, read_everything
+from moldau_jepsen.workloads.payload import payload_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
+from moldau_jepsen.workloads.seeks import Seeker
 
 if TYPE_CHECKING:
     import random
 
+    from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
 
@@ -60,6 +64,8 @@ class QueueOptions:
     """Mean time until a client is abandoned; 0 for never."""
     padding_bytes: int = 0
     """Bytes behind the value."""
+    seek_share: float = 0.0
+    """Of the polls that returned something: the reader seeks afterwards."""
     producer: Mapping[str, object] = field(default_factory=dict)
     consumer: Mapping[str, object] = field(default_factory=dict)
 
@@ -131,11 +137,11 @@ class QueueWorkload:
     async def _send_one(self, process: int, producer: Producer, draw: random.Random, under_way: list[_Sent]) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
         value = self._recorder.new_value(partition)
-        sent = _Sent(partition=partition, value=value, begun_ms=self._recorder.now_ms())
+        payload = payload_of(value, self._environment.clock.wall_ms(), padding_bytes=self._options.padding_bytes)
+        sent = _Sent(part=Send(partition, value, None, payload.digest), begun_ms=self._recorder.now_ms())
         under_way.append(sent)
-        payload = value.to_bytes(VALUE_BYTES, "big") + bytes(self._options.padding_bytes)
         try:
-            sent.delivery = await producer.send(partition.topic, payload, partition=partition.partition)
+            sent.delivery = await send_payload(producer, partition, payload)
         except KafkaError as error:  # no metadata or no memory in time: it was never handed over
             under_way.remove(sent)
             self._tell(process, sent, Status.FAIL, None, f"{error.code.name}: {error}")
@@ -160,7 +166,7 @@ class QueueWorkload:
         under_way.clear()
 
     def _tell(self, process: int, sent: _Sent, status: Status, offset: int | None, error: str) -> None:
-        part = Send(sent.partition, sent.value, offset)
+        part = sent.part._replace(offset=offset)
         leads = acknowledgements([] if sent.delivery is None else [sent.delivery])
         self._recorder.operation(process, Kind.SEND, status, sent.begun_ms, part, error=error, leads=leads)
 
@@ -184,20 +190,26 @@ class QueueWorkload:
             begun = self._recorder.now_ms()
             consumer.assign(partitions)
             self._recorder.operation(process, Kind.ASSIGN, Status.OK, begun, partitions=tuple(partitions))
+            seeker = self._seeker(process)
             while not self._stopping.is_set():
-                await self._poll_once(process, consumer)
+                batches = await self._poll_once(process, consumer)
+                await seeker.saw(consumer, batches)
 
-    async def _poll_once(self, process: int, consumer: Consumer, *, rebalanced: bool = False) -> None:
+    def _seeker(self, process: int) -> Seeker:
+        return Seeker(self._recorder, process, self._options.seek_share)
+
+    async def _poll_once(self, process: int, consumer: Consumer) -> list[ConsumedBatch]:
         begun = self._recorder.now_ms()
         try:
             batches = await consumer.poll(POLL_TIMEOUT_MS)
         except KafkaError as error:
             text = f"{error.code.name}: {error}"
-            self._recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text, rebalanced=rebalanced)
+            self._recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text)
             await trio.sleep(0.1)
-            return
-        if batches or rebalanced:
-            self._recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches), rebalanced=rebalanced)
+            return []
+        if batches:
+            self._recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches))
+        return batches
 
     async def _read_in_group(self, process: int, draw: random.Random) -> None:
         rebalances = Rebalances()
@@ -205,6 +217,7 @@ class QueueWorkload:
         group = GROUP if reset == "earliest" else ""  # a group that begins at the end has skipped what came before
         async with self._consumer(rebalances, **{"group.id": GROUP}) as consumer:
             consumer.subscribe([self._options.topic])
+            seeker = self._seeker(process)
             seen = (-1, 0)
             while not self._stopping.is_set():
                 begun = self._recorder.now_ms()
@@ -228,6 +241,7 @@ class QueueWorkload:
                     self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved, group=group)
                     if draw.random() < 0.3:
                         await self._commit(consumer)
+                await seeker.saw(consumer, batches)
 
     async def _commit(self, consumer: Consumer) -> None:
         try:
@@ -254,7 +268,6 @@ class QueueWorkload:
 
 @dataclass(slots=True, kw_only=True)
 class _Sent:
-    partition: TopicPartition
-    value: int
+    part: Send
     begun_ms: float
     delivery: Delivery | None = None

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from moldau.producer import Delivery
     from moldau.runtime.environment import Clock
+    from moldau_jepsen.history import Audit, Seek
 
 
 class Recorder:
@@ -63,6 +64,8 @@ class Recorder:
         group: str = "",
         error: str = "",
         leads: Iterable[Lead] = (),
+        seeks: Iterable[Seek] = (),
+        audit: Audit | None = None,
     ) -> None:
         """Adds an operation that has just ended. Of ``leads`` it keeps what the history has not told before."""
         operation = Operation(
@@ -81,6 +84,8 @@ class Recorder:
             group=group,
             error=error,
             leads=self._unheard(leads),
+            seeks=tuple(seeks),
+            audit=audit,
         )
         self._next_index += 1
         self._led.update(operation.leads)

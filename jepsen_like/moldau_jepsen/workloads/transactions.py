@@ -26,8 +26,9 @@ from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
-from moldau_jepsen.workloads.final_read import VALUE_BYTES, polled
+from moldau_jepsen.history import Kind, Poll, Seek, Send, Status, TopicPartition
+from moldau_jepsen.workloads.final_read import polled
+from moldau_jepsen.workloads.payload import payload_of, send_payload
 from moldau_jepsen.workloads.recorder import acknowledgements
 
 if TYPE_CHECKING:
@@ -234,11 +235,9 @@ class TransactionWorkload:
     async def _send(self, producer: Producer, draw: random.Random, transaction: _Transaction) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
         value = self._recorder.new_value(partition)
-        transaction.parts.append(Send(partition, value, None))
-        delivery = await producer.send(
-            partition.topic, value.to_bytes(VALUE_BYTES, "big"), partition=partition.partition
-        )
-        transaction.deliveries.append(delivery)
+        payload = payload_of(value, self._environment.clock.wall_ms())
+        transaction.parts.append(Send(partition, value, None, payload.digest))
+        transaction.deliveries.append(await send_payload(producer, partition, payload))
 
     async def _poll(self, consumer: Consumer, transaction: _Transaction) -> None:
         batches = await consumer.poll(self._options.poll_timeout_ms)
@@ -278,7 +277,8 @@ class TransactionWorkload:
         begun_ms = self._recorder.now_ms()
         for partition, offset in read_from.items():
             consumer.seek(partition, offset)
-        self._tell_assigned(process, begun_ms)
+        seeks = [Seek(partition, offset) for partition, offset in read_from.items()]
+        self._recorder.operation(process, Kind.SEEK, Status.OK, begun_ms, seeks=seeks)
 
     def _tell_assigned(self, process: int, begun_ms: float) -> None:
         """Positions start over."""

@@ -1,0 +1,97 @@
+"""What the records of a workload consist of, and how a record is known again when it comes back.
+
+A record's value begins with its number (8 bytes, big-endian); then comes what the workload says in it, then padding.
+Keys, headers and padding follow from the number, so that all their kinds are on the way all the time: null, empty and
+short keys, and no, several, empty, null and repeated headers.
+
+The digest is a CRC-32 of all that a client gave: timestamp, key, value and headers, each behind its length, so that no
+byte can move from one to the next unseen. 0 stands for "not taken" in histories, so a CRC of 0 counts as 1.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from moldau.producer import Delivery, Producer
+    from moldau.records import Record
+    from moldau_jepsen.history import TopicPartition
+
+VALUE_BYTES = 8
+_HEAD = struct.Struct(">qiii")
+_HEADER = struct.Struct(">ii")
+_NULL = -1
+_KEYS = (None, b"", b"key", b"another key")
+_HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
+    (),
+    (),
+    (("trace", b"\x00\x01"),),
+    (("trace", None), ("trace", b"")),
+    (("", b"unnamed"), ("trace", b"twice"), ("trace", b"twice")),
+)
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Payload(NamedTuple):
+    """What a producer is given."""
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    timestamp: int
+    """Milliseconds since the Unix epoch."""
+
+    @property
+    def digest(self) -> int:
+        """See the module."""
+        return digest_of(self.timestamp, self.key, self.value, self.headers)
+
+
+def payload_of(value: int, timestamp: int, says: bytes = b"", padding_bytes: int = 0) -> Payload:
+    """The record with the number ``value``; ``says`` is what it holds beside the number."""
+    body = value.to_bytes(VALUE_BYTES, "big") + says + bytes((value & 0xFF,)) * padding_bytes
+    return Payload(_KEYS[value % len(_KEYS)], body, _HEADERS[value % len(_HEADERS)], timestamp)
+
+
+async def send_payload(producer: Producer, partition: TopicPartition, payload: Payload) -> Delivery:
+    """Hands a payload over; raises as ``Producer.send``."""
+    return await producer.send(
+        partition.topic,
+        payload.value,
+        key=payload.key,
+        headers=payload.headers,
+        partition=partition.partition,
+        timestamp=payload.timestamp,
+    )
+
+
+def digest_of(timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """The digest of a record: 1 to 2**32 - 1."""
+    parts = [
+        _HEAD.pack(timestamp, _NULL if key is None else len(key), _NULL if value is None else len(value), len(headers)),
+        key or b"",
+        value or b"",
+    ]
+    for name, content in headers:
+        encoded = name.encode()
+        parts += (_HEADER.pack(len(encoded), _NULL if content is None else len(content)), encoded, content or b"")
+    return zlib.crc32(b"".join(parts)) or 1
+
+
+def digest_of_record(record: Record) -> int:
+    """The digest of what a consumer was given."""
+    return digest_of(record.timestamp, record.key, record.value, record.headers)
+
+
+def number_of(value: bytes | None) -> int:
+    """The number that a record's value begins with."""
+    return int.from_bytes((value or b"")[:VALUE_BYTES], "big")
+
+
+def says_of(value: bytes | None) -> bytes:
+    """What a record's value holds behind its number, padding included."""
+    return (value or b"")[VALUE_BYTES:]

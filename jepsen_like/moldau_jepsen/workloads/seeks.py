@@ -1,0 +1,77 @@
+"""Readers that seek: to the beginning, to an offset that they have read, to the time of a record that they have read.
+
+A reader seeks only to where it has been, so every target exists: what it polled is committed. It remembers the last
+records that it read; one of them, the first that is not earlier than the time asked for, bounds what the cluster may
+answer to a question for that time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.consumer import ConsumedBatch, Consumer
+    from moldau_jepsen.workloads.recorder import Recorder
+
+REMEMBERED = 200
+"""Records of each partition: far enough back for targets in older segments."""
+NONE_FOUND = -1
+
+
+class Seeker:
+    """What one reader remembers, and its decisions to seek."""
+
+    def __init__(self, recorder: Recorder, process: int, share: float) -> None:
+        """``share`` of the polls that returned something are followed by a seek."""
+        self._recorder = recorder
+        self._process = process
+        self._share = share
+        self._draw = random.Random(process)  # of its own: whether readers seek shifts no draw of their clients
+        self._read: dict[TopicPartition, deque[tuple[int, int]]] = {}
+
+    async def saw(self, consumer: Consumer, batches: Sequence[ConsumedBatch]) -> None:
+        """Remembers what was read, and perhaps seeks in one of the partitions."""
+        if not self._share:
+            return
+        for batch in batches:
+            partition = TopicPartition(batch.topic, batch.partition)
+            read = self._read.setdefault(partition, deque(maxlen=REMEMBERED))
+            read.extend((record.offset, record.timestamp) for record in batch.records)
+        if not batches or self._draw.random() >= self._share:
+            return
+        places = [partition for partition in consumer.assignment if self._read.get(partition)]
+        if not places:
+            return
+        begun_ms = self._recorder.now_ms()
+        seek = await self._move(consumer, self._draw.choice(places))
+        if seek is not None:
+            self._recorder.operation(self._process, Kind.SEEK, Status.OK, begun_ms, seeks=[seek])
+
+    async def _move(self, consumer: Consumer, partition: TopicPartition) -> Seek | None:
+        offset, timestamp = self._draw.choice(self._read[partition])
+        way = self._draw.random()
+        if way < 0.2:
+            consumer.seek_to_beginning(partition)
+            return Seek(partition, None)
+        if way < 0.6:
+            consumer.seek(partition, offset)
+            return Seek(partition, offset)
+        bound = min(read for read, time in self._read[partition] if time >= timestamp)
+        try:
+            found, found_timestamp = (await consumer.offsets_for_times({partition: timestamp}))[partition]
+        except (KafkaError, trio.TooSlowError):
+            return None
+        if partition not in consumer.assignment:
+            return None  # a rebalance has taken it meanwhile
+        if found != NONE_FOUND:
+            consumer.seek(partition, found)
+        return Seek(partition, found, timestamp, found_timestamp, bound)
