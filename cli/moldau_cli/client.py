@@ -35,8 +35,8 @@ ClientSettings = Annotated[
 
 CLUSTER_FILE = Path("moldau-cluster/cluster.json")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-PROBE_TIMEOUT_S = 3.0
-API_TIMEOUT_MS = 20_000
+PROBE_TIMEOUT_S = 10.0
+API_TIMEOUT_MS = 60_000
 
 
 _command_config: dict[str, str] = {}
@@ -193,17 +193,34 @@ def _plain(error: OSError) -> str:
 
 
 async def check_topic(topic: str, address: str) -> None:
-    """Raises ``UsageError`` for a topic that does not exist: a client might otherwise create it by asking."""
+    """Raises ``UsageError`` for a topic that no broker knows: a client might otherwise create it by asking.
+
+    The broker that answered the creation of a topic knows it; the others learn of it a moment later.
+    """
+    import trio
+
     from moldau import Admin
-    from moldau.protocol.errors import ErrorCode, KafkaError
 
     async with Admin({**command_config("admin"), "bootstrap.servers": address}) as admin:
-        try:
-            await admin.describe_topics([topic])
-        except KafkaError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}") from error
+        if await _knows(admin, topic, None):
+            return
+        for broker in (await admin.describe_cluster()).brokers:
+            with trio.move_on_after(PROBE_TIMEOUT_S):
+                if await _knows(admin, topic, broker.node_id):
+                    return
+        raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}")
+
+
+async def _knows(admin: Admin, topic: str, node_id: int | None) -> bool:
+    from moldau.protocol.errors import ErrorCode, KafkaError
+
+    try:
+        await admin.describe_topics([topic], node_id=node_id)
+    except KafkaError as error:
+        if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.BROKER_NOT_AVAILABLE):
+            return False
+        raise
+    return True
 
 
 def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:

@@ -73,7 +73,7 @@ def start(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Configuration key for every node.")
     ] = None,
-    timeout: TimeoutS = 30.0,
+    timeout: TimeoutS = 120.0,
 ) -> None:
     """Start a cluster (again) and return when every broker serves; the nodes keep running."""
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
@@ -195,7 +195,7 @@ def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 
 @commands.command()
-def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY, timeout: TimeoutS = 30.0) -> None:
+def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY, timeout: TimeoutS = 120.0) -> None:
     """Start a node again, after stopping it in order if it runs, and wait until it serves."""
     with _changing(directory) as cluster:
         cluster.restart(node, ready_timeout_ms=timeout * 1000)

@@ -284,8 +284,12 @@ class TopicsAdmin(AdminBase):
             if topic.name is not None and (include_internal or not topic.is_internal)
         ]
 
-    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Returns topics with their partitions. Raises ``AdminError`` for those that do not exist."""
+    async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+        """Returns topics with their partitions, as any broker (or ``node_id``) knows them. Raises ``AdminError`` for
+        those that do not exist.
+        """
+        if node_id is not None:
+            await self._node_known(node_id)
         request = MetadataRequest(
             topics=[MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in names],
             allow_auto_topic_creation=False,
@@ -293,6 +297,7 @@ class TopicsAdmin(AdminBase):
         response = await self._ask(
             MetadataResponse,
             request,
+            node_id=node_id,
             code_of=lambda each: _first_retriable(
                 t.error_code for t in each.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             ),

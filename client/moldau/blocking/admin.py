@@ -63,9 +63,9 @@ class Admin(PortalClient):
         """Returns all topics, by name."""
         return self._portal.call(self._admin.list_topics, include_internal=include_internal)
 
-    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Returns topics with their partitions. Raises ``AdminError``."""
-        return self._portal.call(self._admin.describe_topics, names)
+    def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+        """Returns topics with their partitions, as any broker (or ``node_id``) knows them. Raises ``AdminError``."""
+        return self._portal.call(self._admin.describe_topics, names, node_id=node_id)
 
     def describe_configs(self, resources: Iterable[ConfigResource]) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Returns configurations. Raises ``AdminError``."""
