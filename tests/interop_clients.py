@@ -12,18 +12,37 @@ import contextlib
 import threading
 import time
 
-WAIT_S = 30.0
+from moldau_jepsen.launcher.probe import fetch_metadata
+
+WAIT_S = 120.0
+"""For what comes at once on a machine with nothing else to do."""
 COMMIT_COMES_LATER = ("_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID")
 """Answers to a commit that met a rebalance, or had nothing to commit yet."""
 
 
-def create_topic(bootstrap, name, partitions, replicas, timeout_s=20):
-    """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there)."""
+def create_topic(bootstrap, name, partitions, replicas, timeout_s=WAIT_S / 2):
+    """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there), and returns
+    when all brokers know it: only the one that was asked does when it answers.
+    """
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(name, partitions, replicas)], request_timeout=timeout_s)
-    made[name].result(timeout=timeout_s + 10)
+    made[name].result(timeout=timeout_s + WAIT_S)
+    wait_known(bootstrap, name, partitions)
+
+
+def wait_known(bootstrap, name, partitions):
+    """Waits until each broker of ``bootstrap`` knows a topic with a leader for all of its partitions."""
+    for address in bootstrap.split(","):
+        port = int(address.rpartition(":")[2])
+        wait_until(lambda port=port: _led_partitions(port, name) == partitions, f"{address} knows {name}")
+
+
+def _led_partitions(port, name):
+    answer = fetch_metadata(port, [name], 5_000)
+    found = [] if answer is None else [one for topic in answer.topics for one in topic.partitions]
+    return sum(one.error_code == 0 and one.leader_id >= 0 for one in found)
 
 
 class ConfluentClient:
@@ -163,7 +182,7 @@ class KafkaPythonClient:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
-        assert consumer.partitions_for_topic(topic), f"the cluster does not know {topic}"
+        wait_until(lambda: consumer.partitions_for_topic(topic), f"kafka-python knows {topic}")
         return consumer
 
     def poll(self, consumer):
@@ -330,3 +349,10 @@ def wait_until(condition, what, timeout_s=WAIT_S):
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
         time.sleep(0.02)
+
+
+def wait_for(look, what, timeout_s=WAIT_S):
+    """Calls ``look`` until it returns something else than None, and returns that; fails as ``wait_until`` does."""
+    found = []
+    wait_until(lambda: (found.append(look()), found[-1] is not None)[1], what, timeout_s)
+    return found[-1]

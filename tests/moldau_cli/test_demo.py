@@ -23,7 +23,7 @@ def demo(*arguments, cwd):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
 

@@ -69,7 +69,7 @@ def test_help_goes_to_stdout(arguments, capsys):
 
 def test_assertions_cannot_be_switched_off():
     run = subprocess.run(
-        [sys.executable, "-O", "-m", "moldau_cli", "version"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-O", "-m", "moldau_cli", "version"], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 2
     assert "python -O removes the assertions" in run.stderr
@@ -81,7 +81,7 @@ def test_a_server_loads_no_command_line_library():
         "heavy = {'typer', 'rich', 'pyarrow', 'pyspark', 'numpy', 'pandas'} & set(sys.modules); "
         "sys.exit(f'{code} {sorted(heavy)}')"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert run.stderr.splitlines()[-1] == "2 []"
 
 

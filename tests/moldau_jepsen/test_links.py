@@ -62,7 +62,7 @@ async def fabric() -> AsyncIterator[tuple[Links, Callable[[str], Awaitable[trio.
     async with AsyncExitStack() as opened, trio.open_nursery() as nursery:
         await nursery.start(partial(trio.serve_tcp, echo, real, host=HOST))
         await nursery.start(links.serve, {2: proxy})
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             yield links, connect
         nursery.cancel_scope.cancel()
 
@@ -158,7 +158,7 @@ def test_a_target_that_is_down_ends_the_connection() -> None:
         links = Links({1: down})
         async with trio.open_nursery() as nursery:
             await nursery.start(links.serve, {1: proxy})
-            with trio.fail_after(20):
+            with trio.fail_after(120):
                 async with await trio.open_tcp_stream(HOST, proxy) as stream:
                     await stream.send_all(frame("app"))
                     with pytest.raises(trio.BrokenResourceError):

@@ -19,7 +19,7 @@ from moldau_jepsen.workloads.operations import ClusterOperations
 pytestmark = pytest.mark.processes
 
 RECORDS = 300
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 async def send(bootstrap: str) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from interop_clients import ConfluentClient, create_topic, wait_until
+from interop_clients import WAIT_S, ConfluentClient, create_topic, wait_for, wait_until
 from moldau_jepsen.launcher.process import ProcessState
 
 pytestmark = pytest.mark.processes
@@ -58,11 +58,11 @@ class Load(threading.Thread):
             producer.poll(0)
             if number % 20 == 0:
                 time.sleep(0.002)
-        self.left = producer.flush(30)
+        self.left = producer.flush(WAIT_S)
 
     def halt(self):
         self._halt.set()
-        self.join(60)
+        self.join(2 * WAIT_S)
         assert not self.is_alive()
 
 
@@ -85,6 +85,11 @@ def check_all_read_once(cluster, load):
         assert numbers == sorted(numbers)
 
 
+def leader_of(cluster):
+    """Leader of partition 0, once a broker finds the time to tell."""
+    return wait_for(lambda: cluster.partition_leader(TOPIC, 0), "partition 0 has a leader")
+
+
 def leader_besides(cluster, dead):
     """Leader of partition 0 as a living broker sees it, once it is another one than ``dead``."""
     alive = next(node.node_id for node in cluster.brokers if node.node_id != dead)
@@ -95,7 +100,7 @@ def leader_besides(cluster, dead):
 def test_a_killed_leader_costs_no_acknowledged_record(cluster):
     load = Load(cluster.bootstrap)
     wait_until(lambda: len(load.acknowledged) > 1000, "records are acknowledged")
-    victim = cluster.partition_leader(TOPIC, 0)
+    victim = leader_of(cluster)
     cluster.kill(victim)
     wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
     before = len(load.acknowledged)
@@ -110,8 +115,7 @@ def test_a_killed_leader_costs_no_acknowledged_record(cluster):
 def test_each_broker_killed_in_turn_and_a_controller_too(cluster):
     load = Load(cluster.bootstrap)
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
-    quorum = cluster.quorum()
-    assert quorum is not None
+    quorum = wait_for(cluster.quorum, "the quorum has a leader")
     for victim in (*[node.node_id for node in cluster.brokers], quorum.leader_id):
         cluster.kill(victim)
         before = len(load.acknowledged)
@@ -124,10 +128,10 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster):
 def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster):
     load = Load(cluster.bootstrap)
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
-    victim = cluster.partition_leader(TOPIC, 0)
+    victim = leader_of(cluster)
     cluster.pause(victim)
     assert cluster.state(victim) is ProcessState.PAUSED
-    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads", timeout_s=60)
+    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
     cluster.resume(victim)
     before = len(load.acknowledged)
     wait_until(lambda: len(load.acknowledged) > before + 500, "writes go on")
@@ -138,9 +142,9 @@ def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster):
 def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster):
     load = Load(cluster.bootstrap)
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
-    victim = cluster.partition_leader(TOPIC, 0)
+    victim = leader_of(cluster)
     assert cluster.stop_node(victim), "the broker had to be killed"
-    assert leader_besides(cluster, victim) is not None
+    wait_until(lambda: leader_besides(cluster, victim) is not None, "another broker leads")
     cluster.start_node(victim)
     load.halt()
     check_all_read_once(cluster, load)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from interop_clients import wait_until
+from interop_clients import WAIT_S, wait_until
 from moldau import KafkaError
 from moldau.admin import NewTopic
 from moldau.blocking import Admin, Producer
@@ -56,7 +56,7 @@ class Node:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0, self.log.read_text()
+        assert self.process.wait(WAIT_S) == 0, self.log.read_text()
 
     def admin(self):
         return Admin({"bootstrap.servers": f"127.0.0.1:{self.port}"})
@@ -75,11 +75,14 @@ def node(tmp_path):
     running.process.wait()
 
 
-def produce(node, partition, values):
+HASTY = {"delivery.timeout.ms": 2000, "request.timeout.ms": 1000, "max.block.ms": 2000}
+"""For records that cannot be written."""
+
+
+def produce(node, partition, values, settings=None):
     """Those that were acknowledged, in order, up to the first that was not."""
     done = []
-    settings = {"bootstrap.servers": f"127.0.0.1:{node.port}", "delivery.timeout.ms": 2000, "request.timeout.ms": 1000}
-    with Producer(settings) as producer:
+    with Producer({"bootstrap.servers": f"127.0.0.1:{node.port}", **(settings or {})}) as producer:
         for value in values:
             try:
                 producer.send("t", value, partition=partition).result()
@@ -89,6 +92,17 @@ def produce(node, partition, values):
     return done
 
 
+def _fails_after(node, directory, partition, values):
+    return not produce(node, partition, values, HASTY) and node.directories()[directory].error != ErrorCode.NONE
+
+
+def _ended_when_asked(node, partitions, values):
+    for partition in partitions:
+        if node.process.poll() is None:
+            produce(node, partition, values, HASTY)
+    return node.process.poll() is not None
+
+
 def consume(node, partition):
     from confluent_kafka import Consumer, TopicPartition
 
@@ -96,7 +110,7 @@ def consume(node, partition):
     consumer.assign([TopicPartition("t", partition, 0)])
     values = []
     while True:
-        message = consumer.poll(10)
+        message = consumer.poll(WAIT_S)
         assert message is not None, "the partition is not served"
         if message.error():
             consumer.close()
@@ -121,8 +135,10 @@ def test_a_directory_that_is_gone_takes_its_partitions_along_and_nothing_else(no
     assert acknowledged == {lost: values, kept: values}
 
     (tmp_path / "d2").rename(tmp_path / "away")
-    acknowledged[lost] += produce(node, lost, values)
-    assert len(acknowledged[lost]) < 2 * len(values), "what cannot be written is not acknowledged"
+    again = produce(node, lost, values, HASTY)
+    acknowledged[lost] += again
+    assert len(again) < len(values), "what cannot be written is not acknowledged"
+    wait_until(lambda: _fails_after(node, "d2", lost, values), "the directory has failed")
     acknowledged[kept] += produce(node, kept, values)
     assert acknowledged[kept] == values + values
     described = node.directories()
@@ -140,9 +156,8 @@ def test_a_directory_that_is_gone_takes_its_partitions_along_and_nothing_else(no
 
     (tmp_path / "d1").rename(tmp_path / "gone-1")
     (tmp_path / "d2").rename(tmp_path / "gone-2")
-    produce(node, lost, values)
-    produce(node, kept, values)
-    assert node.process.wait(30) != 0
+    wait_until(lambda: _ended_when_asked(node, (lost, kept), values), "the node ends")
+    assert node.process.wait(WAIT_S) != 0
     last = [line for line in node.log.read_text().splitlines() if "all log directories have failed" in line]
     assert len(last) == 1, last
     assert f"{tmp_path}/d1: " in last[0]

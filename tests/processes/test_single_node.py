@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from interop_clients import ConfluentClient, create_topic, wait_until
+from interop_clients import WAIT_S, ConfluentClient, create_topic, wait_until
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
 
@@ -67,5 +67,5 @@ def test_a_node_of_both_roles_serves_and_ends_in_order(node):
     placed = client.produce("alone", [(b"k", b"v%d" % number, []) for number in range(50)])
     assert sorted((p, o, v) for p, o, _, v, _ in client.consume("alone", 2, 50)) == sorted(placed)
     node.send_signal(signal.SIGTERM)
-    assert node.wait(30) == 0, node.log.read_text()
+    assert node.wait(WAIT_S) == 0, node.log.read_text()
     assert "Traceback" not in node.log.read_text()

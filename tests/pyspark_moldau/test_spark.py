@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from interop_clients import ConfluentClient, create_topic
+from interop_clients import ConfluentClient, create_topic, wait_for
 from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
 
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # pyspark and py4j leave sockets to the garbage collector
 ]
 
-WAIT_S = 120
+WAIT_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def brokers():
 def spark():
     from pyspark_moldau.session import local_session
 
-    session = local_session("moldau-tests", settings={"spark.sql.streaming.stopTimeout": "30000"})
+    session = local_session("moldau-tests", settings={"spark.sql.streaming.stopTimeout": "120000"})
     yield session
     session.stop()
 
@@ -102,7 +102,7 @@ def test_a_stream_goes_on_when_a_leader_is_killed(spark, brokers, tmp_path):
     client = ConfluentClient(brokers.bootstrap)
     client.produce("failing", records_of(0, 200))
     run_to_parquet(spark, brokers, "failing", tmp_path)
-    victim = brokers.partition_leader("failing", 0)
+    victim = wait_for(lambda: brokers.partition_leader("failing", 0), "partition 0 has a leader")
     client.produce("failing", records_of(200, 200))
     brokers.kill(victim)
     run_to_parquet(spark, brokers, "failing", tmp_path)
@@ -128,5 +128,5 @@ def test_spark_finds_the_source_by_itself():
         "module = importlib.import_module('pyspark_moldau')\n"
         "print(names.count('pyspark_moldau') >= 1, module.DefaultSource.name())"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert run.stdout.split() == ["True", "moldau"]

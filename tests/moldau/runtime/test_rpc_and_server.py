@@ -98,7 +98,7 @@ async def serving(test: Callable, limits: ServerLimits | None = None, file=None)
                 task_status=task_status,
             )
         )
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             try:
                 await test(environment, listener.address, log, server)
             finally:

@@ -14,6 +14,8 @@ import pytest
 from moldau_jepsen.chaos.fabric import LinkFabric
 from moldau_jepsen.launcher.ports import take_free_ports
 
+WAIT_S = 120.0
+
 
 class Echo(socketserver.BaseRequestHandler):
     def handle(self) -> None:
@@ -29,15 +31,15 @@ class Echo(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def fabric() -> Iterator[tuple[LinkFabric, int]]:
-    proxy = take_free_ports(1)[0]
+    proxy, other = take_free_ports(2)
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        with LinkFabric({1: server.server_address[1], 2: 1}, {1: proxy, 2: take_free_ports(1)[0]}) as running:
+        with LinkFabric({1: server.server_address[1], 2: 1}, {1: proxy, 2: other}) as running:
             yield running, proxy
         server.shutdown()
-        thread.join(10)
+        thread.join(WAIT_S)
 
 
 def hello(name: bytes) -> bytes:
@@ -46,7 +48,7 @@ def hello(name: bytes) -> bytes:
 
 
 def talk(port: int, name: bytes) -> socket.socket:
-    peer = socket.create_connection(("127.0.0.1", port), timeout=10)
+    peer = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
     peer.sendall(hello(name))
     return peer
 
@@ -64,7 +66,7 @@ def test_a_thread_cuts_and_heals(fabric: tuple[LinkFabric, int]) -> None:
         with pytest.raises(TimeoutError):
             member.recv(100)
         links.heal()
-        member.settimeout(10)
+        member.settimeout(WAIT_S)
         assert member.recv(100) == b"held"
 
 
@@ -78,7 +80,7 @@ def test_clients_are_cut_when_asked_for_and_resets_are_counted(fabric: tuple[Lin
         with pytest.raises(TimeoutError):
             client.recv(100)
         links.heal()
-        client.settimeout(10)
+        client.settimeout(WAIT_S)
         assert client.recv(100) == b"answer is held"
         assert links.reset(1) == 1
         with pytest.raises(ConnectionResetError):
