@@ -65,7 +65,7 @@ ALONE: dict[str, Trial] = {
     "retention-keeps": _trial("retention-deletes-active-segment"),
     "answered-once": _trial("produce-answered-twice"),
     # coordinators
-    "one-owner": _trial("range-assignor-overlaps"),
+    "one-owner": _trial("generation-kept"),
     "generation-monotone": _trial("generation-not-loaded"),
     "offset-kept": _trial("transactional-offsets-not-loaded"),
     "transaction-state": _trial("new-producer-epoch-zero"),
@@ -86,18 +86,18 @@ ALONE: dict[str, Trial] = {
     "int-nonmonotonic-send": _trial("retries-numbered-anew", PIPELINES),
     "nonmonotonic-send": _trial("retries-numbered-anew"),
     "G1c": _trial("last-stable-offset-ignored", TRANSFERS),
-    "dual-ownership": _trial("range-assignor-overlaps"),
+    "dual-ownership": _trial("generation-kept"),
     "pipe-lost": _trial("aborted-offsets-count"),
     "pipe-duplicate": _trial("transactional-offsets-not-loaded", GROUPS),
     "pipe-disorder": _trial("retries-numbered-anew", PIPED_SMALL),
     "pipe-unknown": _trial("reads-beyond-watermark", PIPED),
     "stuck": _trial("divergence-ignored"),
     "topic-made-again": _trial("former-log-kept"),
+    "split-brain": _trial("leader-epoch-kept"),
 }
 
 UNTRIED: dict[str, str] = dict.fromkeys(
     (
-        "split-brain",
         "seek-missed",
         "altered-record",
         "bank-torn-transfer",
