@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from interop_clients import WAIT_S
+
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian package kcat)"),
@@ -15,7 +17,7 @@ pytestmark = [
 
 def kcat(*arguments, given=""):
     return subprocess.run(
-        ["kcat", *arguments], input=given, capture_output=True, text=True, timeout=60, check=True
+        ["kcat", *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S, check=True
     ).stdout
 
 

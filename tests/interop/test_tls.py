@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import time
 import pytest
 
 from certificates import authority
+from interop_clients import WAIT_S, wait_until
+from moldau_jepsen.launcher.ports import take_free_ports
 
 pytestmark = [
     pytest.mark.interop,
@@ -26,8 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-READY_S = 60.0
-WAIT_S = 40.0
 VALUES = [b"value-%d" % number for number in range(200)]
 
 
@@ -36,16 +35,6 @@ def _garbage_is_collected_where_it_is_made():
     """Clients that could not connect leave sockets behind: the marks above excuse them here, and nowhere else."""
     yield
     gc.collect()
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +55,7 @@ def files(tmp_path_factory):
 def cluster(files, tmp_path_factory):
     """Two nodes, the first one also the controller; yields the addresses of the open and of the mutual listeners."""
     directory = tmp_path_factory.mktemp("nodes")
-    controller, *ports = free_ports(7)
+    controller, *ports = take_free_ports(7)
     nodes, open_addresses, mutual_addresses = [], [], []
     for node_id in (1, 2):
         open_port, mutual_port, inside_port = ports[3 * (node_id - 1) : 3 * node_id]
@@ -107,12 +96,14 @@ def cluster(files, tmp_path_factory):
                 )
             )
     try:
-        deadline = time.monotonic() + READY_S
-        while not all(" ready " in (directory / f"{node_id}.log").read_text() for node_id in (1, 2)):
-            for node_id, node in enumerate(nodes, 1):
-                assert node.poll() is None, (directory / f"{node_id}.log").read_text()
-            assert time.monotonic() < deadline, "the nodes do not start"
-            time.sleep(0.05)
+
+        def ready():
+            logs = [(directory / f"{node_id}.log").read_text() for node_id in (1, 2)]
+            for node, log in zip(nodes, logs, strict=True):
+                assert node.poll() is None, log
+            return all(" ready " in log for log in logs)
+
+        wait_until(ready, "the nodes start")
         yield ",".join(open_addresses), ",".join(mutual_addresses)
     finally:
         for node in nodes:
@@ -148,7 +139,7 @@ class Confluent:
         assert failures == []
 
     def consume(self, topic):
-        from confluent_kafka import Consumer
+        from confluent_kafka import Consumer, KafkaError
 
         group = {"group.id": f"group-{topic}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
         consumer = Consumer({**self.config, **group})
@@ -157,20 +148,23 @@ class Confluent:
         deadline = time.monotonic() + WAIT_S
         while len(found) < len(VALUES) and time.monotonic() < deadline:
             message = consumer.poll(0.2)
-            if message is not None:
-                assert message.error() is None
+            if message is None:
+                continue
+            if message.error() is None:
                 found.append(message.value())
+            else:  # the topic was made by producing to it: a node may hear of it later, which librdkafka tells once
+                assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, message.error()
         consumer.close()
         return found
 
-    def refused(self):
-        """Why no broker can be talked to."""
+    def refused(self, word=""):
+        """Why no broker can be talked to: all that is told until ``word`` is among it."""
         from confluent_kafka.admin import AdminClient
 
         told = []
         admin = AdminClient({**self.config, "error_cb": told.append})
         deadline = time.monotonic() + WAIT_S
-        while not told and time.monotonic() < deadline:
+        while not any(word in error.str() for error in told) and time.monotonic() < deadline:
             admin.poll(0.2)
         return " ".join(error.str() for error in told)
 
@@ -271,7 +265,8 @@ def test_clients_write_and_read_over_tls_and_each_others_records(name, cluster, 
 
 def test_librdkafka_refuses_a_cluster_it_does_not_trust_and_is_refused_without_a_certificate(cluster, files):
     plain, mutual = cluster
-    assert "certificate verify failed" in Confluent(plain, files / "foreign-trust.pem").refused()
+    reason = "certificate verify failed"
+    assert reason in Confluent(plain, files / "foreign-trust.pem").refused(reason)
     # TLS 1.3: the server learns that there is no certificate after the client has finished.
     assert Confluent(mutual, files / "trust.pem").refused() != ""
     assert Confluent(mutual, files / "trust.pem", files / "stranger.pem").refused() != ""

@@ -10,11 +10,43 @@ import types
 
 import pytest
 
-from interop_clients import wait_until
+from interop_clients import wait_for, wait_until
 from moldau_cli.main import main
 from moldau_jepsen.launcher import open_cluster
+from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_jepsen.launcher.probe import fetch_metadata
+from moldau_jepsen.launcher.process import ProcessState
 
 pytestmark = pytest.mark.processes
+
+
+CHANGES = [("topics", "create"), ("topics", "alter"), ("topics", "delete"), ("reassign", "start")]
+
+
+def free_row(count):
+    """The first of ``count`` free ports in a row: 9092, where clusters begin usually, may be somebody else's."""
+    while True:
+        ports = take_free_ports(count)
+        if ports == list(range(ports[0], ports[0] + count)):
+            return ports[0]
+
+
+def brokers_agree(cluster):
+    """Whether all brokers that run have the same picture of the topics."""
+    pictures = []
+    for node in cluster.brokers:
+        if cluster.state(node.node_id) is ProcessState.RUNNING:
+            answer = fetch_metadata(node.port, None, 5_000)
+            if answer is None:
+                return False
+            pictures.append(
+                {
+                    (topic.name, one.partition_index): (one.leader_id, one.replica_nodes, one.isr_nodes)
+                    for topic in answer.topics
+                    for one in topic.partitions
+                }
+            )
+    return all(picture == pictures[0] for picture in pictures)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +64,10 @@ def shell(tmp_path_factory):
         out.flush()
         done = types.SimpleNamespace(stdout=out.buffer.getvalue().decode(), stderr=err.getvalue())
         assert found == code, (arguments, done.stdout, done.stderr)
+        if code == 0 and arguments[:2] in CHANGES:
+            # A broker that answers a change knows it; the next command may ask another one.
+            cluster = open_cluster(home / "moldau-cluster")
+            wait_until(lambda: brokers_agree(cluster), "all brokers know of the change")
         return done
 
     def run_json(*arguments, **more):
@@ -39,11 +75,14 @@ def shell(tmp_path_factory):
 
     run.json = run_json
     run.home = home
-    started = run.json("cluster", "start", "--controllers", "1", "--set", "group.initial.rebalance.delay.ms=0")
-    run.started = started
-    run("topics", "create", "lines", "--partitions", "1")
-    yield run
-    open_cluster(home / "moldau-cluster").shut_down()
+    base_port = str(free_row(4))
+    setting = "group.initial.rebalance.delay.ms=0"
+    run.started = run.json("cluster", "start", "--controllers", "1", "--base-port", base_port, "--set", setting)
+    try:
+        run("topics", "create", "lines", "--partitions", "1")
+        yield run
+    finally:
+        open_cluster(home / "moldau-cluster").shut_down()
 
 
 def test_start_tells_where_the_cluster_is(shell):
@@ -57,14 +96,15 @@ def test_start_tells_where_the_cluster_is(shell):
 
 
 def test_status_shows_every_node(shell):
-    document = shell.json("cluster", "status")
-    assert document["quorum_leader"] == 101
-    assert [(node["node"], node["state"], node["fenced"]) for node in document["nodes"]] == [
-        (1, "running", False),
-        (2, "running", False),
-        (3, "running", False),
-        (101, "running", None),
-    ]
+    expected = [(1, "running", False), (2, "running", False), (3, "running", False), (101, "running", None)]
+
+    def told():
+        """The status, once all nodes have found the time to answer."""
+        document = shell.json("cluster", "status")
+        found = [(node["node"], node["state"], node["fenced"]) for node in document["nodes"]]
+        return document if found == expected and document["quorum_leader"] == 101 else None
+
+    document = wait_for(told, "all nodes are well")
     assert all(0 < node["rss_mb"] < 200 for node in document["nodes"])
     assert shell("cluster", "status").stdout.splitlines()[0].split()[:3] == ["NODE", "ROLE", "ADDRESS"]
 
@@ -81,9 +121,13 @@ def test_a_topic_lives_and_dies(shell):
     assert all(sorted(part["isr"]) == [1, 2, 3] and part["leader"] in (1, 2, 3) for part in parts)
     shell("configs", "alter", "--entity-name", "life", "--add-config", "max.message.bytes=5000")
     shell("configs", "alter", "--entity-name", "life", "--delete-config", "retention.ms")
-    found = {one["key"]: one["value"] for one in shell.json("configs", "describe", "--entity-name", "life")["configs"]}
-    assert found["max.message.bytes"] == "5000"
-    assert "retention.ms" not in found
+
+    def settings():
+        listed = shell.json("configs", "describe", "--entity-name", "life")["configs"]
+        return {one["key"]: one["value"] for one in listed}
+
+    wait_until(lambda: settings().get("max.message.bytes") == "5000", "the setting is shown")
+    wait_until(lambda: "retention.ms" not in settings(), "the setting is gone")
     shell("topics", "delete", "life")
     assert "life" not in [one["topic"] for one in shell.json("topics", "list")["topics"]]
 
@@ -108,11 +152,17 @@ def test_a_group_is_listed_described_reset_and_deleted(shell):
     taken = shell("consume", "grouped", "--group", "readers", "--from-beginning", "--count", "2")
     assert taken.stdout == "one\ntwo\n"
     assert "readers" in [group["group"] for group in shell.json("groups", "list")["groups"]]
-    described = shell.json("groups", "describe", "readers")
-    assert described["state"] == "Empty"
+
+    def left():
+        """The group, once its member is known to have left."""
+        described = shell.json("groups", "describe", "readers")
+        return described if described["state"] == "Empty" else None
+
+    described = wait_for(left, "the group is empty")
     assert [(row["offset"], row["log_end_offset"], row["lag"]) for row in described["partitions"]] == [(2, 3, 1)]
     rest = shell("consume", "grouped", "--group", "readers", "--count", "1")
     assert rest.stdout == "three\n"
+    wait_for(left, "the group is empty again")
     shell("groups", "reset", "readers", "--topic", "grouped", "--to", "earliest")
     assert shell.json("groups", "describe", "readers")["partitions"][0]["lag"] == 3
     shell("groups", "delete", "readers")
@@ -139,9 +189,16 @@ def test_replicas_move_and_leaders_are_elected(shell):
     wait_until(moved, "the replica has moved")
     assert shell.json("reassign", "status") == {"reassignments": []}
     shell("elect", "--topic", "moving")
-    assert shell.json("topics", "describe", "moving")["partitions"][0]["leader"] == newcomer
-    parts = shell.json("logdirs", "describe", "--partitions")["partitions"]
-    assert sorted(part["broker"] for part in parts if part["topic"] == "moving") == sorted([newcomer, before[0]])
+    wait_until(
+        lambda: shell.json("topics", "describe", "moving")["partitions"][0]["leader"] == newcomer,
+        "the preferred leader leads",
+    )
+
+    def holders():
+        parts = shell.json("logdirs", "describe", "--partitions")["partitions"]
+        return sorted(part["broker"] for part in parts if part["topic"] == "moving")
+
+    wait_until(lambda: holders() == sorted([newcomer, before[0]]), "the log that nobody needs is gone")
     assert [one["broker"] for one in shell.json("logdirs", "describe")["log_dirs"]] == [1, 2, 3]
 
 

@@ -6,17 +6,15 @@ Method: three controllers and three brokers as processes, and the commands as a 
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
+from interop_clients import WAIT_S, wait_for, wait_known, wait_until
 from moldau.admin import NewTopic
 from moldau.blocking import Admin
 from moldau_jepsen.testing import cluster
 
 pytestmark = pytest.mark.processes
-
-WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +26,7 @@ def running():
 @pytest.fixture
 def moldau(running):
     def run(*arguments, code=0):
+        """``code`` None: it may fail."""
         done = subprocess.run(
             [sys.executable, "-m", "moldau_cli", *arguments, "--bootstrap-server", running.bootstrap],
             capture_output=True,
@@ -35,21 +34,20 @@ def moldau(running):
             timeout=WAIT_S,
             check=False,
         )
-        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        assert code in (None, done.returncode), (arguments, done.stdout, done.stderr)
         return done
 
     return run
 
 
-def wait_until(condition, what):
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
-        time.sleep(0.05)
-
-
 def quorum(moldau):
-    return json.loads(moldau("quorum", "status", "--json").stdout)
+    """The quorum, once it has a leader."""
+
+    def told():
+        found = json.loads(moldau("quorum", "status", "--json").stdout)
+        return found if found["leader_id"] >= 0 else None
+
+    return wait_for(told, "the quorum has a leader")
 
 
 def voters(moldau):
@@ -60,7 +58,15 @@ def test_leadership_goes_to_the_voter_that_is_named(moldau):
     before = quorum(moldau)["leader_id"]
     target = next(node for node in voters(moldau) if node != before)
     assert "leader" in moldau("quorum", "transfer", "--to", str(target)).stdout
-    wait_until(lambda: quorum(moldau)["leader_id"] == target, f"node {target} leads")
+
+    def leads():
+        """A voter that gets no processor time for an election timeout lets its chance pass and is asked again."""
+        if quorum(moldau)["leader_id"] == target:
+            return True
+        moldau("quorum", "transfer", "--to", str(target), code=None)
+        return False
+
+    wait_until(leads, f"node {target} leads")
     assert "node 9 does not vote; voters are 101, 102, 103" in moldau("quorum", "transfer", "--to", "9", code=2).stderr
 
 
@@ -105,6 +111,7 @@ def test_the_level_of_the_metadata_goes_down_and_up_again(moldau):
 def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):
     with Admin({"bootstrap.servers": running.bootstrap}) as admin:
         admin.create_topics([NewTopic(name="moved", partitions=4, replication_factor=2)])
+    wait_known(running.bootstrap, "moved", 4)
     plan = tmp_path / "plan.json"
     moldau("reassign", "plan", "--topic", "moved", "--brokers", "1,2", "--out", str(plan))
     assert "partitions move" in moldau("reassign", "execute", str(plan)).stdout

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from interop_clients import WAIT_S, wait_until
 from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.testing import cluster
 
@@ -28,7 +29,7 @@ def moldau(bootstrap):
             [sys.executable, "-m", "moldau_cli", *arguments, "--bootstrap-server", bootstrap],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
@@ -45,7 +46,15 @@ def committed_values(bootstrap, topic):
     config = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
     with Consumer(config) as consumer:
         consumer.assign([(topic, 0)])
-        return [bytes(record.value) for _ in range(5) for batch in consumer.poll(200) for record in batch.records]
+        end = consumer.end_offsets([(topic, 0)])[topic, 0]  # of those who read committed: the last stable offset
+        values = []
+
+        def read_to_the_end():
+            values.extend(bytes(record.value) for batch in consumer.poll(200) for record in batch.records)
+            return consumer.position((topic, 0)) >= end
+
+        wait_until(read_to_the_end, f"{topic} is read up to {end}")
+        return values
 
 
 def test_a_transaction_is_listed_described_and_terminated(bootstrap, moldau):
@@ -70,7 +79,7 @@ def test_a_transaction_is_listed_described_and_terminated(bootstrap, moldau):
         with pytest.raises(Exception, match="PRODUCER_FENCED"):
             producer.commit_transaction()
     assert committed_values(bootstrap, "moves") == []
-    assert moldau.json("txns", "describe", "mover")["partitions"] == []
+    wait_until(lambda: moldau.json("txns", "describe", "mover")["partitions"] == [], "the transaction is complete")
 
 
 def test_a_transaction_that_hangs_in_one_partition_is_aborted_there(bootstrap, moldau):
