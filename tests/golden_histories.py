@@ -1,11 +1,12 @@
 """Histories by hand, good and bad, and a model log that writes random ones with planted mistakes."""
 
 import random
+from typing import Any
 
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history
 from moldau_jepsen.checkers.anomalies import DETAILS_MAX
 from moldau_jepsen.checkers.shards import check_in_shards
-from moldau_jepsen.history import Evidence, Kind, Lead, Operation, Poll, Send, Status, TopicPartition
+from moldau_jepsen.history import Audit, Evidence, Kind, Lead, Operation, Poll, Seek, Send, Status, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 K = AnomalyKind
@@ -38,6 +39,8 @@ class Story:
         generation: int = -1,
         group: str = "",
         error: str = "",
+        seeks: tuple[Seek, ...] = (),
+        audit: Audit | None = None,
         leads: tuple[Lead, ...] = (),
     ) -> "Story":
         index = len(self.history)
@@ -57,6 +60,8 @@ class Story:
                 generation=generation,
                 group=group,
                 error=error,
+                seeks=seeks,
+                audit=audit,
                 leads=leads,
             )
         )
@@ -77,7 +82,7 @@ class Story:
     ) -> "Story":
         return self.add(process, Kind.POLL, Poll(((partition, pairs),)), group=group, **more)
 
-    def check(self, **options: bool) -> Verdict:
+    def check(self, **options: Any) -> Verdict:
         verdict = check_history(self.history, CheckOptions(**options))
         assert_same(check_in_shards(self.history, CheckOptions(**options)), verdict)
         return verdict

@@ -51,9 +51,16 @@ class Payload(NamedTuple):
         return digest_of(self.timestamp, self.key, self.value, self.headers)
 
 
-def payload_of(value: int, timestamp: int, says: bytes = b"", padding_bytes: int = 0) -> Payload:
-    """The record with the number ``value``; ``says`` is what it holds beside the number."""
-    body = value.to_bytes(VALUE_BYTES, "big") + says + bytes((value & 0xFF,)) * padding_bytes
+def payload_of(
+    value: int, timestamp: int, said: bytes = b"", padding_bytes: int = 0, *, variety: bool = True
+) -> Payload:
+    """The record with the number ``value``; ``said`` is what it holds beside the number.
+
+    Without ``variety`` it has neither key nor headers.
+    """
+    body = value.to_bytes(VALUE_BYTES, "big") + said + bytes((value & 0xFF,)) * padding_bytes
+    if not variety:
+        return Payload(None, body, (), timestamp)
     return Payload(_KEYS[value % len(_KEYS)], body, _HEADERS[value % len(_HEADERS)], timestamp)
 
 

@@ -30,7 +30,7 @@ from moldau_jepsen.workloads.final_read import (
     polled,
     read_everything,
 )
-from moldau_jepsen.workloads.payload import number_of, payload_of, send_payload
+from moldau_jepsen.workloads.payload import number_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class PipeWorkload:
                 for _ in range(draw.randint(1, options.records_max)):
                     partition = draw.choice(options.source_partitions)
                     value, content = recorder.new_value(partition), self._passage.feed(partition)
-                    payload = payload_of(value, self._environment.clock.wall_ms(), content.said)
+                    payload = self._recorder.payload(value, content.said)
                     begun = recorder.now_ms()
                     send = Send(partition, value, None, payload.digest, content.says)
                     try:
@@ -298,7 +298,7 @@ class PipeWorkload:
                 self._consumer(environment, rebalances) as consumer,
                 self._producer(environment, transactional_id) as producer,
             ):
-                await _persist(producer.init_transactions)
+                await persist(producer.init_transactions)
                 consumer.subscribe([self._options.source])
                 await self._transact(process, consumer, rebalances, producer, environment.random, under_way)
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
@@ -363,14 +363,14 @@ class PipeWorkload:
             offsets = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
             member = consumer.group_metadata()
             if options.offsets_in_transaction:
-                await _persist(lambda: producer.send_offsets_to_transaction(offsets, member))
+                await persist(lambda: producer.send_offsets_to_transaction(offsets, member))
             if draw.random() < options.abort_share:
                 if draw.random() < _FLUSH_SHARE:
                     await producer.flush()
                 await self._abort(process, producer, transaction, "")
                 return False
             transaction.committing = True
-            await _persist(producer.commit_transaction)
+            await persist(producer.commit_transaction)
             if not options.offsets_in_transaction and (self._fed.is_set() or draw.random() < _COMMIT_SHARE):
                 with contextlib.suppress(KafkaError, trio.TooSlowError):  # it is read again, then
                     await consumer.commit(offsets)
@@ -384,13 +384,13 @@ class PipeWorkload:
 
     async def _send(self, producer: Producer, transaction: _Transaction, content: Content) -> None:
         value = self._recorder.new_value(content.partition)
-        payload = payload_of(value, self._environment.clock.wall_ms(), content.said)
+        payload = self._recorder.payload(value, content.said)
         transaction.sends.append(Send(content.partition, value, None, payload.digest, content.says))
         transaction.deliveries.append(await send_payload(producer, content.partition, payload))
 
     async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
         transaction.committing = False  # an abortable error says that it is not committed
-        await _persist(producer.abort_transaction)
+        await persist(producer.abort_transaction)
         self._tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
 
     def _tell(
@@ -457,7 +457,7 @@ def _rewind(consumer: Consumer, batches: list[ConsumedBatch]) -> None:
             consumer.seek(partition, offset)
 
 
-async def _persist(call: Callable[[], Awaitable[None]]) -> None:
+async def persist(call: Callable[[], Awaitable[None]]) -> None:
     """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on."""
     while True:
         try:

@@ -20,7 +20,7 @@ from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, polled, read_everything
-from moldau_jepsen.workloads.payload import payload_of, send_payload
+from moldau_jepsen.workloads.payload import send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
 from moldau_jepsen.workloads.seeks import Seeker
 
@@ -137,7 +137,7 @@ class QueueWorkload:
     async def _send_one(self, process: int, producer: Producer, draw: random.Random, under_way: list[_Sent]) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
         value = self._recorder.new_value(partition)
-        payload = payload_of(value, self._environment.clock.wall_ms(), padding_bytes=self._options.padding_bytes)
+        payload = self._recorder.payload(value, padding_bytes=self._options.padding_bytes)
         sent = _Sent(part=Send(partition, value, None, payload.digest), begun_ms=self._recorder.now_ms())
         under_way.append(sent)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import Evidence, Kind, Lead, MicroOperation, Operation, Status, TopicPartition
+from moldau_jepsen.workloads.payload import payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -12,15 +13,20 @@ if TYPE_CHECKING:
     from moldau.producer import Delivery
     from moldau.runtime.environment import Clock
     from moldau_jepsen.history import Audit, Seek
+    from moldau_jepsen.workloads.payload import Payload
 
 
 class Recorder:
     """The history of one run, as it grows. Belongs to one event loop."""
 
-    def __init__(self, clock: Clock, sink: Callable[[Operation], None]) -> None:
-        """``sink`` gets every operation as it ends. Times count from now."""
+    def __init__(self, clock: Clock, sink: Callable[[Operation], None], *, variety: bool = True) -> None:
+        """``sink`` gets every operation as it ends. Times count from now.
+
+        ``variety``: records have keys and headers of all kinds, not only values.
+        """
         self._clock = clock
         self._sink = sink
+        self._variety = variety
         self._started_ms = clock.monotonic_ms()
         self._next_index = 0
         self._next_process = 0
@@ -48,6 +54,10 @@ class Recorder:
         value = self._next_value.get(partition, 0)
         self._next_value[partition] = value + 1
         return value
+
+    def payload(self, value: int, said: bytes = b"", padding_bytes: int = 0) -> Payload:
+        """The record with this number, made now; ``said`` is what it holds beside the number."""
+        return payload_of(value, self._clock.wall_ms(), said, padding_bytes, variety=self._variety)
 
     def operation(
         self,

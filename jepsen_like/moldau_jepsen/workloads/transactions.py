@@ -28,7 +28,7 @@ from moldau.producer.transaction_values import FatalTransactionError, Transactio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Poll, Seek, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.payload import payload_of, send_payload
+from moldau_jepsen.workloads.payload import send_payload
 from moldau_jepsen.workloads.recorder import acknowledgements
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class TransactionWorkload:
     async def _send(self, producer: Producer, draw: random.Random, transaction: _Transaction) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
         value = self._recorder.new_value(partition)
-        payload = payload_of(value, self._environment.clock.wall_ms())
+        payload = self._recorder.payload(value)
         transaction.parts.append(Send(partition, value, None, payload.digest))
         transaction.deliveries.append(await send_payload(producer, partition, payload))
 

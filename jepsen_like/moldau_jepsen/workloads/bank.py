@@ -1,0 +1,387 @@
+"""The bank: transfers of money between accounts whose records lie in several partitions of two topics.
+
+A transfer is a debit and a credit, written in one transaction; an account's balance is what its records add up to.
+There are two ways to it. *Tellers* make transfers up, up to three in a transaction. *Clerks* share a topic of requests
+in a group, write the two records of each request that they take, and commit the group's offsets in the same
+transaction (``workloads.pipe``). A transfer that was aborted is tried again by a clerk, never by a teller.
+
+Some transactions are aborted by choice, some because their client was abandoned, and some because another client took
+the transactional id over while the former one, a zombie, went on: it must be fenced, and nothing of it may count.
+
+*Readers* of committed data add all records up from the beginning, and tell now and then how far they have read and
+what is on the accounts. What can be asked of them is in ``checkers.bank``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.consumer import Consumer
+from moldau.producer import Producer
+from moldau.producer.transaction_values import FatalTransactionError, TransactionError
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.checkers import Bank
+from moldau_jepsen.history import Audit, Kind, Send, Status, TopicPartition
+from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
+from moldau_jepsen.workloads.payload import says_of, send_payload
+from moldau_jepsen.workloads.pipe import Content, PipeOptions, PipeWorkload, persist
+from moldau_jepsen.workloads.recorder import acknowledgements
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Mapping
+
+    from moldau.consumer import ConsumedBatch
+    from moldau.producer import Delivery
+    from moldau.records import Record
+    from moldau.runtime.environment import Environment
+    from moldau_jepsen.workloads.recorder import Recorder
+
+TRANSACTION_TIMEOUT_MS = 5_000
+_LEG = struct.Struct(">QIq")
+_REQUEST = struct.Struct(">QIIq")
+_FLUSH_SHARE = 0.8
+"""Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""
+_AMOUNT_MAX = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BankOptions:
+    """How the workload behaves."""
+
+    topics: tuple[str, ...] = ("bank-east", "bank-west")
+    partitions: int = 2
+    """Of each of these."""
+    accounts: int = 10
+    opening: int = 100
+    """What is on each account before the first record."""
+    tellers: int = 2
+    transactions_per_second: float = 4.0
+    """Of each teller, on average."""
+    transfers_max: int = 3
+    """Of one transaction."""
+    abort_share: float = 0.2
+    crash_every_s: float = 5.0
+    """Mean time until a teller, or a reader, is abandoned; 0 for never."""
+    usurp_share: float = 0.5
+    """Of the tellers that would be abandoned: they go on, as zombies, and their successor fences them."""
+    readers: int = 1
+    audit_every_s: float = 0.5
+    clerks: PipeOptions = field(
+        default_factory=lambda: PipeOptions(
+            source="bank-requests",
+            group="bank-clerks",
+            id_prefix="clerk",
+            records_per_second=8.0,
+            records_max=4,
+            consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500},
+        )
+    )
+    """The topic of requests and those who carry them out; the target is not used."""
+    id_prefix: str = "teller"
+    producer: Mapping[str, object] = field(default_factory=dict)
+    """Of tellers."""
+    consumer: Mapping[str, object] = field(default_factory=dict)
+    """Of readers."""
+
+    @property
+    def bank(self) -> Bank:
+        """What the checker needs to know."""
+        return Bank(self.topics, self.clerks.source, self.accounts, self.opening)
+
+    @property
+    def account_partitions(self) -> list[TopicPartition]:
+        """All partitions that hold accounts."""
+        return [TopicPartition(topic, number) for topic in self.topics for number in range(self.partitions)]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Topics and their numbers of partitions."""
+        return {**dict.fromkeys(self.topics, self.partitions), self.clerks.source: self.clerks.partitions}
+
+    def place_of(self, account: int) -> TopicPartition:
+        """Where an account's records lie: its neighbours are in another topic."""
+        topic = self.topics[account % len(self.topics)]
+        return TopicPartition(topic, account // len(self.topics) % self.partitions)
+
+
+class Counter:
+    """Transfers of one bank: numbers, accounts and amounts; and the passage from requests to their records."""
+
+    def __init__(self, options: BankOptions, draw: random.Random) -> None:
+        """``draw`` is that of the machine on which requests are made up."""
+        self._options = options
+        self._draw = draw
+        self._next = 0
+
+    def transfer(self, draw: random.Random) -> tuple[int, int, int, int]:
+        """A new one: number, accounts that lose and gain, amount."""
+        self._next += 1
+        loser, gainer = draw.sample(range(self._options.accounts), 2)
+        return self._next - 1, loser, gainer, draw.randint(1, _AMOUNT_MAX)
+
+    def legs(self, number: int, loser: int, gainer: int, amount: int) -> list[Content]:
+        """The two records of a transfer."""
+        legs = ((number, loser, -amount), (number, gainer, amount))
+        return [Content(self._options.place_of(leg[1]), _LEG.pack(*leg), leg) for leg in legs]
+
+    def feed(self, partition: TopicPartition) -> Content:
+        """A request; see ``Passage``."""
+        request = self.transfer(self._draw)
+        return Content(partition, _REQUEST.pack(*request), request)
+
+    def make(self, partition: TopicPartition, number: int, record: Record) -> Iterable[Content]:
+        """What a clerk writes for a request; see ``Passage``."""
+        return self.legs(*_REQUEST.unpack_from(says_of(record.value)))
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What a teller has under way."""
+
+    begun_ms: float
+    sends: list[Send] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    """Of the sends, in their order; a send that was not handed over has none."""
+    committing: bool = False
+
+
+class BankWorkload:
+    """Tellers, clerks and readers of one run."""
+
+    def __init__(self, environment: Environment, bootstrap: str, options: BankOptions, recorder: Recorder) -> None:
+        """``environment`` is that of the machine of readers, and of who makes requests."""
+        self._environment = environment
+        self._bootstrap = bootstrap
+        self._options = options
+        self._recorder = recorder
+        self._counter = Counter(options, environment.random)
+        self._clerks = PipeWorkload(environment, bootstrap, options.clerks, recorder, self._counter)
+        self._stopping = trio.Event()
+
+    def stop(self) -> None:
+        """Lets tellers and readers end after what they have under way, and clerks after all requests."""
+        self._stopping.set()
+        self._clerks.stop()
+
+    async def run(self) -> None:
+        """Runs everyone on one machine until ``stop``; returns when the last outcome is known."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._clerks.run)
+            nursery.start_soon(self.read)
+            for slot in range(self._options.tellers):
+                nursery.start_soon(self.tell, slot, self._environment)
+
+    # -- tellers -----------------------------------------------------------------------------------------------------
+
+    async def tell(self, slot: int, environment: Environment) -> None:
+        """One teller after the other with the same transactional id, now and then two of them at once."""
+        draw = environment.random
+        crash_every_s = self._options.crash_every_s
+        async with trio.open_nursery() as nursery:
+            while not self._stopping.is_set():
+                scope, ended = trio.CancelScope(), trio.Event()
+                nursery.start_soon(self._live, f"{self._options.id_prefix}-{slot}", environment, scope, ended)
+                with trio.move_on_after(draw.expovariate(1 / crash_every_s) if crash_every_s > 0 else float("inf")):
+                    await ended.wait()
+                if not ended.is_set() and draw.random() >= self._options.usurp_share:
+                    scope.cancel()
+                    await ended.wait()
+
+    async def _live(
+        self, transactional_id: str, environment: Environment, scope: trio.CancelScope, ended: trio.Event
+    ) -> None:
+        """One teller. ``ended`` is set when it is no more, whatever ended it."""
+        process = self._recorder.new_process()
+        config = {
+            "linger.ms": 1,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "max.block.ms": 10_000,
+            **self._options.producer,
+            "transactional.id": transactional_id,
+            "bootstrap.servers": self._bootstrap,
+        }
+        why = "the client crashed"
+        under_way: list[_Transaction] = []
+        try:
+            with scope:
+                try:
+                    async with Producer(config, environment=environment) as producer:
+                        await persist(producer.init_transactions)
+                        await self._transact(process, producer, environment, under_way)
+                except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
+                    why = f"{error.code.name}: {error}"
+                finally:
+                    self._tell_unfinished(process, under_way, why)
+                await trio.sleep(RETRY_S)
+        finally:
+            ended.set()
+        if scope.cancelled_caught:
+            self._recorder.operation(process, Kind.CRASH, Status.INFO, self._recorder.now_ms(), error="abandoned")
+
+    async def _transact(
+        self, process: int, producer: Producer, environment: Environment, under_way: list[_Transaction]
+    ) -> None:
+        draw, options = environment.random, self._options
+        while not self._stopping.is_set():
+            transaction = _Transaction(self._recorder.now_ms())
+            under_way[:] = [transaction]
+            producer.begin_transaction()
+            try:
+                for _ in range(draw.randint(1, options.transfers_max)):
+                    for content in self._counter.legs(*self._counter.transfer(draw)):
+                        await self._send(producer, environment, transaction, content)
+                if draw.random() < options.abort_share:
+                    if draw.random() < _FLUSH_SHARE:
+                        await producer.flush()
+                    await self._abort(process, producer, transaction, "")
+                else:
+                    transaction.committing = True
+                    await persist(producer.commit_transaction)
+                    self._tell(process, transaction, Status.OK)
+            except FatalTransactionError:
+                raise
+            except (TransactionError, KafkaError) as error:
+                await self._abort(process, producer, transaction, f"{error.code.name}: {error}")
+            under_way.clear()
+            await trio.sleep(draw.expovariate(options.transactions_per_second))
+
+    async def _send(
+        self, producer: Producer, environment: Environment, transaction: _Transaction, content: Content
+    ) -> None:
+        value = self._recorder.new_value(content.partition)
+        payload = self._recorder.payload(value, content.said)
+        transaction.sends.append(Send(content.partition, value, None, payload.digest, content.says))
+        transaction.deliveries.append(await send_payload(producer, content.partition, payload))
+
+    async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
+        transaction.committing = False  # an abortable error says that it is not committed
+        await persist(producer.abort_transaction)
+        self._tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
+
+    def _tell(
+        self, process: int, transaction: _Transaction, status: Status, *, aborted: bool = False, error: str = ""
+    ) -> None:
+        sends = list(transaction.sends)
+        if status is Status.OK and not aborted:
+            for number, delivery in enumerate(transaction.deliveries):
+                sends[number] = sends[number]._replace(offset=delivery.result().offset)
+        self._recorder.operation(
+            process,
+            Kind.TRANSACTION,
+            status,
+            transaction.begun_ms,
+            *sends,
+            aborted=aborted,
+            error=error,
+            leads=acknowledgements(transaction.deliveries),
+        )
+
+    def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:
+        for transaction in transactions:
+            status = Status.INFO if transaction.committing else Status.FAIL
+            self._tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
+        transactions.clear()
+
+    # -- clerks ------------------------------------------------------------------------------------------------------
+
+    async def request(self) -> None:
+        """Makes requests until ``stop``; returns when all of them are carried out. Clerks must work beside it."""
+        await self._clerks.feed()
+
+    async def carry_out(self, slot: int, environment: Environment) -> None:
+        """One clerk after the other with the same transactional id, until all requests are carried out."""
+        await self._clerks.work(slot, environment)
+
+    # -- readers -----------------------------------------------------------------------------------------------------
+
+    def _consumer(self, **more: object) -> Consumer:
+        config = {
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            **self._options.consumer,
+            "enable.auto.commit": False,
+            **more,
+            "bootstrap.servers": self._bootstrap,
+        }
+        return Consumer(config, environment=self._environment)
+
+    async def read(self) -> None:
+        """All readers, until ``stop``."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._options.readers):
+                nursery.start_soon(self._readers)
+
+    async def _readers(self) -> None:
+        """One reader after the other."""
+        crash_every_s = self._options.crash_every_s
+        while not self._stopping.is_set():
+            process = self._recorder.new_process()
+            span = self._environment.random.expovariate(1 / crash_every_s) if crash_every_s > 0 else float("inf")
+            with trio.move_on_after(span) as scope:
+                await self._read(process)
+            if scope.cancelled_caught:
+                now = self._recorder.now_ms()
+                self._recorder.operation(process, Kind.CRASH, Status.INFO, now, error="abandoned")
+
+    async def _read(self, process: int) -> None:
+        recorder, partitions = self._recorder, self._options.account_partitions
+        books = _Books(self._options)
+        async with self._consumer() as consumer:
+            begun = recorder.now_ms()
+            consumer.assign(partitions)
+            recorder.operation(process, Kind.ASSIGN, Status.OK, begun, partitions=tuple(partitions))
+            next_audit_ms = begun
+            while not self._stopping.is_set():
+                begun = recorder.now_ms()
+                try:
+                    batches = await consumer.poll(POLL_TIMEOUT_MS)
+                except KafkaError as error:
+                    text = f"{error.code.name}: {error}"
+                    recorder.operation(process, Kind.POLL, Status.FAIL, begun, error=text)
+                    await trio.sleep(RETRY_S)
+                    continue
+                if batches:
+                    books.add(batches)
+                    recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches))
+                if batches and begun >= next_audit_ms:
+                    next_audit_ms = begun + 1000 * self._options.audit_every_s
+                    recorder.operation(process, Kind.AUDIT, Status.OK, begun, audit=books.audit())
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def final_read(self, timeout_s: float) -> None:
+        """Reads all accounts and requests from their beginnings; see ``read_everything``."""
+        partitions = [*self._options.account_partitions, *self._options.clerks.source_partitions]
+        asked = str(self._options.consumer.get("isolation.level", "read_committed"))
+        await read_everything(
+            lambda isolation: self._consumer(**{"isolation.level": isolation}),
+            asked,
+            partitions,
+            self._recorder,
+            timeout_s,
+        )
+
+
+class _Books:
+    """What one reader has added up."""
+
+    def __init__(self, options: BankOptions) -> None:
+        self._balances = [options.opening] * options.accounts
+        self._positions = dict.fromkeys(options.account_partitions, 0)
+
+    def add(self, batches: Iterable[ConsumedBatch]) -> None:
+        """Adds what a poll returned."""
+        for batch in batches:
+            for record in batch.records:
+                _, account, amount = _LEG.unpack_from(says_of(record.value))
+                self._balances[account] += amount
+                self._positions[TopicPartition(batch.topic, batch.partition)] = record.offset + 1
+
+    def audit(self) -> Audit:
+        """What is on the accounts, as far as was read."""
+        return Audit(tuple(self._positions.items()), tuple(self._balances))

@@ -1,0 +1,90 @@
+"""Goal: a record that comes back with one bit of its key, value, headers or timestamp changed is convicted.
+
+Method: digests of records that differ in one thing; golden histories by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from golden_histories import P0, P1, Story
+from moldau.records import Record
+from moldau_jepsen.checkers import AnomalyKind
+from moldau_jepsen.history import Kind, Poll, Send
+from moldau_jepsen.workloads.payload import digest_of, digest_of_record, number_of, payload_of, says_of
+
+K = AnomalyKind
+
+
+def test_records_that_differ_in_one_thing_have_different_digests():
+    keys, values = (None, b"", b"k", b"kk"), (None, b"", b"v", b"kv")
+    headers = (
+        (),
+        (("", None),),
+        (("", b""),),
+        (("h", None),),
+        (("h", b""),),
+        (("h", b"v"),),
+        (("hv", b""),),
+        (("h", b"v"), ("h", b"w")),
+        (("h", b"w"), ("h", b"v")),
+    )
+    digests = [digest_of(*each) for each in itertools.product((-1, 0, 1, 1 << 40), keys, values, headers)]
+    assert len(set(digests)) == len(digests)
+    assert all(0 < digest < 1 << 32 for digest in digests)
+
+
+def test_what_a_consumer_is_given_has_the_digest_of_what_was_sent():
+    kinds = set()
+    for value in range(200):
+        payload = payload_of(value, 1_000 + value, b"says", padding_bytes=3)
+        record = Record(7, payload.timestamp, payload.key, payload.value, payload.headers)
+        assert digest_of_record(record) == payload.digest
+        assert number_of(record.value) == value
+        assert says_of(record.value)[:4] == b"says"
+        kinds.add((payload.key, payload.headers))
+    assert len(kinds) == 16, "null, empty and other keys and headers, in all combinations"
+
+
+def story(*polled, sent=(11, 12, 13)):
+    """Values 0.. with these digests were sent; what comes back is read once on the way and once in the end."""
+    told = Story()
+    for value, digest in enumerate(sent):
+        told.add(1, Kind.SEND, Send(P0, value, value, digest))
+    pairs = tuple((value, value) for value in range(len(polled)))
+    for final in (False, True):
+        told.add(3, Kind.POLL, Poll(((P0, pairs),), (polled,)), final=final)
+        told.add(3, Kind.ASSIGN)
+    return told
+
+
+def test_a_record_that_comes_back_altered():
+    assert story(11, 12, 13).check().counts == {}
+    altered = story(11, 99, 13).check()
+    assert altered.counts == {K.ALTERED: 1}, "it counts once, however often it is read"
+    assert not altered.valid
+    assert altered.anomalies[0].text == "the record at offset 1, with value 1, is not as it was sent"
+    assert {1, 3} <= set(altered.anomalies[0].operations)
+    assert story(11, 99, 13).check(append_time=True).valid, "brokers have put their own timestamps on"
+    assert story(12, 11, 13).check().counts == {K.ALTERED: 2}
+
+
+def test_a_record_that_nobody_sent():
+    verdict = story(11, 12, 13, 14).check()
+    assert verdict.counts == {K.ALTERED: 1}
+    assert verdict.anomalies[0].text == "the record at offset 3, with value 3, was sent by nobody"
+
+
+def test_without_digests_nothing_is_judged():
+    assert story(11, 12, 13, sent=(0, 0, 0)).check().counts == {}
+    assert story(11, 12, 13, sent=()).check(final_phase=False).counts == {}, "the senders are not in this history"
+    half = Story().add(1, Kind.SEND, Send(P0, 0, 0, 5)).poll(2, (0, 0)).poll(2, (0, 0), final=True, rebalanced=True)
+    assert half.check().counts == {}
+
+
+def test_digests_of_several_partitions_stay_apart():
+    told = Story().add(1, Kind.SEND, Send(P0, 0, 0, 5)).add(1, Kind.SEND, Send(P1, 0, 0, 6))
+    told.add(2, Kind.POLL, Poll(((P1, ((0, 0),)), (P0, ((0, 0),))), ((6,), (5,))), final=True)
+    assert told.check().counts == {}
+    told.add(3, Kind.POLL, Poll(((P1, ((0, 0),)), (P0, ((0, 0),))), ((5,), (6,))))
+    assert told.check().counts == {K.ALTERED: 2}
