@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from moldau_jepsen.checkers.witnesses import Sought
     from moldau_jepsen.history import TopicPartition
 
 DETAILS_MAX = 100
@@ -92,7 +93,9 @@ class Anomaly:
     """One sentence that names values, offsets and processes."""
     partition: TopicPartition | None = None
     operations: tuple[int, ...] = ()
-    """Indexes of the operations behind it."""
+    """Indexes of the operations behind it, ascending."""
+    offsets: tuple[int, ...] = ()
+    """Offsets of the partition that it is about: what to look at in operations with many records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,8 @@ class Findings:
     counts: dict[AnomalyKind, int] = field(default_factory=dict)
     forbidden: int = 0
     kept: list[Anomaly] = field(default_factory=list)
+    sought: list[tuple[int, tuple[Sought, ...]]] = field(default_factory=list)
+    """Places in ``kept``, and what is yet to be found for the anomalies there (``name_witnesses``)."""
 
     def add(
         self,
@@ -141,16 +146,30 @@ class Findings:
         *,
         partition: TopicPartition | None = None,
         operations: tuple[int, ...] = (),
+        offsets: tuple[int, ...] = (),
+        sought: tuple[Sought, ...] = (),
         allowed: bool | None = None,
     ) -> None:
-        """Adds one finding; ``allowed`` None asks the table of what the options allow."""
+        """Adds one finding; ``allowed`` None asks the table of what the options allow.
+
+        ``operations`` are those that the checker knows, in any order; ``sought`` are those that it does not.
+        """
         permitted = is_allowed(kind, self.options) if allowed is None else allowed
         count = self.counts.get(kind, 0)
         self.counts[kind] = count + 1
         self.forbidden += not permitted
         if count < DETAILS_MAX:
+            if sought:
+                self.sought.append((len(self.kept), sought))
             self.kept.append(
-                Anomaly(kind=kind, allowed=permitted, text=text, partition=partition, operations=operations)
+                Anomaly(
+                    kind=kind,
+                    allowed=permitted,
+                    text=text,
+                    partition=partition,
+                    operations=tuple(sorted(set(operations))),
+                    offsets=offsets,
+                )
             )
 
 

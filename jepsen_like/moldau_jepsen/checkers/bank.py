@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import Kind, Status
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ class BankChecker:
                         AnomalyKind.BANK_UNKNOWN,
                         f"value {value} at offset {offset} belongs to no transfer",
                         partition=partition,
+                        offsets=(offset,),
+                        sought=(Sought(How.READ, partition, offset, value), Sought(How.SENT, partition, value=value)),
                     )
                     continue
                 one, leg = found
@@ -203,6 +206,11 @@ class BankChecker:
                         AnomalyKind.BANK_LOST,
                         f"transfer {transfer} was asked for (value {value}), and not carried out",
                         partition=partition,
+                        sought=(
+                            Sought(How.SENT, partition, value=value),
+                            Sought(How.READ, partition, value=value),
+                            Sought(How.TAKEN, partition, value=value),
+                        ),
                     )
         for one in self._tries.values():
             if one.read and one.transfer in refused and one.transfer not in asked:
@@ -231,7 +239,8 @@ class BankChecker:
             kind,
             f"transfer {tries[0].transfer} {text}",
             partition=tries[0].legs[0].partition,
-            operations=tuple(sorted({*(one.operation for one in tries), *(also or ())})),
+            operations=(*(one.operation for one in tries), *(also or ())),
+            sought=tuple(Sought(How.READ, leg.partition, value=leg.value) for one in tries for leg in one.legs),
         )
 
 

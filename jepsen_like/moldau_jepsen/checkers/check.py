@@ -14,6 +14,7 @@ from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.split_brain import SplitBrainChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
+from moldau_jepsen.checkers.witnesses import name_witnesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     record of a pipe, and 600 more per transfer of a bank; the operations themselves are never held.
 
     Args:
-        history: Read twice from its beginning.
+        history: Read twice from its beginning, and a third time if it has anomalies.
         options: What was promised.
 
     Raises:
@@ -66,6 +67,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     skips.finish()
     for checker in several:
         checker.finish()
+    name_witnesses(history, findings)
     return Verdict(
         valid=findings.forbidden == 0,
         counts=findings.counts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.orders import NOTHING, Orders
+from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import Kind, Operation, Status, TopicPartition
 
 
@@ -81,7 +82,7 @@ class SkipChecker:
             skipped = skipped_bits.to_bytes(len(records), "little")
             first = skipped.find(1)
             while first >= 0:
-                following = polled.find(1, first)
+                following, before = polled.find(1, first), polled.rfind(1, 0, first)
                 order = self._orders.of(partition)
                 value = order.value_at[first]
                 writer = order.writer_of[value]
@@ -91,6 +92,12 @@ class SkipChecker:
                     f"(records skipped: {skipped.count(1, first, following)})",
                     partition=partition,
                     operations=(writer,) if writer != NOTHING else (),
+                    offsets=(first, following),
+                    sought=(
+                        Sought(How.READ, partition, first),
+                        Sought(How.POLLED, partition, following, group=group),
+                        *([Sought(How.POLLED, partition, before, group=group)] if before >= 0 else []),
+                    ),
                 )
                 first = skipped.find(1, following)
 

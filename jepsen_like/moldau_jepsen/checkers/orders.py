@@ -9,9 +9,10 @@ operations fit into a few hundred megabytes.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Figures, Findings
+from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import HistoryError, Kind, Operation, Send, Status, TopicPartition
 
 if TYPE_CHECKING:
@@ -104,6 +105,17 @@ class PartitionOrder:
         return (v for v, marks in enumerate(self.marks) if marks & wanted == wanted and not marks & unwanted)
 
 
+class OpenSend(NamedTuple):
+    """A send of a transaction whose outcome its client was not told."""
+
+    partition: TopicPartition
+    value: int
+    was_read: bool
+    """The final phase polled it."""
+    reader: int
+    """The operation that did, ``NOTHING`` if it is not known."""
+
+
 class Orders:
     """The orders of all partitions, and the findings that placing records gave."""
 
@@ -117,6 +129,7 @@ class Orders:
         self._polled = 0
         self.open_transactions: dict[int, list[tuple[TopicPartition, int]]] = {}
         """Sends of the transactions whose outcome their client was not told, by operation."""
+        self._open_read: dict[tuple[TopicPartition, int], int] = {}  # of them: the operation that read it at the end
         for operation in history:
             self._add(operation)
 
@@ -138,6 +151,8 @@ class Orders:
                 self._polled += len(pairs)
                 for offset, value in pairs:
                     self._place(operation, partition, order, value, offset)
+                    if operation.final and order.marks[value] & _OPEN:
+                        self._open_read.setdefault((partition, value), operation.index)
                     order.mark(value, _POLLED | _FINAL if operation.final else _POLLED)
                     order.highest_polled = max(order.highest_polled, offset)
 
@@ -165,6 +180,12 @@ class Orders:
                 f"offset {offset} holds value {other_value} and value {value}",
                 partition=partition,
                 operations=(operation.index,),
+                offsets=(offset,),
+                sought=(
+                    Sought(How.TOLD, partition, offset, other_value),
+                    Sought(How.SENT, partition, value=other_value),
+                    Sought(How.SENT, partition, value=value),
+                ),
             )
         if other_offset != NOTHING and self._is_new((partition, -1 - offset, value)):
             self._findings.add(
@@ -172,6 +193,11 @@ class Orders:
                 f"value {value} lies at offset {other_offset} and at offset {offset}",
                 partition=partition,
                 operations=(operation.index,),
+                offsets=(other_offset, offset),
+                sought=(
+                    Sought(How.TOLD, partition, other_offset, value),
+                    Sought(How.SENT, partition, value=value),
+                ),
             )
 
     def _is_new(self, dispute: tuple[TopicPartition, int, int]) -> bool:
@@ -181,9 +207,11 @@ class Orders:
         self._disputes[dispute] = None
         return True
 
-    def was_read_at_the_end(self, partition: TopicPartition, value: int) -> bool:
-        """Whether the final phase polled the value."""
-        return bool(self.of(partition).marks[value] & _FINAL)
+    def sends_at_the_end(self, sends: Iterable[tuple[TopicPartition, int]]) -> Iterator[OpenSend]:
+        """Sends of a transaction of unknown outcome, with what the final phase saw of them."""
+        for partition, value in sends:
+            was_read = bool(self.of(partition).marks[value] & _FINAL)
+            yield OpenSend(partition, value, was_read, self._open_read.get((partition, value), NOTHING))
 
     def figures(self) -> Figures:
         """Sizes of what was read."""
@@ -216,6 +244,8 @@ def check_writes(orders: Orders, findings: Findings) -> None:
                     f"though offset {order.highest_polled} was",
                     partition=partition,
                     operations=writer,
+                    offsets=(offset, order.highest_polled),
+                    sought=(Sought(How.POLLED, partition, order.highest_polled),),
                 )
         if findings.options.final_phase:
             _check_unseen(partition, order, findings)
@@ -225,20 +255,29 @@ def check_writes(orders: Orders, findings: Findings) -> None:
                 f"value {value}, whose write failed or was aborted, was polled at offset {order.offset_of[value]}",
                 partition=partition,
                 operations=(order.writer_of[value],),
+                offsets=(order.offset_of[value],),
+                sought=(Sought(How.POLLED, partition, value=value),),
             )
 
 
 def _check_unseen(partition: TopicPartition, order: PartitionOrder, findings: Findings) -> None:
     excused = _FAILED if findings.options.read_committed else _FAILED | _OPEN  # polls of the former are G1a
     for value in order.with_marks(0, _FINAL):
-        marks, writer = order.marks[value], order.writer_of[value]
+        marks, writer, offset = order.marks[value], order.writer_of[value], order.offset_of[value]
         if marks & _ACKNOWLEDGED:
             text = f"value {value} was acknowledged and is not in the final read"
         elif marks & _POLLED and not marks & excused:
-            text = f"value {value} was polled at offset {order.offset_of[value]} and is not in the final read"
+            text = f"value {value} was polled at offset {offset} and is not in the final read"
         else:
             continue
-        findings.add(AnomalyKind.UNSEEN, text, partition=partition, operations=(writer,) if writer != NOTHING else ())
+        findings.add(
+            AnomalyKind.UNSEEN,
+            text,
+            partition=partition,
+            operations=(writer,) if writer != NOTHING else (),
+            offsets=(offset,) if offset != NOTHING else (),
+            sought=(Sought(How.PASSED, partition, offset), Sought(How.POLLED, partition, value=value)),
+        )
 
 
 def check_atomicity(orders: Orders, findings: Findings) -> None:
@@ -246,17 +285,18 @@ def check_atomicity(orders: Orders, findings: Findings) -> None:
     if not findings.options.final_phase:
         return
     for index, sends in sorted(orders.open_transactions.items()):
-        add_torn(index, [(part, value, orders.was_read_at_the_end(part, value)) for part, value in sends], findings)
+        add_torn(index, list(orders.sends_at_the_end(sends)), findings)
 
 
-def add_torn(index: int, sends: Sequence[tuple[TopicPartition, int, bool]], findings: Findings) -> None:
+def add_torn(index: int, sends: Sequence[OpenSend], findings: Findings) -> None:
     """Adds a transaction of unknown outcome if the final read saw some of its sends and not all."""
-    seen = [partition for partition, _, was_read in sorted(sends) if was_read]
+    seen = [send for send in sorted(sends) if send.was_read]
     if seen and len(seen) < len(sends):
-        missing = ", ".join(f"{value} of {partition}" for partition, value, was_read in sorted(sends) if not was_read)
+        missing = ", ".join(f"{send.value} of {send.partition}" for send in sorted(sends) if not send.was_read)
+        readers = [send.reader for send in seen if send.reader != NOTHING]
         findings.add(
             AnomalyKind.TORN,
             f"a transaction was seen without its values {missing}",
-            partition=seen[0],
-            operations=(index,),
+            partition=seen[0].partition,
+            operations=(index, *readers),
         )

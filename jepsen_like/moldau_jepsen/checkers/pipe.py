@@ -10,6 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import Kind, Operation, Send, TopicPartition
 
 NOTHING = -1
@@ -130,6 +131,12 @@ class PipeChecker:
                     f"value {value} at offset {offset} of the source has {len(operations)} records in the target",
                     partition=source.partition,
                     operations=operations,
+                    offsets=(offset,),
+                    sought=(
+                        Sought(How.SENT, source.partition, value=value),
+                        Sought(How.READ, source.partition, offset, value),
+                        Sought(How.TAKEN, source.partition, offset, value),
+                    ),
                 )
 
     def _compare(
@@ -139,7 +146,7 @@ class PipeChecker:
         sources: list[_Source],
         more: dict[tuple[int, int], list[int]],
     ) -> None:
-        last: dict[int, int] = {}
+        last: dict[int, tuple[int, int]] = {}  # by source: the highest offset that was passed on, and by whom
         for offset, value in zip(target.read_offsets, target.read_values, strict=True):
             number, origin = _at(target.source, value), _at(target.origin, value)
             origin_offset = NOTHING if number == NOTHING else _at(sources[number].offset_of, origin)
@@ -148,6 +155,11 @@ class PipeChecker:
                     AnomalyKind.PIPE_UNKNOWN,
                     f"value {value} at offset {offset} of the target was made from no record of the source",
                     partition=partition,
+                    offsets=(offset,),
+                    sought=(
+                        Sought(How.SENT, partition, value=value),
+                        Sought(How.READ, partition, offset, value),
+                    ),
                 )
                 continue
             source, writer = sources[number], target.writer[value]
@@ -156,16 +168,18 @@ class PipeChecker:
                 source.made[origin] = writer
             else:
                 more.setdefault((number, origin), []).append(writer)
-            before = last.get(number, NOTHING)
+            before, before_by = last.get(number, (NOTHING, NOTHING))
             if origin_offset <= before and source.copies[origin] == 1:
                 self._findings.add(
                     AnomalyKind.PIPE_DISORDER,
                     f"what was made from offset {origin_offset} of {_name(source.partition)} lies at offset {offset}, "
                     f"behind what was made from offset {before}",
                     partition=partition,
-                    operations=(writer,),
+                    operations=(before_by, writer),
+                    offsets=(offset,),
+                    sought=(Sought(How.READ, partition, offset, value),),
                 )
-            last[number] = max(before, origin_offset)
+            last[number] = max((before, before_by), (origin_offset, writer))
 
 
 def _name(partition: TopicPartition) -> str:

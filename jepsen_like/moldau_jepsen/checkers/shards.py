@@ -18,10 +18,11 @@ from moldau_jepsen.checkers.bank import BankChecker, is_of
 from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.identity import IdentityChecker
-from moldau_jepsen.checkers.orders import Orders, add_torn, check_writes
+from moldau_jepsen.checkers.orders import OpenSend, Orders, add_torn, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.split_brain import SplitBrainChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
+from moldau_jepsen.checkers.witnesses import name_witnesses
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class ShardResult:
     leaderships: int = 0
     writes: tuple[bytes, bytes] = (b"", b"")
     reads: tuple[bytes, bytes] = (b"", b"")
-    unknown: list[tuple[int, TopicPartition, int, bool]] = field(default_factory=list)
-    """Sends of transactions of unknown outcome: operation, partition, value, and whether the final read saw it."""
+    unknown: list[tuple[int, OpenSend]] = field(default_factory=list)
+    """Transactions of unknown outcome, and what they sent."""
 
 
 def touched(operation: Operation) -> Iterator[TopicPartition]:
@@ -121,7 +122,7 @@ def _only(operation: Operation, partition: TopicPartition) -> tuple[MicroOperati
 
 
 def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOptions) -> ShardResult:
-    """Judges one shard: its operations in their order, read up to twice."""
+    """Judges one shard: its operations in their order, read up to three times."""
     findings = Findings(options)
     pipe, bank = plan.pipe(number), plan.bank(number)
     if pipe is not None or bank is not None:
@@ -129,6 +130,7 @@ def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOp
         for operation in history:
             checker.add(operation)
         checker.finish()
+        name_witnesses(history, findings)
         return _result(findings)
     if number == COMMON:
         owners, leaders = OwnershipChecker(findings), SplitBrainChecker(findings)
@@ -154,6 +156,7 @@ def _check_partition(history: History, findings: Findings) -> ShardResult:
         cycles.add(operation)
         skips.add(operation)
     skips.finish()
+    name_witnesses(history, findings)
     writes = Dependencies()
     for order in orders.partitions.values():
         add_write_dependencies(order, cycles.is_committed, writes)
@@ -166,9 +169,7 @@ def _check_partition(history: History, findings: Findings) -> ShardResult:
             committed_reads.add(first, second)
     result.reads = (committed_reads.first.tobytes(), committed_reads.second.tobytes())
     result.unknown = [
-        (index, partition, value, orders.was_read_at_the_end(partition, value))
-        for index, sends in orders.open_transactions.items()
-        for partition, value in sends
+        (index, send) for index, sends in orders.open_transactions.items() for send in orders.sends_at_the_end(sends)
     ]
     return result
 
@@ -186,7 +187,7 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
     parts: list[Figures] = []
     leaderships = 0
     writes, reads = Dependencies(), Dependencies()
-    unknown: dict[int, list[tuple[TopicPartition, int, bool]]] = {}
+    unknown: dict[int, list[OpenSend]] = {}
     for result in results:
         for kind, count in result.counts.items():
             findings.counts[kind] = findings.counts.get(kind, 0) + count
@@ -197,8 +198,8 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
         leaderships += result.leaderships
         writes.extend(Dependencies(*result.writes))
         reads.extend(Dependencies(*result.reads))
-        for index, partition, value, seen in result.unknown:
-            unknown.setdefault(index, []).append((partition, value, seen))
+        for index, send in result.unknown:
+            unknown.setdefault(index, []).append(send)
     if options.final_phase:
         for index, sends in sorted(unknown.items()):
             add_torn(index, sends, findings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.orders import NOTHING, Orders
+from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import Kind, Operation, Poll, Seek, Send, Status, TopicPartition
 
 Positions = dict[TopicPartition, tuple[int, int]]
@@ -71,12 +72,15 @@ class StepChecker:
             text = f"offset {seek.offset} was named for time {timestamp}, with the earlier time {seek.found_timestamp}"
         else:
             return
-        self._findings.add(AnomalyKind.SEEK_MISSED, text, partition=seek.partition, operations=(operation.index,))
+        bound = (Sought(How.TOLD, seek.partition, seek.bound),) if seek.bound != NOTHING else ()
+        self._findings.add(
+            AnomalyKind.SEEK_MISSED, text, partition=seek.partition, operations=(operation.index,), sought=bound
+        )
 
     def _land(self, operation: Operation, partition: TopicPartition, offset: int, target: tuple[int, int]) -> None:
         """The first record after a seek."""
         sought, seek_operation = target
-        missed = ""
+        missed, skipped = "", NOTHING
         if offset < sought:
             missed = "which lies before it"
         elif self._findings.options.final_phase:
@@ -88,6 +92,8 @@ class StepChecker:
                 f"process {operation.process} sought offset {sought} and polled offset {offset}, {missed}",
                 partition=partition,
                 operations=(seek_operation, operation.index),
+                offsets=(offset, skipped) if skipped != NOTHING else (offset,),
+                sought=(Sought(How.TOLD, partition, skipped),) if skipped != NOTHING else (),
             )
 
     # -- polls --------------------------------------------------------------------------------------------------------
@@ -118,13 +124,14 @@ class StepChecker:
             return
         last, last_operation = before
         allowed = self._findings.options.subscribe and not inside
-        behind = (last_operation, operation.index) if last_operation != operation.index else (operation.index,)
+        behind = (last_operation, operation.index)
         if offset <= last:
             self._findings.add(
                 AnomalyKind.INT_NONMONOTONIC_POLL if inside else AnomalyKind.NONMONOTONIC_POLL,
                 f"process {operation.process} polled offset {offset} after offset {last}",
                 partition=partition,
                 operations=behind,
+                offsets=(last, offset),
                 allowed=allowed,
             )
         elif (skipped := self._orders.of(partition).first_between(last, offset)) != NOTHING:
@@ -133,6 +140,8 @@ class StepChecker:
                 f"process {operation.process} polled offset {offset} after offset {last} and skipped offset {skipped}",
                 partition=partition,
                 operations=behind,
+                offsets=(last, skipped, offset),
+                sought=(Sought(How.TOLD, partition, skipped),),
                 allowed=allowed,
             )
 
@@ -154,7 +163,8 @@ class StepChecker:
                     f"process {operation.process} sent value {part.value} later than what landed at offset "
                     f"{before[0]}, and it landed at offset {part.offset}",
                     partition=part.partition,
-                    operations=(before[1], operation.index) if before[1] != operation.index else (operation.index,),
+                    operations=(before[1], operation.index),
+                    offsets=(before[0], part.offset),
                 )
             positions[part.partition] = (part.offset, operation.index)
             within.add(part.partition)
@@ -175,4 +185,5 @@ def check_own_reads(operation: Operation, findings: Findings) -> None:
                         f"at offset {offset}",
                         partition=partition,
                         operations=(operation.index,),
+                        offsets=(offset,),
                     )
