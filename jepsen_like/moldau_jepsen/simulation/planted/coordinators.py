@@ -10,6 +10,7 @@ from moldau_broker.coordinator import group_core
 from moldau_broker.coordinator.group import Group
 from moldau_broker.coordinator.group_core import GroupCore
 from moldau_broker.coordinator.offsets import OffsetStore
+from moldau_broker.coordinator.rebalance import Rebalancer
 from moldau_broker.coordinator.transaction_core import TransactionCore
 from moldau_broker.coordinator.transaction_lifecycle import TransactionLifecycle
 from moldau_broker.coordinator.transaction_shell import TransactionShard
@@ -96,6 +97,19 @@ def generation_not_loaded() -> list[Patch]:
         return group
 
     return [(Group, "load", classmethod(load))]
+
+
+def generation_kept() -> list[Patch]:
+    """A rebalance that lets nobody new in begins no new generation, though it moves partitions."""
+    original = Rebalancer._complete_join
+
+    def complete_join(self: Rebalancer, group: Group, moment: Moment) -> None:
+        joined = [member for member in group.members.values() if member.join_request is not None]
+        if joined and not any(member.is_new for member in joined):
+            group.generation -= 1
+        original(self, group, moment)
+
+    return [(Rebalancer, "_complete_join", complete_join)]
 
 
 def transactional_offsets_not_loaded() -> list[Patch]:

@@ -92,7 +92,7 @@ ALONE: dict[str, Trial] = {
     "pipe-disorder": _trial("retries-numbered-anew", PIPED_SMALL),
     "pipe-unknown": _trial("reads-beyond-watermark", PIPED),
     "stuck": _trial("divergence-ignored"),
-    "topic-made-again": _trial("former-log-kept"),
+    "topic-made-again": _trial("former-log-claimed"),
     "split-brain": _trial("leader-epoch-kept"),
 }
 

@@ -6,13 +6,16 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from moldau_broker.log import log_store
+from moldau_broker.log.claims import ClaimedLogStore
 from moldau_broker.log.partition_log import PartitionLog
 from moldau_broker.log.producer_state import ProducerStateManager
 from moldau_broker.log.segment import LogSegment
 from moldau_broker.log.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:
-    from moldau_broker.log.values import Work
+    import uuid
+
+    from moldau_broker.log.values import TopicPartition, Work
     from moldau_jepsen.simulation.planted import Patch
 
 
@@ -41,3 +44,18 @@ def former_log_kept() -> list[Patch]:
 def index_off_by_one() -> list[Patch]:
     original = LogSegment.position_of
     return [(LogSegment, "position_of", lambda self, offset: original(self, offset + 1))]
+
+
+def former_log_claimed() -> list[Patch]:
+    """A log that a start found under the name of a topic is taken for that of the topic, whatever id it has."""
+    original = ClaimedLogStore.claim
+
+    def claim(
+        self: ClaimedLogStore, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int
+    ) -> PartitionLog | None:
+        log = self._logs.get(topic_partition)
+        if log is not None:
+            log.topic_id = topic_id
+        return original(self, topic_partition, topic_id, now_ms)
+
+    return [(ClaimedLogStore, "claim", claim)]

@@ -1,41 +1,19 @@
-"""Bugs of the client library: in groups, in what it hands out, and in what it sends again."""
+"""Bugs of the client library: in what it hands out, commits, and sends again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.assignors import RangeAssignor, _members_by_topic
 from moldau.consumer.chunk import FetchedChunk
 from moldau.consumer.consumer import Consumer
 from moldau.consumer.fetcher import CommittedOffset
 from moldau.producer.accumulator import Accumulator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from moldau.consumer.assignors import Assignment, MemberSubscription
+    from moldau.cluster.metadata import TopicPartition
     from moldau.producer.accumulator import PartitionQueue, ProducerBatch
     from moldau.records import Record
     from moldau_jepsen.simulation.planted import Patch
-
-
-def ranges_overlap() -> list[Patch]:
-    """Each member's run of partitions begins where the shorter runs would have ended."""
-
-    def assign(
-        self: RangeAssignor, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
-    ) -> Assignment:
-        assignment: Assignment = {member.member_id: [] for member in members}
-        for topic, interested in _members_by_topic(partition_counts, members).items():
-            each, extra = divmod(partition_counts[topic], len(interested))
-            for index, member in enumerate(interested):
-                start = index * each
-                count = each + (index < extra)
-                assignment[member.member_id] += [TopicPartition(topic, part) for part in range(start, start + count)]
-        return assignment
-
-    return [(RangeAssignor, "assign", assign)]
 
 
 def commits_what_was_fetched() -> list[Patch]:
@@ -86,6 +64,7 @@ def retries_numbered_anew() -> list[Patch]:
 
     def requeue(self: Accumulator, queue: PartitionQueue, batch: ProducerBatch) -> None:
         queue.outstanding.remove(batch)
+        queue.outstanding.append(batch)
         batch.base_sequence = -1
         queue.batches.append(batch)
         self._renumber_if_drained(queue)

@@ -55,20 +55,3 @@ PIPED_SMALL = replace(
     strikes=(14, 24),
     lengths=(0.2, 1.0),
 )
-
-RANGED = replace(
-    GROUPS,
-    name="groups-range",
-    text="as groups, with the range assignor",
-    options=replace(
-        GROUPS.options,
-        workload=replace(
-            GROUPS.options.workload,
-            consumer={**GROUPS.options.workload.consumer, "partition.assignment.strategy": "range"},
-        ),
-        pipe_options=replace(
-            GROUPS.options.pipe_options,
-            consumer={**GROUPS.options.pipe_options.consumer, "partition.assignment.strategy": "range"},
-        ),
-    ),
-)

@@ -26,7 +26,7 @@ from moldau_jepsen.simulation.planted import (
     watermarks,
 )
 from moldau_jepsen.simulation.planted.mutant import Mutant
-from moldau_jepsen.simulation.planted.pressed import RANGED, SLOW_READERS
+from moldau_jepsen.simulation.planted.pressed import SLOW_READERS
 from moldau_jepsen.simulation.profiles import (
     CLEANING,
     CRASHES,
@@ -372,6 +372,13 @@ LOG = (
         patches=logs.former_log_kept,
         profile=MADE_AGAIN,
     ),
+    Mutant(
+        name="former-log-claimed",
+        area="log",
+        text="a topic that was made again begins with the log of its predecessor where that was found at a start",
+        patches=logs.former_log_claimed,
+        profile=MADE_AGAIN,
+    ),
     Mutant(name="index-off-by-one", area="log", text="a lookup finds the next batch", patches=logs.index_off_by_one),
     Mutant(
         name="cleaner-drops-last-value",
@@ -454,6 +461,13 @@ COORDINATORS = (
         profile=GROUPS,
     ),
     Mutant(
+        name="generation-kept",
+        area="groups",
+        text="a rebalance that lets nobody new in begins no new generation",
+        patches=coordinators.generation_kept,
+        profile=GROUPS,
+    ),
+    Mutant(
         name="generation-not-loaded",
         area="groups",
         text="a coordinator that loads a group counts its generations anew",
@@ -515,13 +529,6 @@ OTHERS = (
         text="the position that is committed is that of the fetches, ahead of the application",
         patches=members.commits_what_was_fetched,
         profile=SLOW_READERS,
-    ),
-    Mutant(
-        name="range-assignor-overlaps",
-        area="client",
-        text="the runs of the range assignor overlap",
-        patches=members.ranges_overlap,
-        profile=RANGED,
     ),
 )
 
