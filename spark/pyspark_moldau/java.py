@@ -9,11 +9,12 @@ and needs only for linear algebra, so that one gets a wrapper that drops the req
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import os
 import re
 import shutil
-import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,13 +121,27 @@ def java_home(wrapper_directory: Path) -> Path:
         )
     if not java.wrapped:
         return java.home
-    home = wrapper_directory / f"java-{java.version}"
-    launcher = home / "bin" / "java"
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    launcher.write_text(WRAPPER.format(flag=VECTOR_FLAG, java=java.home / "bin" / "java"), encoding="utf-8")
-    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    shutil.copyfile(java.home / "release", home / "release")
+    wrapper = WRAPPER.format(flag=VECTOR_FLAG, java=java.home / "bin" / "java")
+    release = (java.home / "release").read_text(encoding="utf-8", errors="replace")
+    # Another process may be starting its Java by these files: each content has files of its own, which never change.
+    mark = hashlib.sha256(f"{wrapper}\0{release}".encode()).hexdigest()[:12]
+    home = wrapper_directory / f"java-{java.version}-{mark}"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    _place(home / "bin" / "java", wrapper, 0o755)
+    _place(home / "release", release, 0o644)
     return home
+
+
+def _place(path: Path, text: str, mode: int) -> None:
+    """Makes a file with all of its content at once, if it is not there."""
+    if path.exists():
+        return
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.chmod(mode)
+    with contextlib.suppress(FileExistsError):  # another process was faster
+        path.hardlink_to(draft)
+    draft.unlink()
 
 
 def main() -> int:

@@ -1,0 +1,80 @@
+"""Goal: processes that start Spark at the same time do not take each other's Java away.
+
+Method: a Java home that needs a wrapper, made by hand; processes that make the wrapper and run it side by side.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyspark_moldau import java
+
+ECHO = '#!/bin/sh\necho {name} "$@"\n'
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch):
+    """Makes ``find_java`` find a Java of some name that needs the wrapper."""
+
+    def install(name: str) -> Path:
+        home = tmp_path / name
+        (home / "bin").mkdir(parents=True, exist_ok=True)
+        program = home / "bin" / "java"
+        program.write_text(ECHO.format(name=name))
+        program.chmod(0o755)
+        (home / "release").write_text('JAVA_VERSION="21.0.1"\n')
+        monkeypatch.setattr(java, "find_java", lambda: java.Java(home=home, version=21, wrapped=True))
+        return home
+
+    return install
+
+
+def run(home: Path, *words: str) -> str:
+    done = subprocess.run([str(home / "bin" / "java"), *words], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def test_the_wrapper_takes_one_flag_away_and_is_left_alone_when_it_is_there(packaged, tmp_path):
+    packaged("first")
+    home = java.java_home(tmp_path / "wrapper")
+    assert java.java_version(home) == 21
+    assert run(home, "-x", java.VECTOR_FLAG, "a b") == "first -x a b\n"
+    before = (home / "bin" / "java").stat()
+    assert java.java_home(tmp_path / "wrapper") == home
+    assert (home / "bin" / "java").stat().st_mtime_ns == before.st_mtime_ns
+    packaged("second")
+    other = java.java_home(tmp_path / "wrapper")
+    assert run(other, "-x") == "second -x\n"
+    assert run(home, "-x") == "first -x\n"
+    for made in (home, other):
+        assert sorted(path.name for path in made.rglob("*")) == ["bin", "java", "release"]
+
+
+def test_a_wrapper_that_is_made_by_several_at_once_can_be_started_as_soon_as_one_has_it(packaged, tmp_path):
+    """It was emptied before it was written: the Spark that was started by it in that moment ended without a word."""
+    packaged("shared")
+    program = (
+        "import sys, subprocess\n"
+        "from pathlib import Path\n"
+        "from pyspark_moldau import java\n"
+        "java.find_java = lambda: java.Java(home=Path(sys.argv[1]), version=21, wrapped=True)\n"
+        "sys.stdin.readline()\n"
+        "for number in range(25):\n"
+        "    home = java.java_home(Path(sys.argv[2]) / str(number))\n"
+        "    subprocess.run([home / 'bin' / 'java', str(number)], check=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "shared"), str(tmp_path / "wrapper")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with ExitStack() as running:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        starters = [running.enter_context(subprocess.Popen(command, env=environment, **pipes)) for _ in range(3)]
+        for starter in starters:
+            assert starter.stdin is not None
+            starter.stdin.write("go\n")
+            starter.stdin.flush()
+        told = [starter.communicate(timeout=240)[0] for starter in starters]
+    assert told == ["".join(f"shared {number}\n" for number in range(25))] * 3
