@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-DRAWS = ("fault_seconds", "synced", "directories", "struck", "transactions", "pipe", "topics")
+DRAWS = (
+    "fault_seconds",
+    "synced",
+    "directories",
+    "struck",
+    "transactions",
+    "pipe",
+    "topics",
+    "bank",
+    "seeks",
+    "variety",
+)
 """Fields of ``RunOptions`` that a case may set."""
 
 

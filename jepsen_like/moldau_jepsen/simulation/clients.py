@@ -1,8 +1,8 @@
 """All clients of a simulated run: which workloads work, on which machines, and what they saw.
 
-The queue and the register always work; transactions, the exactly-once pipe, and the client that deletes a topic and
-makes it again are drawn. Workers of the pipe have
-machines of their own: one that is paused or cut off while the other goes on is the zombie that fencing is for.
+The queue and the register always work; transactions, the exactly-once pipe, the bank, and the client that deletes a
+topic and makes it again are drawn. Workers of the pipe and tellers and clerks of the bank have machines of their own:
+one that is paused or cut off while the other goes on is the zombie that fencing is for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import trio
 
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.workloads.bank import BankWorkload
 from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
@@ -37,6 +38,9 @@ VIOLATIONS_SHOWN_MAX = 20
 PIPE_PROBABILITY = 0.35
 TRANSACTIONS_PROBABILITY = 0.5
 TOPICS_PROBABILITY = 0.35
+BANK_PROBABILITY = 0.35
+SEEKS_PROBABILITY = 0.5
+SEEK_SHARE = 0.15
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
@@ -70,11 +74,17 @@ class Clients:
         # Drawn apart, so that it shifts no other draw.
         with_topics = world.random("topics").random() < TOPICS_PROBABILITY
         self.topics = with_topics if options.topics is None else options.topics
-        workers = options.pipe_options.workers if self.pipe else 0
-        self.hosts = [CLIENT_HOST, *(f"worker-{slot}" for slot in range(workers))]
+        with_bank = world.random("bank").random() < BANK_PROBABILITY
+        self.bank = with_bank if options.bank is None else options.bank
+        with_seeks = world.random("seeks").random() < SEEKS_PROBABILITY
+        self.seeks = with_seeks if options.seeks is None else options.seeks
+        self._workers = [f"worker-{slot}" for slot in range(options.pipe_options.workers if self.pipe else 0)]
+        self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
+        self.hosts = [CLIENT_HOST, *self._workers, *self._tellers]
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
         strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
         queue = replace(options.workload, consumer={**strategy, **options.workload.consumer})
+        queue = replace(queue, seek_share=SEEK_SHARE) if self.seeks else queue
         pipe = replace(options.pipe_options, consumer={**strategy, **options.pipe_options.consumer})
         self.register = ConfigRegister(cluster, self.environment, options.workload.topic)
         self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
@@ -96,6 +106,7 @@ class Clients:
             on_acknowledged=on_acknowledged,
         )
         self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
+        self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
 
     async def create_topics(self) -> None:
         """Creates the topics of the workloads. Raises ``ClusterNotReadyError``."""
@@ -103,6 +114,8 @@ class Clients:
         topics = {options.workload.topic: options.workload.partitions}
         if self.pipe:
             topics |= {pipe.source: pipe.partitions, pipe.target: pipe.partitions}
+        if self.bank:
+            topics |= options.bank_options.sizes
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
 
@@ -118,14 +131,28 @@ class Clients:
                 nursery.start_soon(client.run_program, self._transfers.run)
             if self.pipe:
                 nursery.start_soon(self._run_pipe)
+            if self.bank:
+                nursery.start_soon(self._run_bank)
 
     async def _run_pipe(self) -> None:
         async with trio.open_nursery() as nursery:
-            for slot, host in enumerate(self.hosts[1:]):
+            for slot, host in enumerate(self._workers):
                 machine = self._world.node(host)
                 nursery.start_soon(machine.run_program, self._pipe.work, slot, machine.environment)
             await self._world.node(CLIENT_HOST).run_program(self._pipe.feed)
             nursery.cancel_scope.cancel()
+
+    async def _run_bank(self) -> None:
+        client = self._world.node(CLIENT_HOST)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_program, self._bank.read)
+            async with trio.open_nursery() as clerks:
+                for slot, host in enumerate(self._tellers):
+                    machine = self._world.node(host)
+                    nursery.start_soon(machine.run_program, self._bank.tell, slot, machine.environment)
+                    clerks.start_soon(machine.run_program, self._bank.carry_out, slot, machine.environment)
+                await client.run_program(self._bank.request)
+                clerks.cancel_scope.cancel()
 
     def liveness(self) -> Liveness:
         """What they must get done from now on: records in all partitions that they send to, and a transaction.
@@ -135,6 +162,8 @@ class Clients:
         workload = self._options.workload
         partitions = workload.topic_partitions if workload.senders or self.transactions else []
         partitions += self._options.pipe_options.source_partitions if self.pipe else []
+        bank = self._options.bank_options
+        partitions += [*bank.account_partitions, *bank.clerks.source_partitions] if self.bank else []
         transactions_in = workload.topic if self.transactions else ""
         return Liveness(self._recorder.now_ms(), partitions, transactions_in)
 
@@ -145,6 +174,7 @@ class Clients:
         self._topics.stop()
         self._transfers.stop()
         self._pipe.stop()
+        self._bank.stop()
 
     async def final_read(self) -> None:
         """Reads every topic from the beginning, and the register."""
@@ -152,6 +182,8 @@ class Clients:
         await self._queue.final_read(seconds)
         if self.pipe:
             await self._pipe.final_read(seconds)
+        if self.bank:
+            await self._bank.final_read(seconds)
         await self.register.final_read(seconds)
         if self.topics:
             await self._topics.final_read(seconds)
@@ -168,7 +200,11 @@ class Clients:
         if wrong:
             return [f"at the end: topic-made-again: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
-        check = replace(self._options.check, pipes=((pipe.source, pipe.target),)) if self.pipe else self._options.check
+        check = replace(
+            self._options.check,
+            pipes=((pipe.source, pipe.target),) if self.pipe else (),
+            banks=(self._options.bank_options.bank,) if self.bank else (),
+        )
         found = [
             anomaly
             for anomaly in check_history(history, check).anomalies

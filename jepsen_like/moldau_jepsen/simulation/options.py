@@ -12,6 +12,7 @@ from moldau_jepsen.simulation.faults import NEEDS_DIRECTORIES, FaultKind, Planne
 from moldau_jepsen.simulation.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.network import NetworkProfile
 from moldau_jepsen.simulation.world import derive_random
+from moldau_jepsen.workloads.bank import BankOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 
@@ -52,6 +53,13 @@ class RunOptions:
     )
     topics: bool | None = False
     """Whether a client deletes a topic and makes it again, all the while; drawn if None, as campaigns have it."""
+    bank: bool | None = False
+    """Whether money is moved between accounts beside the others; drawn if None, as campaigns have it."""
+    bank_options: BankOptions = field(default_factory=BankOptions)
+    seeks: bool | None = False
+    """Whether readers seek now and then; drawn if None, as campaigns have it."""
+    variety: bool | None = False
+    """Whether records have keys and headers of all kinds; drawn if None, as campaigns have it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0

@@ -413,6 +413,32 @@ MADE_AGAIN = Profile(
     lengths=(0.3, 2.5),
 )
 
+BANK = Profile(
+    name="bank",
+    text="money is moved in transactions while tellers and clerks pause and are usurped, and coordinators and leaders "
+    "come and go",
+    options=replace(
+        _PLAIN,
+        workload=_workload(senders=1, assigned_readers=1, group_readers=0, sends_per_second=10.0),
+        struck=Struck.ALL,
+        transactions=False,
+        bank=True,
+        seeks=True,
+        variety=True,
+    ),
+    kinds=(
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+        FaultKind.LINK,
+        FaultKind.RESET,
+        FaultKind.SLOW,
+        FaultKind.CUT,
+    ),
+    strikes=(6, 14),
+)
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -430,6 +456,7 @@ PROFILES: dict[str, Profile] = {
         IMPATIENT,
         GROUPS,
         MADE_AGAIN,
+        BANK,
     )
 }
 """What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""
@@ -446,4 +473,5 @@ def drawn_profile(seed: int) -> Profile | None:
 def drawn_options(seed: int) -> RunOptions:
     """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
     profile = drawn_profile(seed)
-    return RunOptions(directories=None, topics=None) if profile is None else profile.of_seed(seed)
+    options = RunOptions(directories=None, topics=None, bank=None) if profile is None else profile.of_seed(seed)
+    return replace(options, seeks=None, variety=None)

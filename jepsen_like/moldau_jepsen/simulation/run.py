@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.05
 SYNCED_PROBABILITY = 0.6
+VARIETY_PROBABILITY = 0.8
 
 
 class Run:
@@ -62,7 +63,10 @@ class Run:
         self.judge = ClusterInvariants(trio.current_time, options.only)
         self.observer = ClusterObserver(self.cluster, self.judge)
         self.history: list[Operation] = []
-        self.recorder = Recorder(world.node(CLIENT_HOST).environment.clock, self._record)
+        # Drawn apart, so that it shifts no other draw.
+        variety = world.random("variety").random() < VARIETY_PROBABILITY
+        self.variety = variety if options.variety is None else options.variety
+        self.recorder = Recorder(world.node(CLIENT_HOST).environment.clock, self._record, variety=self.variety)
         self.clients = Clients(
             world, self.cluster, options, draw, self.recorder, synced=self.synced, on_acknowledged=self._acknowledged
         )
@@ -96,6 +100,9 @@ class Run:
             "transactions": self.clients.transactions,
             "pipe": self.clients.pipe,
             "topics": self.clients.topics,
+            "bank": self.clients.bank,
+            "seeks": self.clients.seeks,
+            "variety": self.variety,
         }
 
     def _record(self, operation: Operation) -> None:
