@@ -11,16 +11,20 @@ import pytest
 import trio
 import trio.testing
 
-from moldau_jepsen.chaos.clients import ClientOptions, Workload
+from broker_cluster import BROKER_PORT, CONTROLLER_PORT, run_cluster
+from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.run import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation
 from moldau_jepsen.checkers.topics import TopicRead, TopicsMade, TopicWrite
-from moldau_jepsen.history import write_history
+from moldau_jepsen.history import HistoryWriter, write_history
 from moldau_jepsen.launcher import LauncherUsageError
+from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
+from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.transactions import TransactionOptions
 
 
 def test_the_promise_follows_the_configuration() -> None:
@@ -175,3 +179,62 @@ def test_a_run_in_namespaces_is_had_once_more_in_namespaces(tmp_path: Path) -> N
     assert once_more(ChaosOptions(directory=tmp_path, network=Network.NAMESPACES, control=CONTROLS["acks-1"])).endswith(
         "--network namespaces"
     )
+
+
+class ClusterNodes:
+    """Nodes of a cluster in virtual time, as clients reach them."""
+
+    def __init__(self, cluster) -> None:
+        self.broker_ids, self.controller_ids = cluster.broker_ids, cluster.controller_ids
+
+    def address(self, node_id: int) -> tuple[str, int]:
+        return (f"b{node_id}", BROKER_PORT) if node_id in self.broker_ids else (f"c{node_id}", CONTROLLER_PORT)
+
+
+def test_all_workloads_work_at_once_and_leave_what_each_checker_judges(tmp_path: Path) -> None:
+    """The clients of a chaos run, a broker that dies and comes back, and the folder that remains; in virtual time."""
+    options = ClientOptions(
+        workload=Workload.ALL,
+        queue=QueueOptions(senders=1, sends_per_second=10.0, partitions=2),
+        transactions=TransactionOptions(clients=1, transactions_per_second=3.0),
+        pipe=PipeOptions(records_per_second=5.0, crash_every_s=0),
+    )
+
+    async def scenario(cluster) -> RunFacts:
+        environment = cluster.client_environment
+        bootstrap = ",".join(f"b{broker_id}:{BROKER_PORT}" for broker_id in cluster.broker_ids)
+        with (tmp_path / "history").open("wb") as stream:
+            writer = HistoryWriter(stream)
+            recorder = Recorder(environment.clock, writer.add)
+            clients = RunClients(environment, bootstrap, options, recorder, ClusterNodes(cluster), replication=(1, 3))
+            await clients.create_topics(3, {})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(clients.run)
+                await trio.sleep(3)
+                cluster.kill(2)
+                await trio.sleep(4)
+                cluster.start_broker(2)
+                await trio.sleep(3)
+                clients.stop()
+            await clients.final_read(60)
+            writer.flush()
+        return RunFacts(
+            duration_s=10,
+            settings={},
+            promised=options.promised,
+            faults=(),
+            samples=(),
+            deaths=tuple(clients.stuck),
+            register=clients.register_operations,
+            topics=clients.topics_made,
+        )
+
+    facts, _ = run_cluster(scenario, brokers=3, controllers=3)
+    write_facts(tmp_path, facts)
+    result = judge(tmp_path)
+    assert result.valid, (result.deaths, result.verdict.anomalies)
+    figures = result.document["figures"]
+    for figure, least in (("sends_acknowledged", 60), ("register_operations", 10), ("topics_made", 2)):
+        assert figures[figure] >= least, figure
+    assert figures["topic_reads"] >= 2
+    assert figures["leaderships"] > 2 + 2 * options.pipe.partitions  # of each partition one, more where a leader died

@@ -9,18 +9,35 @@ import pytest
 from broker_cluster import BROKER_PORT, CONTROLLER_PORT, run_cluster
 from golden_histories import P0, P1, Story, assert_same, good
 from moldau.producer import Producer
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
 )
-from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from moldau.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from moldau.runtime.rpc import RpcConnection
-from moldau_jepsen.chaos.claims import LIST_OFFSETS_VERSION, claimed, claimed_quorum, question, served
+from moldau_jepsen.chaos.claims import LIST_OFFSETS_VERSION, ClaimSampler, claimed, claimed_quorum, question, served
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import Evidence, HistoryFile, Kind, Lead, Send, Status, TopicPartition, write_history
+from moldau_jepsen.launcher import Node
+from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.workloads.recorder import Recorder, acknowledgements
 
 K = AnomalyKind
@@ -207,3 +224,96 @@ def test_controllers_show_that_they_lead_the_quorum() -> None:
         assert lead.epoch >= 1
 
     run_cluster(scenario, controllers=3)
+
+
+class Answers:
+    """Stands for the nodes' listeners: what the one behind a port answers, None for one that does not."""
+
+    def __init__(self, answers) -> None:
+        self.answers = answers
+        self.asked: list[tuple[int, str]] = []
+
+    def ask(self, where, request, version, response_class, timeout_ms):
+        self.asked.append((where.port, type(request).__name__))
+        return self.answers.get((where.port, type(request).__name__))
+
+
+def metadata(*led: tuple[int, int, int], brokers: tuple[int, ...] = ()) -> MetadataResponse:
+    """``led``: partition, leader and epoch."""
+    parts = [MetadataResponsePartition(partition_index=p, leader_id=who, leader_epoch=epoch) for p, who, epoch in led]
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=one, host="127.0.0.1", port=9000 + one) for one in brokers],
+        topics=[MetadataResponseTopic(name="led", partitions=parts)],
+    )
+
+
+def ends(*codes: ErrorCode) -> ListOffsetsResponse:
+    parts = [ListOffsetsPartitionResponse(partition_index=number, error_code=code) for number, code in enumerate(codes)]
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="led", partitions=parts)])
+
+
+def quorum(leader: int, epoch: int, code: ErrorCode = ErrorCode.NONE) -> DescribeQuorumResponse:
+    part = DescribeQuorumResponsePartitionData(partition_index=0, leader_id=leader, leader_epoch=epoch)
+    topic = DescribeQuorumResponseTopicData(topic_name=QUORUM.topic, partitions=[part])
+    return DescribeQuorumResponse(error_code=code, topics=[topic])
+
+
+def node(role: str, number: int) -> Node:
+    return Node(node_id=number, role=role, port=9000 + number, directory="", config="", log="")
+
+
+class Processes:
+    """A cluster of which broker 3 and controller 103 are down."""
+
+    brokers = tuple(node("broker", number) for number in (1, 2, 3))
+    controllers = tuple(node("controller", number) for number in (101, 102, 103))
+
+    def state(self, node_id: int) -> ProcessState:
+        return ProcessState.STOPPED if node_id in (3, 103) else ProcessState.RUNNING
+
+
+L = [TopicPartition("led", number) for number in range(3)]
+
+
+def test_every_node_that_runs_is_asked_and_only_what_it_says_of_itself_counts(monkeypatch) -> None:
+    answers = Answers(
+        {
+            # Broker 2 lags: it says of broker 1 what is no longer so, which is no evidence.
+            (9001, "MetadataRequest"): metadata((0, 1, 5), (1, 2, 3), (2, 1, 7)),
+            (9001, "ListOffsetsRequest"): ends(ErrorCode.NONE, ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH),
+            (9002, "MetadataRequest"): metadata((0, 1, 4), (1, 2, 3), (2, -1, 7)),
+            (9002, "ListOffsetsRequest"): ends(ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE),
+            (9101, "DescribeQuorumRequest"): quorum(101, 9),
+            (9102, "DescribeQuorumRequest"): quorum(101, 9),
+        }
+    )
+    monkeypatch.setattr("moldau_jepsen.launcher.probe.ask", answers.ask)
+    leads = ClaimSampler(["led"], Processes(), "127.0.0.1:1").sample()
+    assert leads == [
+        Lead(L[0], 5, 1, Evidence.CLAIMED),
+        Lead(L[2], 7, 1, Evidence.CLAIMED),
+        Lead(L[0], 5, 1, Evidence.SERVED),
+        Lead(L[1], 3, 2, Evidence.CLAIMED),
+        Lead(L[1], 3, 2, Evidence.SERVED),
+        Lead(QUORUM, 9, 101, Evidence.CLAIMED),
+    ]
+    assert {port for port, _ in answers.asked} == {9001, 9002, 9101, 9102}
+    answers.answers[9102, "DescribeQuorumRequest"] = quorum(102, 9, ErrorCode.NOT_CONTROLLER)
+    assert ClaimSampler(["led"], Processes(), "127.0.0.1:1").sample() == leads
+    answers.answers[9102, "DescribeQuorumRequest"] = quorum(102, 9)
+    story = Story().add(0, Kind.CLAIM, leads=tuple(ClaimSampler(["led"], Processes(), "127.0.0.1:1").sample()))
+    assert story.check(final_phase=False).counts == {K.SPLIT_BRAIN: 1}
+
+
+def test_brokers_of_a_foreign_cluster_are_found_by_the_first_that_answers(monkeypatch) -> None:
+    answers = Answers(
+        {
+            (9002, "MetadataRequest"): metadata((0, 2, 5), brokers=(1, 2)),
+            (9002, "ListOffsetsRequest"): ends(ErrorCode.NONE),
+        }
+    )
+    monkeypatch.setattr("moldau_jepsen.launcher.probe.ask", answers.ask)
+    sampler = ClaimSampler(["led"], None, "127.0.0.1:9001, 127.0.0.1:9002")
+    assert sampler.sample() == [Lead(L[0], 5, 2, Evidence.CLAIMED), Lead(L[0], 5, 2, Evidence.SERVED)]
+    del answers.answers[9002, "MetadataRequest"]
+    assert sampler.sample() == []

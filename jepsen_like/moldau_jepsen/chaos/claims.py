@@ -18,6 +18,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from moldau.runtime.config import parse_address
 from moldau_jepsen.history import Evidence, Lead, TopicPartition
 from moldau_jepsen.launcher import probe
 from moldau_jepsen.launcher.process import ProcessState
@@ -97,9 +98,7 @@ class ClaimSampler:
         """
         self._topics = [*topics, *INTERNAL_TOPICS]
         self._cluster = cluster
-        self._bootstrap = [
-            Door(host, int(port)) for host, _, port in (each.strip().rpartition(":") for each in bootstrap.split(","))
-        ]
+        self._bootstrap = [Door(*parse_address(each.strip())) for each in bootstrap.split(",")]
 
     def sample(self) -> list[Lead]:
         """What the nodes that answer show now."""
