@@ -7,6 +7,9 @@ unfenced; serve. The first steps fail with clear errors, the later ones wait.
 Order of a stop: the controller moves leadership away (controlled shutdown) while this broker goes on serving, so that
 clients notice no more than an election; then connections end, logs are flushed, and the clean-shutdown marker is
 written. A broker that is killed does nothing of this and loses nothing by it.
+
+What is read off the configuration and the directories at the start is in ``startup``, the coordinators in
+``coordinators``.
 """
 
 from __future__ import annotations
@@ -19,48 +22,47 @@ import trio
 
 from moldau.runtime.config import (
     ConfigError,
-    advertised_listeners,
     broker_listeners,
     controller_listener_names,
     controller_protocol,
     inter_broker_listener_name,
     inter_broker_protocol,
-    log_dirs,
     quorum_voters,
-    topic_config,
 )
 from moldau.runtime.exceptions import leaves
 from moldau.runtime.log import EventLogger
-from moldau.runtime.server import ServerLimits, serve
+from moldau.runtime.server import serve
 from moldau.runtime.sync import ByteBudget
 from moldau.runtime.tls_context import listener_tls, outgoing_environment
-from moldau_broker.coordinator.group_config import GroupConfig
-from moldau_broker.coordinator.shell import GroupCoordinator
-from moldau_broker.coordinator.transaction_config import TransactionConfig
-from moldau_broker.coordinator.transaction_shell import TransactionCoordinator
-from moldau_broker.log.checkpoint import decode_meta_properties, read_file
-from moldau_broker.log.config import LogConfig, LogManagerSettings
-from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
-from moldau_broker.log.manager import LogManager
-from moldau_broker.log.names import META_PROPERTIES
+from moldau_broker.log.errors import LogStorageError
 from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.server.apis import BASE_APIS, api_table
 from moldau_broker.server.connection import BrokerConnection, listener_services
 from moldau_broker.server.context import BrokerContext
+from moldau_broker.server.coordinators import build_coordinators
 from moldau_broker.server.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.dynamic_config import DynamicConfig
-from moldau_broker.server.internal_log import ImageTopicNames, InternalTopicLog
 from moldau_broker.server.isr import IsrAlterations
 from moldau_broker.server.log_tasks import LogSyncs, LogTasks, known_log_configs
 from moldau_broker.server.metadata_applier import MetadataApplier
 from moldau_broker.server.metadata_cache import MetadataCache
 from moldau_broker.server.producer_ids import ProducerIds
 from moldau_broker.server.replica_directories import ReplicaDirectories
-from moldau_broker.server.replica_fetcher import FetcherSettings, ReplicaFetchers
+from moldau_broker.server.replica_fetcher import ReplicaFetchers
 from moldau_broker.server.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_broker.server.replica_moves import move_replicas
-from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCreation
-from moldau_broker.server.transactions import Peers, TransactionMarkers, TransactionVerifier
+from moldau_broker.server.startup import (
+    BrokerStartError,
+    advertised_endpoints,
+    bind,
+    clean_epoch,
+    fetcher_settings,
+    known_cluster_id,
+    listener_limits,
+    log_manager,
+)
+from moldau_broker.server.topic_creation import TopicCreation
+from moldau_broker.server.transactions import Peers
 from moldau_quorum.broker_session import (
     BrokerRegistration,
     BrokerSession,
@@ -71,7 +73,6 @@ from moldau_quorum.broker_session import (
 )
 from moldau_quorum.controller.features import SUPPORTED_FEATURES
 from moldau_quorum.image import RESOURCE_BROKER
-from moldau_quorum.records import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,15 +80,10 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.environment import Environment, Listener
     from moldau.runtime.server import Server
-    from moldau_broker.server.partition import Partition
+    from moldau_broker.log.manager import LogManager
     from moldau_quorum.image import MetadataDelta, MetadataImage
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 10_000.0
-_UNBOUNDED_CONNECTIONS = 100_000
-
-
-class BrokerStartError(ValueError):
-    """The broker cannot start as configured; the message says what is wrong and what would be right."""
 
 
 class Broker:
@@ -196,7 +192,7 @@ class Broker:
                     directory.release()
 
     async def _start(self, nursery: trio.Nursery) -> LogManager:
-        cluster_id = self._known_cluster_id()
+        cluster_id = known_cluster_id(self._environment.disk, self._config)
         logs = self._open_logs(cluster_id) if cluster_id else None
         controller = ControllerClient(
             self._to_controllers, self._voters, client_id=f"broker-{self.broker_id}-forwarding"
@@ -226,65 +222,16 @@ class Broker:
         await self._serve(nursery)
         return logs
 
-    def _known_cluster_id(self) -> str:
-        """The cluster that this node has belonged to before, or is configured for; empty if neither."""
-        disk = self._environment.disk
-        for directory in log_dirs(self._config):
-            path = f"{directory}/{META_PROPERTIES}"
-            try:
-                return decode_meta_properties(path, read_file(disk, path)).cluster_id
-            except (OSError, CorruptLogFileError):
-                continue  # the log manager judges each directory
-        return self._config.get_str_or_none("cluster.id") or ""
-
     def _open_logs(self, cluster_id: str) -> LogManager:
-        config = self._config
-        configured = config.get_str_or_none("cluster.id")
-        if configured and configured != cluster_id:
-            raise BrokerStartError(
-                f"cluster.id is {configured!r}, but the log directories belong to cluster {cluster_id!r}: "
-                "give the node its own log directories, or correct cluster.id"
-            )
-        logs = LogManager(
-            self._environment.disk,
-            log_dirs(config),
-            node_id=self.broker_id,
-            cluster_id=cluster_id,
-            random=self._environment.random,
-            settings=LogManagerSettings.from_config(config),
-            default_config=LogConfig.from_config(topic_config(config, {})),
-        )
-        self._logs = logs
+        logs = self._logs = log_manager(self._environment, self._config, self.broker_id, cluster_id)
         logs.start(self._environment.clock.wall_ms())
         return logs
 
     async def _bind(self) -> None:
-        backlog = self._config.get_int("socket.listen.backlog.size")
         for endpoint in broker_listeners(self._config):
-            try:
-                listener = await self._environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
-            except OSError as error:
-                raise BrokerStartError(
-                    f"listeners: cannot listen on {endpoint}: {error.strerror or error}; "
-                    "stop what uses the port, or configure another one"
-                ) from error
+            listener = await bind(self._environment, self._config, endpoint)
             self._listeners.append((endpoint, listener))
             self.addresses[endpoint.listener_name] = listener.address
-
-    def _advertised(self) -> tuple[Endpoint, ...]:
-        """Where clients are sent: what is configured, with real ports in place of 0."""
-        advertised: list[Endpoint] = []
-        for endpoint in advertised_listeners(self._config):
-            bound_host, bound_port = self.addresses.get(endpoint.listener_name, ("", 0))
-            advertised.append(
-                Endpoint(
-                    name=endpoint.listener_name,
-                    host=endpoint.host or bound_host,
-                    port=endpoint.port or bound_port,
-                    security_protocol=int(endpoint.security_protocol),
-                )
-            )
-        return tuple(advertised)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -308,15 +255,7 @@ class Broker:
         self._isr = isr
         self._fetchers = ReplicaFetchers(
             self._to_brokers,
-            FetcherSettings(
-                broker_id=self.broker_id,
-                fetch_wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
-                fetch_min_bytes=config.get_int("replica.fetch.min.bytes"),
-                fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
-                fetch_response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
-                fetch_backoff_ms=float(config.get_int("replica.fetch.backoff.ms")),
-                socket_timeout_ms=float(config.get_int("replica.socket.timeout.ms")),
-            ),
+            fetcher_settings(config, self.broker_id),
             replicas,
             self.metadata.inter_broker_address,
             lambda: self.broker_epoch,
@@ -329,31 +268,10 @@ class Broker:
         )
         self.metadata.is_suspect = self._fetchers.is_suspect
         producer_ids = ProducerIds(self.broker_id, controller, lambda: self.broker_epoch)
-        topics = ImageTopicNames(self.metadata)
         self._peers = Peers(self._to_brokers, self.broker_id, self.metadata)
-        markers = TransactionMarkers(self.broker_id, self.metadata, replicas, self._peers)
-        verifier = TransactionVerifier(self.broker_id, self.metadata, self._peers)
-        groups = GroupCoordinator(
-            environment=environment,
-            log=InternalTopicLog(OFFSETS_TOPIC, replicas),
-            topics=topics,
-            config=GroupConfig.of(config),
-            partition_count=lambda: self._partition_count(OFFSETS_TOPIC),
-            logger=EventLogger("moldau.broker.groups", node=self.broker_id),
+        coordinators = build_coordinators(
+            environment, config, self.broker_id, self.metadata, replicas, self._peers, producer_ids
         )
-        transactions = TransactionCoordinator(
-            environment=environment,
-            log=InternalTopicLog(TRANSACTIONS_TOPIC, replicas),
-            topics=topics,
-            markers=markers,
-            producer_ids=producer_ids,
-            config=TransactionConfig.of(config),
-            partition_count=lambda: self._partition_count(TRANSACTIONS_TOPIC),
-            offsets_partition_count=lambda: self._partition_count(OFFSETS_TOPIC),
-            logger=EventLogger("moldau.broker.transactions", node=self.broker_id),
-        )
-        markers.connect(groups)
-        verifier.connect(transactions)
         self._context = BrokerContext(
             environment=environment,
             config=config,
@@ -371,30 +289,12 @@ class Broker:
             sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
             producer_ids=producer_ids,
             topic_creation=TopicCreation(controller, follower, self.broker_id),
-            groups=groups,
-            transactions=transactions,
-            markers=markers,
-            verifier=verifier,
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
+            markers=coordinators.markers,
+            verifier=coordinators.verifier,
         )
-        replicas.leadership_listeners.append(self._leadership_changed)
-
-    def _partition_count(self, topic_name: str) -> int:
-        topic = self.metadata.image.topics_by_name.get(topic_name)
-        return 0 if topic is None else len(topic.partitions)
-
-    def _leadership_changed(self, partition: Partition, leads: bool) -> None:
-        coordinator: GroupCoordinator | TransactionCoordinator
-        if partition.key.topic == OFFSETS_TOPIC:
-            coordinator = self.context.groups
-        elif partition.key.topic == TRANSACTIONS_TOPIC:
-            coordinator = self.context.transactions
-        else:
-            return
-        leader_epoch = partition.replica.state.leader_epoch
-        if leads:
-            coordinator.become_leader(partition.key.partition, leader_epoch)
-        else:
-            coordinator.resign(partition.key.partition, leader_epoch)
+        replicas.leadership_listeners.append(coordinators.leadership_changed)
 
     async def _start_tasks(self, nursery: trio.Nursery) -> None:
         assert self._fetchers is not None
@@ -422,11 +322,11 @@ class Broker:
             broker_id=self.broker_id,
             incarnation_id=self.context.incarnation_id,
             cluster_id=follower.image.cluster_id,
-            endpoints=self._advertised(),
+            endpoints=advertised_endpoints(config, self.addresses),
             rack=config.get_str_or_none("broker.rack"),
             features=tuple((name, lowest, highest) for name, (lowest, highest) in sorted(self._features.items())),
             log_dirs=tuple(d.directory_id for d in logs.directories if d.online and d.directory_id is not None),
-            previous_broker_epoch=_clean_epoch(logs),
+            previous_broker_epoch=clean_epoch(logs),
         )
         session = BrokerSession(
             self._to_controllers,
@@ -473,27 +373,14 @@ class Broker:
                     self._environment,
                     listener,
                     partial(BrokerConnection, services),
-                    self._limits(endpoint),
+                    listener_limits(self.context.config, endpoint),
                     budget=budget,
                     secure=self._tls[endpoint.listener_name],
                     logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
                 )
             )
             self._servers.append(server)
-            server.limits = self._limits(endpoint)  # they may have changed while it started
-
-    def _limits(self, endpoint: ListenerEndpoint) -> ServerLimits:
-        """The bounds of a listener as they are in force; ``max.connections`` may be its own."""
-        config = self.context.config
-        own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
-        connections = config.get_int(own if own in config else "max.connections")
-        return ServerLimits(
-            request_bytes_max=config.get_int("socket.request.max.bytes"),
-            buffered_bytes_max=config.get_int("queued.max.request.bytes"),
-            connections_max=min(connections, _UNBOUNDED_CONNECTIONS),
-            connections_per_ip_max=config.get_int("max.connections.per.ip"),
-            idle_ms=float(config.get_int("connections.max.idle.ms")),
-        )
+            server.limits = listener_limits(self.context.config, endpoint)  # they may have changed while it started
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -532,7 +419,7 @@ class Broker:
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
         config = self.context.config = self._dynamic.follow(image)
         for (endpoint, _), server in zip(self._listeners, self._servers, strict=False):  # it may not serve yet
-            server.limits = self._limits(endpoint)
+            server.limits = listener_limits(config, endpoint)
         for listener_name, tls in self._tls.items():
             if tls is not None:
                 try:
@@ -570,12 +457,6 @@ class Broker:
             await self._session.controlled_shutdown()
         if scope.cancelled_caught:
             self._logger.warning("controlled-shutdown-unanswered", after_ms=CONTROLLED_SHUTDOWN_TIMEOUT_MS)
-
-
-def _clean_epoch(logs: LogManager) -> int:
-    """The broker epoch that all directories remember of a clean stop; -1 if one was not stopped cleanly (KIP-966)."""
-    epochs = [directory.broker_epoch if directory.clean else -1 for directory in logs.directories if directory.online]
-    return min(epochs, default=-1)
 
 
 async def run_broker(
