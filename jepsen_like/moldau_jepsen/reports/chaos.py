@@ -89,6 +89,7 @@ def _cards(report: ChaosReport) -> str:
         ("writes acknowledged", f"{figures.sends_acknowledged:,}", f"{figures.sends_failed:,} failed for certain"),
         ("writes of unknown outcome", f"{figures.sends_unknown:,}", "time-outs and lost connections"),
         ("records read", f"{figures.records_polled:,}", f"{figures.values_seen:,} distinct"),
+        ("leader epochs", f"{figures.leaderships:,}", "of partitions and the quorum, whose leader is known"),
         ("faults", f"{len(report.faults)}", f"in {report.duration_s:,.0f} s"),
         ("no write acknowledged for", f"{dark:.1f} s", f"stretches over 1 s: {len(series.unavailable)}"),
         (
