@@ -34,7 +34,9 @@ def test_the_promise_follows_the_configuration() -> None:
     everything = ClientOptions(workload=Workload.ALL, queue=weak)
     assert everything.promised.read_committed
     assert everything.promised.pipes == (("pipe-source", "pipe-target"),)
-    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target"}
+    (bank,) = everything.promised.banks
+    assert bank.topics == ("bank-east", "bank-west")
+    assert set(everything.topics) == {"queue", "pipe-source", "pipe-target", *bank.topics, bank.requests}
     assert set(ClientOptions(workload=Workload.REGISTER).topics) == {"queue"}
 
 

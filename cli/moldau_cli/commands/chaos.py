@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
 
-WORKLOADS = ("queue", "transactions", "pipe", "register", "topics", "all")
+WORKLOADS = ("queue", "transactions", "pipe", "bank", "register", "topics", "all")
 NETWORKS = ("proxies", "namespaces")
 Pairs = list[str] | None
 
@@ -36,7 +36,7 @@ def run(
         Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
     ] = None,
     workload: Annotated[
-        str, typer.Option(help="What the clients do: queue, transactions, pipe, register, topics, or all.")
+        str, typer.Option(help="What the clients do: queue, transactions, pipe, bank, register, topics, or all.")
     ] = "queue",
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
     network: Annotated[

@@ -11,6 +11,7 @@ import trio
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.checkers.topics import TopicsMade
 from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.workloads.bank import BankOptions, BankWorkload
 from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
@@ -40,6 +41,7 @@ class Workload(enum.Enum):
     QUEUE = "queue"  # unique values sent and read, by hand-assigned readers and by a group
     TRANSACTIONS = "transactions"  # transactions of sends and polls, some aborted, beside the readers of the queue
     PIPE = "pipe"  # read, transform, write, with offsets in the transaction
+    BANK = "bank"  # money is moved between accounts in two topics, by tellers and by clerks
     REGISTER = "register"  # a topic's configuration, changed and read
     TOPICS = "topics"  # a topic that is written to, read, deleted, and made again
     ALL = "all"  # all of them at once
@@ -58,6 +60,24 @@ class ClientOptions:
     pipe: PipeOptions = field(
         default_factory=lambda: PipeOptions(consumer=dict(QUICK_SESSION), crash_every_s=20.0, drain_seconds=120.0)
     )
+    bank: BankOptions = field(
+        default_factory=lambda: BankOptions(
+            accounts=40,
+            tellers=3,
+            transactions_per_second=8.0,
+            crash_every_s=20.0,
+            audit_every_s=2.0,
+            clerks=replace(
+                BankOptions().clerks,
+                records_per_second=20.0,
+                consumer=dict(QUICK_SESSION),
+                crash_every_s=20.0,
+                drain_seconds=120.0,
+            ),
+        )
+    )
+    seek_share: float = 0.005
+    """Of the polls of the queue's readers that returned something: the reader seeks afterwards."""
 
     def works(self, workload: Workload) -> bool:
         """Whether this one of the workloads is at work."""
@@ -69,6 +89,8 @@ class ClientOptions:
         topics = {self.queue.topic: self.queue.partitions}
         if self.works(Workload.PIPE):
             topics |= {self.pipe.source: self.pipe.partitions, self.pipe.target: self.pipe.partitions}
+        if self.works(Workload.BANK):
+            topics |= self.bank.sizes
         return topics
 
     @property
@@ -80,12 +102,13 @@ class ClientOptions:
         acks = str(self.queue.producer.get("acks", "all"))
         idempotence = str(self.queue.producer.get("enable.idempotence", True)).lower()
         isolation = self.queue.consumer.get("isolation.level", "read_committed")
-        transactional = self.works(Workload.TRANSACTIONS) or self.works(Workload.PIPE)
+        transactional = any(map(self.works, (Workload.TRANSACTIONS, Workload.PIPE, Workload.BANK)))
         return CheckOptions(
             read_committed=transactional or isolation == "read_committed",
             idempotent=transactional or (acks in ("all", "-1") and idempotence != "false"),
             subscribe=False,  # group readers tell when they were rebalanced, so nothing else may move a position
             pipes=((self.pipe.source, self.pipe.target),) if self.works(Workload.PIPE) else (),
+            banks=(self.bank.bank,) if self.works(Workload.BANK) else (),
         )
 
 
@@ -116,9 +139,17 @@ class RunClients:
             options.queue,
             producer={**QUICK, **options.queue.producer},
             consumer={**QUICK, **options.queue.consumer},
+            seek_share=options.seek_share,
         )
         pipe = replace(
             options.pipe, producer={**QUICK, **options.pipe.producer}, consumer={**QUICK, **options.pipe.consumer}
+        )
+        clerks = options.bank.clerks
+        bank = replace(
+            options.bank,
+            producer={**queue.producer, **options.bank.producer},
+            consumer={**queue.consumer, **options.bank.consumer},
+            clerks=replace(clerks, producer={**QUICK, **clerks.producer}, consumer={**QUICK, **clerks.consumer}),
         )
         readers_only = not working(Workload.QUEUE)
         readers = working(Workload.QUEUE) or working(Workload.TRANSACTIONS)
@@ -139,6 +170,7 @@ class RunClients:
             recorder,
         )
         self._pipe = PipeWorkload(environment, bootstrap, pipe, recorder)
+        self._bank = BankWorkload(environment, bootstrap, bank, recorder)
         self._register: ConfigRegister | None = None
         if nodes is not None and working(Workload.REGISTER):
             self._register = ConfigRegister(nodes, environment, queue.topic)
@@ -182,6 +214,8 @@ class RunClients:
                 nursery.start_soon(self._transfers.run)
             if working(Workload.PIPE):
                 nursery.start_soon(self._pipe.run)
+            if working(Workload.BANK):
+                nursery.start_soon(self._bank.run)
             if self._register is not None:
                 nursery.start_soon(self._register.run, REGISTER_CHANGES_PER_SECOND)
             if self._topics is not None:
@@ -194,6 +228,8 @@ class RunClients:
         sends = transfers or (options.works(Workload.QUEUE) and options.queue.senders > 0)
         partitions = options.queue.topic_partitions if sends else []
         partitions += options.pipe.source_partitions if options.works(Workload.PIPE) else []
+        bank = [*options.bank.account_partitions, *options.bank.clerks.source_partitions]
+        partitions += bank if options.works(Workload.BANK) else []
         return Liveness(self._recorder.now_ms(), partitions, options.queue.topic if transfers else "")
 
     def stop(self) -> None:
@@ -201,6 +237,7 @@ class RunClients:
         self._transfers.stop()
         self._queue.stop()
         self._pipe.stop()
+        self._bank.stop()
         if self._register is not None:
             self._register.stop()
         if self._topics is not None:
@@ -212,6 +249,8 @@ class RunClients:
             await self._queue.final_read(timeout_s)
         if self._options.works(Workload.PIPE):
             await self._pipe.final_read(timeout_s)
+        if self._options.works(Workload.BANK):
+            await self._bank.final_read(timeout_s)
         if self._register is not None:
             await self._register.final_read(timeout_s)
         if self._topics is not None:

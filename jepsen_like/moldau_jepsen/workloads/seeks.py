@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REMEMBERED = 200
 """Records of each partition: far enough back for targets in older segments."""
 NONE_FOUND = -1
+BEGINNING_MAX = 20_000
+"""A reader that is farther than this many offsets into a partition does not begin it again: that would take all day."""
 
 
 class Seeker:
@@ -59,7 +61,7 @@ class Seeker:
     async def _move(self, consumer: Consumer, partition: TopicPartition) -> Seek | None:
         offset, timestamp = self._draw.choice(self._read[partition])
         way = self._draw.random()
-        if way < 0.2:
+        if way < 0.2 and offset < BEGINNING_MAX:
             consumer.seek_to_beginning(partition)
             return Seek(partition, None)
         if way < 0.6:
