@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.planted.pressed import PIPED, PIPED_SMALL, TRANSFERS
-from moldau_jepsen.simulation.profiles import GROUPS, PIPELINES
+from moldau_jepsen.simulation.profiles import BANK, GROUPS, PIPELINES
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.profiles import Profile
@@ -91,23 +91,16 @@ ALONE: dict[str, Trial] = {
     "pipe-duplicate": _trial("transactional-offsets-not-loaded", GROUPS),
     "pipe-disorder": _trial("retries-numbered-anew", PIPED_SMALL),
     "pipe-unknown": _trial("reads-beyond-watermark", PIPED),
+    "split-brain": _trial("leader-epoch-kept"),
+    "seek-missed": _trial("index-off-by-one", BANK),
+    "altered-record": _trial("empty-keys-lost"),
+    "bank-torn-transfer": _trial("remote-markers-abort", BANK),
+    "bank-transfer-twice": _trial("transactional-offsets-not-loaded", BANK),
+    "bank-aborted-transfer": _trial("aborted-transactions-untold", BANK),
+    "bank-transfer-lost": _trial("aborted-offsets-count", BANK),
+    "bank-unknown-leg": _trial("reads-beyond-watermark", BANK),
+    "bank-total": _trial("remote-markers-abort", BANK),
+    "bank-balance": _trial("last-stable-offset-ignored", BANK),
     "stuck": _trial("divergence-ignored"),
     "topic-made-again": _trial("former-log-claimed"),
-    "split-brain": _trial("leader-epoch-kept"),
 }
-
-UNTRIED: dict[str, str] = dict.fromkeys(
-    (
-        "seek-missed",
-        "altered-record",
-        "bank-torn-transfer",
-        "bank-transfer-twice",
-        "bank-aborted-transfer",
-        "bank-transfer-lost",
-        "bank-unknown-leg",
-        "bank-total",
-        "bank-balance",
-    ),
-    "convicts forged histories in the tests of its checker; no bug has been planted for it in whole clusters yet",
-)
-"""Checkers without a trial, and what is known of them."""

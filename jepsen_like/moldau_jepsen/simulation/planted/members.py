@@ -8,11 +8,11 @@ from moldau.consumer.chunk import FetchedChunk
 from moldau.consumer.consumer import Consumer
 from moldau.consumer.fetcher import CommittedOffset
 from moldau.producer.accumulator import Accumulator
+from moldau.records import Record
 
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
     from moldau.producer.accumulator import PartitionQueue, ProducerBatch
-    from moldau.records import Record
     from moldau_jepsen.simulation.planted import Patch
 
 
@@ -70,3 +70,16 @@ def retries_numbered_anew() -> list[Patch]:
         self._renumber_if_drained(queue)
 
     return [(Accumulator, "_requeue", requeue)]
+
+
+def empty_keys_lost() -> list[Patch]:
+    """An empty key is taken for none."""
+    original = FetchedChunk.take
+
+    def take(self: FetchedChunk, limit: int) -> list[Record]:
+        return [
+            Record(record.offset, record.timestamp, record.key or None, record.value, record.headers)
+            for record in original(self, limit)
+        ]
+
+    return [(FetchedChunk, "take", take)]

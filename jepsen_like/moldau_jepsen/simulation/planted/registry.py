@@ -28,6 +28,7 @@ from moldau_jepsen.simulation.planted import (
 from moldau_jepsen.simulation.planted.mutant import Mutant
 from moldau_jepsen.simulation.planted.pressed import SLOW_READERS
 from moldau_jepsen.simulation.profiles import (
+    BANK,
     CLEANING,
     CRASHES,
     DIVERGENCE,
@@ -515,6 +516,13 @@ OTHERS = (
         text="what was fetched is read on from one record too early now and then",
         patches=members.partial_chunk_repeats,
         profile=GROUPS,
+    ),
+    Mutant(
+        name="empty-keys-lost",
+        area="client",
+        text="an empty key is handed out as none",
+        patches=members.empty_keys_lost,
+        profile=BANK,
     ),
     Mutant(
         name="retries-numbered-anew",
