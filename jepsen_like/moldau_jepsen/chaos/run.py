@@ -27,9 +27,7 @@ from moldau_jepsen.chaos.folder import ChaosResult, ControlFacts, RunFacts, judg
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.moves import Operator
 from moldau_jepsen.chaos.namespaces import NamespaceLinks, refusal
-from moldau_jepsen.chaos.meter import WireMeter
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
-from moldau_jepsen.chaos.observed import observed
 from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
 from moldau_jepsen.chaos.sampler import ClusterSampler
 from moldau_jepsen.chaos.schedule import MACHINE_KINDS, PROXY_KINDS, FaultKind, plan_faults
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.schedule import PlannedFault
     from moldau_jepsen.checkers import RegisterOperation
     from moldau_jepsen.history import Operation
-    from moldau_jepsen.reports.over_time import PartitionSeries
     from moldau_jepsen.workloads.liveness import Liveness
     from moldau_jepsen.workloads.operations import PartitionsSample
 
@@ -165,8 +162,6 @@ class _Run:
         self.tell = tell
         self.faults: list[FaultEvent] = []
         self.samples: list[ClusterSample] = []
-        self.meter: WireMeter | None = None
-        self.partitions: tuple[PartitionSeries, ...] = ()
         self.deaths: list[str] = []
         self.register: tuple[RegisterOperation, ...] = ()
         self.topics = TopicsMade()
@@ -215,7 +210,6 @@ class _Run:
             own, advertised = ports[: len(ids)], ports[len(ids) :]
             spec = replace(spec, ports=tuple(own), advertised_ports=tuple(advertised))
             links = proxies = Links(dict(zip(ids, own, strict=True)))
-            self.meter = proxies.meter = WireMeter(range(101, 101 + options.controllers))
             await nursery.start(proxies.serve, dict(zip(ids, advertised, strict=True)))
         home = options.directory / "cluster"
         if not options.keep_data:
@@ -352,7 +346,6 @@ class _Run:
                 sample = self._foreign_sample(await operations.sample(), at_ms)
             if sample is not None:
                 self.samples.append(sample)
-            self.partitions = () if sampler is None else sampler.partitions.series()
             self._progress("faults", recorder.now_ms() / 1000, recorder)
             await trio.sleep(SAMPLE_S)
 
@@ -407,12 +400,8 @@ class _Run:
             **{f"producer {key}": str(value) for key, value in queue.producer.items()},
             **{f"consumer {key}": str(value) for key, value in queue.consumer.items()},
         }
-        given = (
-            options.topic_configs.get("message.timestamp.type"),
-            options.settings.get("log.message.timestamp.type"),
-        )
-        append_time = "LogAppendTime" in given
-        promised = replace(options.clients.promised, append_time=append_time)
+        types = (options.topic_configs.get("message.timestamp.type"), options.settings.get("log.message.timestamp.type"))
+        promised = replace(options.clients.promised, append_time="LogAppendTime" in types)
         if options.control is not None:
             promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(
@@ -424,7 +413,6 @@ class _Run:
             deaths=(*self.deaths, *self.stuck),
             register=self.register,
             topics=self.topics,
-            observed=observed(self.meter, self.partitions),
             control=None
             if options.control is None
             else ControlFacts(
