@@ -4,6 +4,8 @@ Method: operations by hand on virtual time; then whole simulated runs, one of th
 from the moment the cluster is healthy.
 """
 
+import dataclasses
+
 import pytest
 import trio
 import trio.testing
@@ -106,6 +108,27 @@ def test_a_transaction_of_the_topic_must_be_committed():
     assert missing_after(liveness, *not_enough) == (f"no transaction was committed in queue {NOTHING}", 30)
     reads = operation(Kind.TRANSACTION, Poll(((PLACES[0], ((0, 0),)),)))
     assert missing_after(liveness, reads) == ("", 0)
+
+
+def polled_in_group(place, *offsets, group="readers", **changes):
+    one = operation(Kind.POLL, Poll(((place, tuple((offset, 7) for offset in offsets)),)), **changes)
+    return dataclasses.replace(one, group=group)
+
+
+def test_a_group_must_read_what_was_acknowledged_since():
+    acknowledged = operation(Kind.SEND, Send(PLACES[0], 1, 5))
+
+    def owing():
+        return Liveness(1000.0, PLACES[:1], read_by_group=PLACES[:1])
+
+    unread = f"no member of a group read what was acknowledged in queue-0 {NOTHING}"
+    assert missing_after(owing(), acknowledged) == (unread, 30)
+    assert missing_after(owing(), acknowledged, polled_in_group(PLACES[0], 3, 4)) == (unread, 30), "older records"
+    assert missing_after(owing(), acknowledged, polled_in_group(PLACES[1], 5)) == (unread, 30), "another partition"
+    assert missing_after(owing(), acknowledged, polled_in_group(PLACES[0], 5, group="")) == (unread, 30), "no member"
+    early = polled_in_group(PLACES[0], 5, begun_ms=999.0)
+    assert missing_after(owing(), acknowledged, early) == (unread, 30), "begun under faults"
+    assert missing_after(owing(), acknowledged, polled_in_group(PLACES[0], 4, 5)) == ("", 0)
 
 
 def test_clients_that_send_nothing_owe_nothing():

@@ -37,6 +37,7 @@ DRAWS = (
     "bank",
     "seeks",
     "variety",
+    "core_first",
 )
 """Fields of ``RunOptions`` that a case may set."""
 

@@ -155,7 +155,8 @@ class Clients:
                 clerks.cancel_scope.cancel()
 
     def liveness(self) -> Liveness:
-        """What they must get done from now on: records in all partitions that they send to, and a transaction.
+        """What they must get done from now on: a transaction, and records in all partitions that they send to, which
+        their group must read.
 
         What the pipe's workers do follows from its records: it ends only when all of them are through.
         """
@@ -165,7 +166,9 @@ class Clients:
         bank = self._options.bank_options
         partitions += [*bank.account_partitions, *bank.clerks.source_partitions] if self.bank else []
         transactions_in = workload.topic if self.transactions else ""
-        return Liveness(self._recorder.now_ms(), partitions, transactions_in)
+        earliest = workload.consumer.get("auto.offset.reset", "earliest") == "earliest"
+        read = workload.topic_partitions if workload.senders and workload.group_readers and earliest else []
+        return Liveness(self._recorder.now_ms(), partitions, transactions_in, read)
 
     def stop(self) -> None:
         """Lets all clients end after what they have under way."""

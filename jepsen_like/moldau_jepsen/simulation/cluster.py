@@ -24,10 +24,11 @@ from moldau.protocol.messages.create_topics import (
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.rpc import RpcConnection
 from moldau_broker.server.broker import Broker
+from moldau_jepsen.simulation.recovery import NOBODY, Outside
 from moldau_quorum.server import run_controller
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.simulation.world import SimulatedNode, World
@@ -129,10 +130,11 @@ class SimulatedCluster:
         main = self._run_controller if node_id >= CONTROLLER_ID_FIRST else self._run_broker
         machine.start(partial(main, node_id, stop))
 
-    def start_all(self) -> None:
-        """Starts whatever does not run."""
+    def start_all(self, without: Collection[int] = ()) -> None:
+        """Starts whatever does not run, ``without`` these nodes."""
         for node_id in self.machines:
-            self.start(node_id)
+            if node_id not in without:
+                self.start(node_id)
 
     async def _run_broker(self, node_id: int, stop: trio.Event, environment: Environment) -> None:
         broker = Broker(environment, BROKER_CONFIG.parse(self.settings(node_id)))
@@ -223,36 +225,44 @@ class SimulatedCluster:
             if self.brokers[node_id].is_serving and self.brokers[node_id].context.replicas.leading()
         ]
 
-    def is_healthy(self) -> bool:
-        """Whether every node runs, every broker serves, and every partition has all its replicas in sync."""
-        if len(self.brokers) < len(self.broker_ids) or self.active_controller() is None:
+    def is_healthy(self, outside: Outside = NOBODY) -> bool:
+        """Whether every broker runs and serves, a controller is active, and every partition has its replicas in sync.
+
+        The nodes outside do not count, and must not be counted on.
+        """
+        ids = [node_id for node_id in self.broker_ids if node_id not in outside]
+        brokers = [self.brokers[node_id] for node_id in ids if node_id in self.brokers]
+        if len(brokers) < len(ids) or self.active_controller() in (None, *outside.nodes):
             return False
-        if not all(broker.is_serving for broker in self.brokers.values()):
+        if not all(broker.is_serving for broker in brokers):
             return False
-        images = [broker.metadata.image for broker in self.brokers.values()]
-        newest = max(images, key=lambda image: image.offset)
-        if any(broker.fenced for broker in newest.brokers.values()):
+        newest = max((broker.metadata.image for broker in brokers), key=lambda image: image.offset)
+        if any(broker.fenced for broker in newest.brokers.values() if broker.broker_id not in outside):
             return False
         return all(
-            partition.leader >= 0 and len(partition.isr) == len(partition.replicas)
+            partition.leader >= 0
+            and partition.leader not in outside
+            and all(replica in partition.isr or replica in outside for replica in partition.replicas)
             for topic in newest.topics_by_name.values()
             for partition in topic.partitions.values()
         )
 
-    async def wait_healthy(self, seconds: float) -> None:
+    async def wait_healthy(self, seconds: float, outside: Outside = NOBODY) -> None:
         """Waits until ``is_healthy``, and starts what has ended meanwhile, as a service manager does.
 
-        Brokers whose log directories have failed are restarted, as an operator does who has mended a device.
+        Brokers whose log directories have failed are restarted, as an operator does who has mended a device. Nodes
+        outside stay as they are.
 
         Raises ``ClusterNotReadyError`` after ``seconds``.
         """
         with trio.move_on_after(seconds):
-            while not self.is_healthy():
-                self.start_all()
+            while not self.is_healthy(outside):
+                self.start_all(without=outside.nodes)
                 self._stop_where_directories_failed()
                 await trio.sleep(POLL_SECONDS)
             return
-        raise ClusterNotReadyError(f"the cluster is not healthy after {seconds} s: {self.describe()}")
+        without = f" without {list(outside.nodes)}" if outside.nodes else ""
+        raise ClusterNotReadyError(f"the cluster{without} is not healthy after {seconds} s: {self.describe()}")
 
     def describe(self) -> str:
         """One line for a report: who runs, who leads, what is not in sync."""

@@ -14,6 +14,7 @@ from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.link_faults import LinkFaults
 from moldau_jepsen.simulation.moves import Moves
 from moldau_jepsen.simulation.process_faults import ProcessFaults
+from moldau_jepsen.simulation.recovery import NOBODY, Outside
 from moldau_jepsen.simulation.rot_faults import RotFaults
 from moldau_jepsen.simulation.targets import Targets
 from moldau_jepsen.simulation.world import derive_random
@@ -85,13 +86,19 @@ class FaultInjector:
 
         self._world.agenda.call_at(start + fault.end, heal)
 
-    def end_all(self) -> None:
-        """Puts everything right at once: links, disks, clocks; starts what does not run."""
-        self._links.end_all()
+    def end_all(self, outside: Outside = NOBODY) -> None:
+        """Puts everything right at once: links, disks, clocks; starts what does not run.
+
+        Nodes outside stay down, or run and are cut off.
+        """
+        self._links.end_all([self._cluster.host(node_id) for node_id in outside.nodes] if outside.cut else [])
         self._disks.end_all()
         for machine in self._world.nodes.values():
             machine.resume()
-        self._cluster.start_all()
+        down = () if outside.cut else outside.nodes
+        for node_id in down:
+            self._cluster.kill(node_id)
+        self._cluster.start_all(without=down)
 
     async def replace_disks(self, seconds: float) -> None:
         """Waits until no broker holds damaged records. Raises ``ClusterNotReadyError`` if that takes longer."""

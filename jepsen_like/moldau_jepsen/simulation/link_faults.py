@@ -39,10 +39,10 @@ class LinkFaults:
             FaultKind.LOSS: self._loss,
         }
 
-    def end_all(self) -> None:
-        """All links are whole again."""
+    def end_all(self, outside: Sequence[str]) -> None:
+        """All links are whole again, but for those of the hosts ``outside``, which are cut off."""
         self._cuts.clear()
-        self._world.network.heal_all()
+        self._world.network.heal_all(outside)
 
     def _cut(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
         for pair in pairs:

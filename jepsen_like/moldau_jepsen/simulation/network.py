@@ -226,10 +226,11 @@ class VirtualNetwork:
         assert 0.0 <= probability < 1.0, "a link that loses everything is cut"
         self._link(source, target).loss_probability = probability
 
-    def heal_all(self) -> None:
-        """Ends every cut, slowness and loss."""
-        for link in self._links.values():
-            link.cut = False
+    def heal_all(self, outside: Sequence[str] = ()) -> None:
+        """Ends every cut, slowness and loss, but cuts the hosts ``outside`` off from all others."""
+        self.cut_between(outside, [name for name in self._hosts if name not in outside])
+        for (source, target), link in self._links.items():
+            link.cut = (source in outside) is not (target in outside)
             link.extra_delay = link.bytes_per_second = link.loss_probability = 0.0
         self._release_blocked()
 

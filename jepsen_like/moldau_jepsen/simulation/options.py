@@ -60,6 +60,9 @@ class RunOptions:
     """Whether readers seek now and then; drawn if None, as campaigns have it."""
     variety: bool | None = False
     """Whether records have keys and headers of all kinds; drawn if None, as campaigns have it."""
+    core_first: bool | None = False
+    """Whether a core of the nodes must get on by itself before the rest is healed; drawn if None, as campaigns have
+    it."""
     fault_seconds: float = 15.0
     forming_seconds: float = 60.0
     healing_seconds: float = 90.0

@@ -1,7 +1,8 @@
 """One run: a cluster, its clients, faults, healing, and the judgement.
 
 A run has four phases. The cluster forms and the topic is made. Clients work while faults strike. Everything is healed,
-and must come back to health, and serve the clients, within a bounded virtual time (liveness). At last every partition
+in some runs a core of the nodes first, and must come back to health, and serve the clients, within a bounded virtual
+time (liveness). At last every partition
 is read from its beginning, and the history of all clients is checked. In all of them the observer judges every step.
 The first violation ends the run.
 """
@@ -23,12 +24,13 @@ from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.options import draw_settings, drawn_directories, planned_faults
+from moldau_jepsen.simulation.recovery import draw_outside
 from moldau_jepsen.simulation.watch import StepGuard, place_of
 from moldau_jepsen.workloads.recorder import Recorder
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.history import Operation
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.05
 SYNCED_PROBABILITY = 0.6
+CORE_FIRST_PROBABILITY = 0.5
 VARIETY_PROBABILITY = 0.8
 
 
@@ -83,6 +86,9 @@ class Run:
             self.plan: Sequence[PlannedFault] = options.faults
         else:
             self.plan = planned_faults(world.seed, options)
+        # Drawn apart, so that it shifts no other draw.
+        core_first = world.random("core first").random() < CORE_FIRST_PROBABILITY
+        self.core_first = core_first if options.core_first is None else options.core_first
         self.guard = StepGuard(world.agenda.clock)
         self.logs = logs
         self.violations: list[str] = []
@@ -103,6 +109,7 @@ class Run:
             "bank": self.clients.bank,
             "seeks": self.clients.seeks,
             "variety": self.variety,
+            "core_first": self.core_first,
         }
 
     def _record(self, operation: Operation) -> None:
@@ -201,20 +208,38 @@ class Run:
             self.violations, self.anomalies = clients.judge(self.history)
 
     async def _heal(self) -> list[str]:
-        """Ends all faults; returns what is not well after the time that it has for that."""
-        seconds, trace = self.options.healing_seconds, self.world.trace
-        stuck: list[str] = []
-        trace.note("phase", "healing")
+        """Ends all faults; returns what is not well after the time that it has for that.
+
+        In some runs a core of the nodes is healed first, and must get on by itself.
+        """
+        seconds = self.options.healing_seconds
+        if self.core_first:
+            outside = draw_outside(self.injector, self.world.random("core"))
+            self.world.trace.note("phase", "core", f"without {list(outside.nodes)}", "cut" if outside.cut else "down")
+            self.injector.end_all(outside)
+            stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside))
+            if stuck:
+                return [f"in the core, without {list(outside.nodes)}: {text}" for text in stuck]
+        self.world.trace.note("phase", "healing")
         self.injector.end_all()
+        return await self._converge(self._wait_whole)
+
+    async def _wait_whole(self) -> None:
+        seconds = self.options.healing_seconds
+        await self.injector.moves.restore(seconds)
+        await self.injector.replace_disks(seconds)
+        await self.cluster.wait_healthy(seconds)
+
+    async def _converge(self, wait: Callable[[], Awaitable[None]]) -> list[str]:
+        """Waits until the cluster is well, and serves its clients; returns what is not."""
+        stuck: list[str] = []
         try:
-            await self.injector.moves.restore(seconds)
-            await self.injector.replace_disks(seconds)
-            await self.cluster.wait_healthy(seconds)
+            await wait()
         except* ClusterNotReadyError as group:
             stuck = [str(error) for error in leaves(group)]
-        if not stuck:
-            trace.note("phase", "healthy")
-            self._liveness = self.clients.liveness()
-            missing = await self._liveness.wait(seconds)
-            stuck = [missing] if missing else []
-        return stuck
+        if stuck:
+            return stuck
+        self.world.trace.note("phase", "healthy")
+        self._liveness = self.clients.liveness()
+        missing = await self._liveness.wait(self.options.healing_seconds)
+        return [missing] if missing else []

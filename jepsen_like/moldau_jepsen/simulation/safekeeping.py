@@ -53,12 +53,17 @@ class Safekeeping:
 
     def needs(self, node_id: int) -> bool:
         """Whether the node must live on: it is a broker, and another one has lost something."""
-        if self._lost is None or node_id == self._lost[0] or node_id not in self._cluster.broker_ids:
-            return False
-        image = self._cluster.newest_image()
+        lost = self._not_made_good(self._cluster.newest_image())
+        return lost is not None and node_id != lost and node_id in self._cluster.broker_ids
+
+    def _not_made_good(self, image: MetadataImage | None) -> int | None:
+        """The broker that has lost what others keep for it still; None if there is none."""
+        if self._lost is None:
+            return None
         if image is not None and not any(self._counts_on_lost(partition, image) for partition in _partitions(image)):
             self._lost = None
-        return self._lost is not None
+            return None
+        return self._lost[0]
 
     def _counts_on_lost(self, partition: PartitionImage, image: MetadataImage) -> bool:
         """Whether the partition may still come to be led by the broker for what it has lost."""
@@ -82,8 +87,9 @@ class Safekeeping:
             return "there is no controller"
         if int(str(cluster.settings(broker_id)[MIN_ISR])) < 2:
             return f"{MIN_ISR} is less than 2"
-        if self._lost is not None and (self._lost[0] == broker_id or self.needs(broker_id)):
-            return f"broker {self._lost[0]} has yet to make good what it lost"
+        lost = self._not_made_good(image)
+        if lost is not None:
+            return f"broker {lost} has yet to make good what it lost"
         others = [other for other in cluster.broker_ids if other != broker_id]
         for other in others:
             if other in self._endangered or cluster.offline_directories(other):
@@ -95,6 +101,10 @@ class Safekeeping:
             if broker_id in concerned and not any(keeper in holders for keeper in keepers):
                 return "a partition has no other in-sync replica"
         return ""
+
+    def can_do_without(self, broker_id: int) -> bool:
+        """Whether everything that was acknowledged is on other brokers that run."""
+        return self._not_made_good(self._cluster.newest_image()) == broker_id or not self.refusal(broker_id)
 
     def lose(self, broker_id: int) -> None:
         """The broker loses what it has, by a loss of power or with its disk. It must have been allowed."""

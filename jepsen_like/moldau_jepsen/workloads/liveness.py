@@ -20,22 +20,32 @@ if TYPE_CHECKING:
 class Liveness:
     """Watches operations as they end. Belongs to one event loop."""
 
-    def __init__(self, since_ms: float, partitions: Iterable[TopicPartition], transactions_in: str = "") -> None:
+    def __init__(
+        self,
+        since_ms: float,
+        partitions: Iterable[TopicPartition],
+        transactions_in: str = "",
+        read_by_group: Iterable[TopicPartition] = (),
+    ) -> None:
         """Nothing was seen.
 
         Args:
             since_ms: On the recorder's clock; only what was begun at that moment or later counts.
             partitions: In each of these a record must be acknowledged.
             transactions_in: A topic; a transaction that sends to it or reads it must be committed. Empty for none.
+            read_by_group: In each of these a member of a group must read a record that was acknowledged since. So the
+                group has members that own what they own, and no transaction holds its records back.
         """
         self._since_ms = since_ms
         self._unsent = set(partitions)
         self._transactions_in = transactions_in
+        self._unread = set(read_by_group)
+        self._first_acknowledged: dict[TopicPartition, int] = {}
         self._done = trio.Event()
         self._look()
 
     def _look(self) -> None:
-        if not self._unsent and not self._transactions_in:
+        if not self._unsent and not self._transactions_in and not self._unread:
             self._done.set()
 
     def saw(self, operation: Operation) -> None:
@@ -44,10 +54,24 @@ class Liveness:
             return
         if operation.status is not Status.OK or operation.aborted:
             return
-        self._unsent -= {send.partition for send in operation.sends}
+        for send in operation.sends:
+            self._unsent.discard(send.partition)
+            if send.offset is not None:
+                self._first_acknowledged.setdefault(send.partition, send.offset)
+        if operation.kind is Kind.POLL and operation.group:
+            self._unread -= {partition for poll in operation.polls for partition in self._new_in(poll)}
         if operation.kind is Kind.TRANSACTION and self._transactions_in in _topics(operation):
             self._transactions_in = ""
         self._look()
+
+    def _new_in(self, poll: Poll) -> list[TopicPartition]:
+        """Partitions of which a poll returned a record that was acknowledged since."""
+        first = self._first_acknowledged
+        return [
+            partition
+            for partition, records in poll.records
+            if partition in first and any(record[0] >= first[partition] for record in records)
+        ]
 
     async def wait(self, seconds: float) -> str:
         """Returns an empty text as soon as all is done, or after ``seconds`` what is not."""
@@ -61,6 +85,10 @@ class Liveness:
             missing.append(f"no record was acknowledged in {places}")
         if self._transactions_in:
             missing.append(f"no transaction was committed in {self._transactions_in}")
+        unread = sorted(self._unread - self._unsent)
+        if unread:
+            places = ", ".join(f"{each.topic}-{each.partition}" for each in unread)
+            missing.append(f"no member of a group read what was acknowledged in {places}")
         return f"{' and '.join(missing)} for {seconds:g} s after the cluster was healthy"
 
 

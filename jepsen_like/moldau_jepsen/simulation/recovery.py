@@ -1,0 +1,66 @@
+"""What a run heals first when its faults are over: a core of the nodes, while all others stay down or cut off.
+
+A cluster that works again only once every node is back waits for somebody that it need not wait for. The core is a
+majority of the voters, and brokers that have of each partition an in-sync replica and as many replicas as
+``min.insync.replicas`` asks for; there everything must converge before the rest is healed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+
+    from moldau_jepsen.simulation.injector import FaultInjector
+
+CUT_PROBABILITY = 0.5
+MIN_ISR = "min.insync.replicas"
+TRANSACTIONS_MIN_ISR = "transaction.state.log.min.isr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """The nodes that are not healed yet."""
+
+    nodes: tuple[int, ...] = ()
+    cut: bool = False
+    """They run, and nobody reaches them; otherwise they are down."""
+
+    def __contains__(self, node_id: int) -> bool:
+        """Whether a node is outside."""
+        return node_id in self.nodes
+
+
+NOBODY = Outside()
+
+
+def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
+    """Draws who stays outside of the core: as many controllers as can be spared, and one broker, if one can be."""
+    cluster, keeping = injector.targets.cluster, injector.targets.safekeeping
+    nodes: list[int] = []
+    if len(injector.moves.voters()) == len(cluster.controller_ids):  # else a vote is missing already
+        nodes += draw.sample(cluster.controller_ids, (len(cluster.controller_ids) - 1) // 2)
+    brokers = [
+        node_id
+        for node_id in cluster.broker_ids
+        if not keeping.rotten and keeping.can_do_without(node_id) and _enough_without(injector, node_id)
+    ]
+    if brokers:
+        nodes.append(draw.choice(brokers))
+    return Outside(nodes=tuple(nodes), cut=draw.random() < CUT_PROBABILITY)
+
+
+def _enough_without(injector: FaultInjector, broker_id: int) -> bool:
+    """Whether every partition has replicas elsewhere that are enough to acknowledge records."""
+    cluster = injector.targets.cluster
+    settings = cluster.settings(broker_id)
+    wanted = max(int(str(settings[MIN_ISR])), int(str(settings[TRANSACTIONS_MIN_ISR])))
+    image = cluster.newest_image()
+    return image is not None and all(
+        len(set(partition.replicas) - {broker_id}) >= wanted
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions.values()
+        if broker_id in partition.replicas
+    )

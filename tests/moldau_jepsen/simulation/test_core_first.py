@@ -1,0 +1,94 @@
+"""Goal: a cluster that gets well only once every node is back is convicted, and one that does without some is not.
+
+Method: whole runs without faults whose healing begins with a core; a planted bug that only the core can notice; the
+choice of who stays outside, and that it stays there.
+"""
+
+from dataclasses import replace
+
+import trio
+
+from moldau_jepsen.simulation.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
+from moldau_jepsen.simulation.injector import FaultInjector
+from moldau_jepsen.simulation.mutants import planted
+from moldau_jepsen.simulation.planted.registry import MUTANTS
+from moldau_jepsen.simulation.profiles import drawn_options
+from moldau_jepsen.simulation.recovery import Outside, draw_outside
+from moldau_jepsen.simulation.world import run_world
+
+CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)
+SEED_THAT_CUTS = 1
+SEED_THAT_STOPS = 3
+
+
+def phases(result):
+    return [line.split("phase", 1)[1].split() for line in result.timeline if "* phase" in line]
+
+
+def test_a_core_gets_on_by_itself_before_the_rest_is_healed():
+    for seed, how in ((SEED_THAT_CUTS, "cut"), (SEED_THAT_STOPS, "down")):
+        result = run_seed(seed, replace(CALM, core_first=True))
+        assert result.passed, result.violations
+        names = phases(result)
+        assert [phase[0] for phase in names] == ["faults", "core", "healthy", "healing", "healthy", "final"]
+        assert names[1][1] == "without"
+        assert names[1][-1] == how
+        assert result.draws["core_first"] is True
+
+
+def test_who_waits_for_a_broker_that_is_cut_off_is_convicted_in_the_core_alone():
+    with planted(MUTANTS["session-timeout-ignored"]):
+        core = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=True))
+        everybody = run_seed(SEED_THAT_CUTS, CALM)
+    (violation,) = core.violations
+    assert violation.startswith("at the end: stuck: in the core, without [")
+    assert everybody.passed, everybody.violations
+
+
+def test_campaigns_draw_a_core_for_half_of_their_seeds_and_kept_runs_have_none():
+    assert all(drawn_options(seed).core_first is None for seed in range(40))
+    assert RunOptions().core_first is False
+
+
+async def outsiders(world):
+    """Draws who stays outside many times, of a whole cluster and of one that has lost a broker."""
+    cluster = SimulatedCluster(world, ClusterShape(controllers=5))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 2, {})
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    whole = [draw_outside(injector, world.random("core", number)) for number in range(30)]
+    cluster.kill(2)
+    short = [draw_outside(injector, world.random("core", number)) for number in range(30)]
+    injector.end_all(Outside(nodes=(101, 102, 2)))
+    await cluster.wait_healthy(60, Outside(nodes=(101, 102, 2)))
+    await trio.sleep(5)
+    running = cluster.running
+    healthy = cluster.is_healthy()
+    injector.end_all(Outside(nodes=(101, 102, 2), cut=True))
+    network = world.network
+    cut = [(one, other) for (one, other), link in network._links.items() if link.cut]
+    hosts = network.host_names
+    injector.end_all()
+    await cluster.wait_healthy(60)
+    links = [link for link in network._links.values() if link.cut]
+    return whole, short, running, healthy, cut, hosts, links
+
+
+def test_a_core_is_a_majority_with_an_in_sync_replica_of_everything():
+    whole, short, running, healthy, cut, hosts, links = run_world(outsiders, 4)
+    for one in whole:
+        assert len([node_id for node_id in one.nodes if node_id > 100]) == 2
+        assert len([node_id for node_id in one.nodes if node_id < 100]) == 1
+    assert {one.nodes[-1] for one in whole} == {1, 2, 3}, "any broker can be spared"
+    assert {one.cut for one in whole} == {True, False}
+    assert {one.nodes[-1] for one in short} == {1, 2, 3}, "the others hold everything still"
+    assert running == [103, 104, 105, 1, 3]
+    assert not healthy, "as long as somebody is missing"
+    outside = ["controller-101", "controller-102", "broker-2"]
+    inside = [host for host in hosts if host not in outside]
+    assert {"client", "admin", "broker-1"} <= set(inside)
+    assert set(cut) == {pair for one in outside for other in inside for pair in ((one, other), (other, one))}
+    assert links == []
