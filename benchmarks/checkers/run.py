@@ -31,6 +31,11 @@ PROCESSES = 12
 POLL_RECORDS_MAX = 20
 
 
+def digest_of(value: int) -> int:
+    """A number without a pattern, as digests are."""
+    return (value * 2_654_435_761 + 1) & 0xFFFF_FFFF or 1
+
+
 def honest_history(count: int, seed: int) -> Iterator[Operation]:
     """Yields ``count`` operations of a cluster without faults, then the final read."""
     draw = random.Random(seed)
@@ -57,13 +62,17 @@ def honest_history(count: int, seed: int) -> Iterator[Operation]:
     def send(number: int) -> Send:
         value = ends[number]
         ends[number] += 1
-        return Send(partitions[number], value, value)
+        return Send(partitions[number], value, value, digest_of(value))
+
+    def records(number: int, start: int, end: int) -> Poll:
+        pairs = tuple((offset, offset) for offset in range(start, end))
+        return Poll(((partitions[number], pairs),), (tuple(map(digest_of, range(start, end))),))
 
     def poll(process: int, number: int) -> Poll:
         start = positions[process][number]
         end = min(ends[number], start + draw.randint(1, POLL_RECORDS_MAX))
         positions[process][number] = end
-        return Poll(((partitions[number], tuple((offset, offset) for offset in range(start, end))),))
+        return records(number, start, end)
 
     while index < count:
         fate, process = draw.random(), draw.randrange(PROCESSES)
@@ -78,8 +87,7 @@ def honest_history(count: int, seed: int) -> Iterator[Operation]:
             yield operation(process, Kind.TRANSACTION, part, send(number), send(other))
     for number, end in enumerate(ends):
         for start in range(0, end, 1000):
-            pairs = tuple((offset, offset) for offset in range(start, min(end, start + 1000)))
-            yield operation(999, Kind.POLL, Poll(((partitions[number], pairs),)), final=True)
+            yield operation(999, Kind.POLL, records(number, start, min(end, start + 1000)), final=True)
 
 
 def check(path: Path, *, spark: bool) -> None:
