@@ -105,7 +105,7 @@ def test_a_killed_run_is_cleared_away_by_the_next_and_a_living_one_is_not(links:
         "    print(links.namespace(1), links.place(1).host, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     name, _ = killed.stdout.split()
     assert name in namespaces.namespaces()
@@ -133,7 +133,7 @@ def test_the_harness_reaches_a_node_that_is_cut_from_everybody(links: NamespaceL
             links.cut([1], [2, CLIENT])
             with pytest.raises(TimeoutError):
                 socket.create_connection((place.host, 9092), 0.3)
-            with socket.create_connection((place.host, 9092), 10, (place.asked_from, 0)) as peer:
+            with socket.create_connection((place.host, 9092), 120, (place.asked_from, 0)) as peer:
                 assert peer.recv(4) == b"here"
         finally:
             node.kill()

@@ -103,10 +103,10 @@ def test_cost_does_not_grow_with_the_number_of_timers() -> None:
             wheel.insert(30_000 + number % 1000, number)
         samples = []
         for _ in range(5):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             for _ in range(1000):
                 wheel.cancel(wheel.insert(40_000, -1))
-            samples.append(time.perf_counter() - begin)
+            samples.append(time.thread_time() - begin)
         return min(samples)
 
     assert cost(200_000) < 20 * cost(1000)

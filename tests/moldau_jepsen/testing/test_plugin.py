@@ -18,7 +18,7 @@ def run_pytest(directory: Path, *words: str) -> subprocess.CompletedProcess[str]
     """Runs the tests of a directory in another interpreter, with the sources of this one."""
     code = f"import sys; sys.path[:0] = {ROOTS!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "-q", "-p", "no:cacheprovider", "-W", "error", *words, str(directory)]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
 
 
 def examples() -> list[str]:
