@@ -12,7 +12,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from moldau_jepsen.chaos import observed
 from moldau_jepsen.chaos.nemesis import FaultEvent
+from moldau_jepsen.chaos.observed import Observed
+from moldau_jepsen.chaos.reached import Reached, reached_hint
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation, Verdict, check_history, check_register
 from moldau_jepsen.checkers.anomalies import Bank
 from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
@@ -58,6 +61,7 @@ class RunFacts:
     """What the client saw that deletes topics and makes them again."""
     control: ControlFacts | None = None
     """Set for a negative control."""
+    observed: Observed = field(default_factory=Observed)
 
 
 class ControlFacts(NamedTuple):
@@ -107,6 +111,7 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         "topic_writes": facts.topics.writes,
         "topic_reads": facts.topics.reads,
         "control": facts.control,
+        "observed": observed.to_json(facts.observed),
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -129,6 +134,7 @@ def read_facts(directory: Path) -> RunFacts:
             ),
             topics=_topics_made(document),
             control=_control(document.get("control")),
+            observed=observed.from_json(document.get("observed")),
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
@@ -181,7 +187,11 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         deaths.append(f"the metadata is not linearizable: {register.text}")
     wrong = check_topics(*facts.topics)
     deaths += [f"topic made again: {text}" for text in wrong[:TOPICS_SHOWN_MAX]]
-    series = series_of(history, facts.duration_s)
+    reached = Reached()
+    series = series_of(reached.passing(history), facts.duration_s)
+    seen = facts.observed
+    messages = seen.message_rows()
+    machines = reached.machines(seen.partitions, has_looked=bool(seen.partitions))
     named = {index for anomaly in verdict.anomalies for index in anomaly.operations}
     operations: dict[int, Operation] = {}
     if named:
@@ -196,13 +206,27 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         settings=facts.settings,
         operations=operations,
         deaths=deaths,
+        partitions=seen.partitions,
+        active=reached.active,
+        messages=messages,
+        messages_hint=seen.hint,
+        messages_missing=seen.messages_missing,
+        machines=machines,
+        machines_hint=reached_hint(has_looked=bool(seen.partitions)),
     )
     control = None
     if facts.control is not None:
         found = tuple(sorted((kind.value, count) for kind, count in verdict.counts.items()))
         control = ControlRow(*facts.control, found)
     unavailable_s = sum(end - begin for begin, end in series.unavailable)
-    document = verdict_document(verdict, facts, deaths, unavailable_s, series.latency_ms)
+    document = {
+        **verdict_document(verdict, facts, deaths, unavailable_s, series.latency_ms),
+        "coverage": {
+            "messages": [asdict(row) for row in messages if row.requests],
+            "messages_missing": seen.messages_missing,
+            "transitions": [asdict(machine) for machine in machines],
+        },
+    }
     result = ChaosResult(
         valid=verdict.valid and not deaths,
         verdict=verdict,

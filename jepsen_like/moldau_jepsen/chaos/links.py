@@ -23,7 +23,9 @@ import trio
 from moldau_jepsen.chaos.rules import CLIENT, LOSS, Link, LinkRule, LinkRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from moldau_jepsen.chaos.meter import WireMeter
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 64 * 1024
@@ -70,6 +72,8 @@ class Links(LinkRules):
         self._changed = trio.Event()
         self._open: dict[int, tuple[Link, trio.SocketStream, trio.SocketStream | None]] = {}
         self._next_number = 0
+        self.meter: WireMeter | None = None
+        """Takes what is forwarded."""
         self.bytes_forwarded = 0
 
     # -- rules -------------------------------------------------------------------------------------------------------
@@ -143,9 +147,10 @@ class Links(LinkRules):
             with trio.fail_after(CONNECT_TIMEOUT_S):
                 far = await trio.open_tcp_stream(HOST, self._targets[target])
             self._open[number] = (link, near, far)
+            there, back = (None, None) if self.meter is None else self.meter.connection(source, target)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._pump, link, near, far, bytes(first), nursery.cancel_scope)
-                nursery.start_soon(self._pump, Link(target, source), far, near, b"", nursery.cancel_scope)
+                nursery.start_soon(self._pump, link, near, far, bytes(first), there, nursery.cancel_scope)
+                nursery.start_soon(self._pump, Link(target, source), far, near, b"", back, nursery.cancel_scope)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             return  # the target is down or an end left: both ends learn it by the close below
         finally:
@@ -161,9 +166,13 @@ class Links(LinkRules):
         source: trio.SocketStream,
         target: trio.SocketStream,
         first: bytes,
+        count: Callable[[bytes], None] | None,
         connection_scope: trio.CancelScope,
     ) -> None:
-        """Forwards one direction; the end of either direction ends the connection once all has been delivered."""
+        """Forwards one direction; the end of either direction ends the connection once all has been delivered.
+
+        ``count`` takes what is delivered.
+        """
         send, receive = trio.open_memory_channel[tuple[float, bytes]](CHUNKS_HELD_MAX)
 
         async def deliver() -> None:
@@ -173,6 +182,8 @@ class Links(LinkRules):
                 rule = await self._wait_open(link)
                 if rule.bytes_per_second > 0:
                     await trio.sleep(len(chunk) / rule.bytes_per_second)
+                if count is not None:
+                    count(chunk)
                 await target.send_all(chunk)
                 self.bytes_forwarded += len(chunk)
 

@@ -25,9 +25,11 @@ from moldau_jepsen.chaos.claims import ClaimSampler
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.folder import ChaosResult, ControlFacts, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.links import Links
+from moldau_jepsen.chaos.meter import WireMeter
 from moldau_jepsen.chaos.moves import Operator
 from moldau_jepsen.chaos.namespaces import NamespaceLinks, refusal
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
+from moldau_jepsen.chaos.observed import observed
 from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
 from moldau_jepsen.chaos.sampler import ClusterSampler
 from moldau_jepsen.chaos.schedule import MACHINE_KINDS, PROXY_KINDS, FaultKind, plan_faults
@@ -37,6 +39,7 @@ from moldau_jepsen.history import HistoryWriter
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.reports.chaos import ClusterSample
+from moldau_jepsen.reports.gather import PartitionsOverTime
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.recorder import Recorder
 
@@ -162,6 +165,8 @@ class _Run:
         self.tell = tell
         self.faults: list[FaultEvent] = []
         self.samples: list[ClusterSample] = []
+        self.meter: WireMeter | None = None
+        self.partitions = PartitionsOverTime()
         self.deaths: list[str] = []
         self.register: tuple[RegisterOperation, ...] = ()
         self.topics = TopicsMade()
@@ -210,6 +215,7 @@ class _Run:
             own, advertised = ports[: len(ids)], ports[len(ids) :]
             spec = replace(spec, ports=tuple(own), advertised_ports=tuple(advertised))
             links = proxies = Links(dict(zip(ids, own, strict=True)))
+            self.meter = proxies.meter = WireMeter(range(101, 101 + options.controllers))
             await nursery.start(proxies.serve, dict(zip(ids, advertised, strict=True)))
         home = options.directory / "cluster"
         if not options.keep_data:
@@ -337,7 +343,9 @@ class _Run:
         self.deaths += nemesis.deaths
 
     async def _sample(self, cluster: LocalCluster | None, operations: ClusterOperations, recorder: Recorder) -> None:
-        sampler = None if cluster is None else ClusterSampler(cluster, list(self.options.clients.topics))
+        sampler = None
+        if cluster is not None:
+            sampler = ClusterSampler(cluster, list(self.options.clients.topics), self.partitions)
         while self.sampling:
             at_ms = recorder.now_ms()
             if sampler is not None:
@@ -400,8 +408,12 @@ class _Run:
             **{f"producer {key}": str(value) for key, value in queue.producer.items()},
             **{f"consumer {key}": str(value) for key, value in queue.consumer.items()},
         }
-        types = (options.topic_configs.get("message.timestamp.type"), options.settings.get("log.message.timestamp.type"))
-        promised = replace(options.clients.promised, append_time="LogAppendTime" in types)
+        given = (
+            options.topic_configs.get("message.timestamp.type"),
+            options.settings.get("log.message.timestamp.type"),
+        )
+        append_time = "LogAppendTime" in given
+        promised = replace(options.clients.promised, append_time=append_time)
         if options.control is not None:
             promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(
@@ -413,6 +425,7 @@ class _Run:
             deaths=(*self.deaths, *self.stuck),
             register=self.register,
             topics=self.topics,
+            observed=observed(self.meter, self.partitions.series()),
             control=None
             if options.control is None
             else ControlFacts(

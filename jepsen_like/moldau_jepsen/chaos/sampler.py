@@ -17,12 +17,14 @@ from moldau.protocol.messages.list_offsets import (
 from moldau_jepsen.launcher import probe
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.reports.chaos import ClusterSample
+from moldau_jepsen.reports.over_time import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau.protocol.messages.metadata import MetadataResponsePartition
     from moldau_jepsen.launcher import LocalCluster
+    from moldau_jepsen.reports.gather import PartitionsOverTime
 
 ANSWER_TIMEOUT_MS = 300.0
 LIST_OFFSETS_VERSION = 5
@@ -35,11 +37,13 @@ Key = tuple[str, int]
 class ClusterSampler:
     """Looks at the topics of a run. Blocks; not for use by several threads at once."""
 
-    def __init__(self, cluster: LocalCluster, topics: Sequence[str]) -> None:
-        """Nothing was asked yet."""
+    def __init__(self, cluster: LocalCluster, topics: Sequence[str], partitions: PartitionsOverTime) -> None:
+        """Nothing was asked yet. ``partitions`` takes what each look gives."""
         self._cluster = cluster
         self._topics = list(topics)
         self._high_watermark: dict[Key, int] = {}
+        self._told: dict[Key, int] = {}  # high watermarks of this look
+        self._kept = partitions
 
     def sample(self, at_ms: float) -> ClusterSample | None:
         """What is known now; None when no broker answers. A high watermark that nobody tells is the last one told."""
@@ -47,17 +51,27 @@ class ClusterSampler:
         if not partitions:
             return None
         led: dict[int, list[Key]] = {}
+        self._told.clear()
         for key, partition in partitions.items():
             if partition.leader_id >= 0:
                 led.setdefault(partition.leader_id, []).append(key)
         for leader, keys in led.items():
             self._ask_high_watermarks(leader, keys)
+        self._keep(at_ms / 1000, partitions)
         return ClusterSample(
             at_ms=at_ms,
             in_sync_min=min(len(partition.isr_nodes) for partition in partitions.values()),
             leaderless=sum(partition.leader_id < 0 for partition in partitions.values()),
             high_watermark_sum=sum(self._high_watermark.values()),
         )
+
+    def _keep(self, at_s: float, partitions: Mapping[Key, MetadataResponsePartition]) -> None:
+        for key, partition in partitions.items():
+            name = f"{key[0]}-{key[1]}"
+            isr = tuple(partition.isr_nodes)
+            state = PartitionState(at_s, partition.leader_id, partition.leader_epoch, isr, len(partition.replica_nodes))
+            self._kept.saw_state(name, state)
+            self._kept.saw_high_watermark(name, at_s, self._told.get(key))
 
     def _partitions(self) -> dict[Key, MetadataResponsePartition]:
         found: dict[Key, MetadataResponsePartition] = {}
@@ -90,4 +104,5 @@ class ClusterSampler:
             for partition_answer in topic_answer.partitions:
                 if partition_answer.error_code == 0:
                     key = (topic_answer.name, partition_answer.partition_index)
+                    self._told[key] = partition_answer.offset
                     self._high_watermark[key] = max(partition_answer.offset, self._high_watermark.get(key, 0))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.history import Operation, Poll, Send
 from moldau_jepsen.reports.chart import timeline
 from moldau_jepsen.reports.controls import ControlRow, control_headline, controls_section
+from moldau_jepsen.reports.coverage import machines_section, messages_section
 from moldau_jepsen.reports.over_time import CHART, FaultSpan, RunSeries, over_time
 from moldau_jepsen.reports.page import cards, page, table
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.chaos.nemesis import FaultEvent
     from moldau_jepsen.checkers import Anomaly, Verdict
+    from moldau_jepsen.reports.coverage import MachineRows, MessageRow
     from moldau_jepsen.reports.load import Series
     from moldau_jepsen.reports.over_time import Active, PartitionSeries
 
@@ -55,6 +57,12 @@ class ChaosReport:
     """Of the workload, one by one; empty where only sums are known."""
     active: tuple[Active, ...] = ()
     """Who led the quorum."""
+    messages: tuple[MessageRow, ...] = ()
+    messages_hint: str = ""
+    messages_missing: str = ""
+    """Why messages were not observed, if they were not."""
+    machines: tuple[MachineRows, ...] = ()
+    machines_hint: str = ""
     deaths: Sequence[str] = ()
     """Nodes that ended though nobody had struck them, and nodes that did not come back."""
     control: ControlRow | None = None
@@ -76,9 +84,18 @@ def chaos_page(report: ChaosReport) -> str:
     body = [headline, _cards(report), _charts(report), _fault_table(report.faults), _anomalies(report)]
     if report.control is None:
         body.append(controls_section(report.controls))
+    body.append(_coverage(report))
     body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items()), words=(1,)))
     body.extend(f"<p class='hint'>{escape(note)}</p>" for note in report.notes)
     return page(report.title, "\n".join(body))
+
+
+def _coverage(report: ChaosReport) -> str:
+    machines = machines_section(report.machines, report.machines_hint) if report.machines else ""
+    if report.messages_missing:
+        reason = f"<p class='hint'>Not observed: {escape(report.messages_missing)}.</p>"
+        return f"{machines}<h2>Messages</h2>{reason}"
+    return machines + (messages_section(report.messages, report.messages_hint) if report.messages else "")
 
 
 def _cards(report: ChaosReport) -> str:

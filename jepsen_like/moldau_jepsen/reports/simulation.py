@@ -7,12 +7,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.reports.bars import Bar, bars
+from moldau_jepsen.reports.coverage import machines_section, messages_section
 from moldau_jepsen.reports.over_time import over_time
 from moldau_jepsen.reports.page import cards, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from moldau_jepsen.reports.coverage import MachineRows, MessageRow
     from moldau_jepsen.reports.over_time import RunSeries
 
 FAILURES_SHOWN = 50
@@ -86,45 +88,6 @@ class FaultRow:
     strikes: int
     runs: int
     """Runs in which it struck."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
-    """One API of one kind of server."""
-
-    name: str
-    api_key: int
-    server: str
-    versions_served: tuple[int, ...]
-    versions_seen: tuple[int, ...]
-    requests: int
-    responses: int
-    senders: tuple[str, ...]
-    by_version: Mapping[str, tuple[int, int]]
-    """Requests and responses by version."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransitionRow:
-    """One transition; ``before`` is empty where only the state that was entered is told."""
-
-    before: str
-    after: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRows:
-    """One kind of state machine."""
-
-    name: str
-    transitions: tuple[TransitionRow, ...]
-    """Those that were taken, and those of the table of what is possible that were not (count 0)."""
-
-    @property
-    def never(self) -> list[TransitionRow]:
-        """What was never reached."""
-        return [row for row in self.transitions if not row.count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +174,8 @@ def campaign_page(report: CampaignReport) -> str:
         _runs(report.runs),
         _noticed(report),
         _faults(report),
-        _machines(report.machines),
-        _messages(report.messages),
+        machines_section(report.machines),
+        messages_section(report.messages),
     ]
     return page("Moldau simulation campaign", "\n".join(body))
 
@@ -360,60 +323,3 @@ def _faults(report: CampaignReport) -> str:
         for row in report.fault_rows
     ]
     return "<h2>Faults</h2>" + table(("kind", "strikes", "runs with it", "strikes per run"), rows)
-
-
-def _machines(machines: Sequence[MachineRows]) -> str:
-    parts = ["<h2>State transitions</h2>"]
-    for machine in machines:
-        never = machine.never
-        reached = len(machine.transitions) - len(never)
-        rows = [
-            (row.after if not row.before else f"{row.before} \N{RIGHTWARDS ARROW} {row.after}", f"{row.count:,}")
-            for row in machine.transitions
-            if row.count
-        ]
-        names = ", ".join(
-            row.after if not row.before else f"{row.before} \N{RIGHTWARDS ARROW} {row.after}" for row in never
-        )
-        missing = f'<p class="bad">never reached: {escape(names)}</p>' if never else ""
-        parts.append(
-            f"<details><summary><b>{escape(machine.name)}</b> {reached} of {len(machine.transitions)}</summary>"
-            f"{missing}{table(('transition', 'times'), rows)}</details>"
-        )
-    return "".join(parts)
-
-
-def _messages(messages: Sequence[MessageRow]) -> str:
-    seen = [row for row in messages if row.requests]
-    unseen = [row for row in messages if not row.requests]
-    rows = [
-        (
-            row.name,
-            row.server,
-            ", ".join(row.senders),
-            _versions(row.versions_seen),
-            _versions(row.versions_served),
-            f"{row.requests:,}",
-            f"{row.responses:,}",
-        )
-        for row in seen
-    ]
-    never = ", ".join(f"{row.name} ({row.server})" for row in unseen)
-    missing = f'<p class="bad">never sent: {escape(never)}</p>' if never else ""
-    head = ("API", "asked of", "asked by", "versions seen", "versions served", "requests", "answers")
-    return (
-        f"<h2>Messages</h2><p class='hint'>{len(seen)} of {len(messages)} APIs were used. Requests without an answer "
-        "were cut off, timed out, or go one way. What brokers pass on to the controller for clients travels in "
-        "Envelope.</p>" + missing + table(head, rows, words=(1, 2))
-    )
-
-
-def _versions(versions: Sequence[int]) -> str:
-    """Runs of numbers: 0, 3-5."""
-    parts: list[list[int]] = []
-    for version in sorted(versions):
-        if parts and version == parts[-1][-1] + 1:
-            parts[-1].append(version)
-        else:
-            parts.append([version])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts) or "-"

@@ -14,20 +14,11 @@ from moldau_jepsen.reports.simulation import (
     FailedSeed,
     FaultRow,
     Finding,
-    MachineRows,
-    MessageRow,
     SeedRun,
     Spread,
-    TransitionRow,
 )
-from moldau_jepsen.simulation.coverage import (
-    START,
-    Coverage,
-    Transition,
-    message_name,
-    reachable_messages,
-    reachable_transitions,
-)
+from moldau_jepsen.simulation.coverage import Coverage
+from moldau_jepsen.simulation.coverage_rows import machine_rows, message_rows
 from moldau_jepsen.simulation.figures import QUANTILES, Histogram, bucket_end_ms
 from moldau_jepsen.simulation.mutants import finder_of
 
@@ -126,8 +117,8 @@ class Tally:
             throughput=_spread(self._rates, "records/s"),
             unavailability=_gap_spread(self._gaps),
             runs_without_gap=self._without_gap,
-            messages=_message_rows(self.coverage),
-            machines=_machine_rows(self.coverage),
+            messages=message_rows(self.coverage),
+            machines=machine_rows(self.coverage),
             failures=tuple(sorted(self.failures, key=lambda failure: failure.seed)),
             runs=tuple(dict.fromkeys(run for run in (self._first_run, self._struck_most) if run is not None)),
             controls=tuple(controls),
@@ -204,56 +195,3 @@ def _quantiles(values: Counter[float]) -> dict[str, float]:
         else:
             found[name] = 0.0
     return found
-
-
-def _message_rows(coverage: Coverage) -> tuple[MessageRow, ...]:
-    """One row for each API of each kind of server that is served or was asked."""
-    served = reachable_messages()
-    counts: dict[tuple[int, str], Counter[tuple[int, bool]]] = {key: Counter() for key in served}
-    senders: dict[tuple[int, str], dict[str, None]] = {key: {} for key in served}
-    for kind, count in sorted(coverage.messages.items()):
-        key = (kind.api_key, kind.receiver if kind.is_request else kind.sender)
-        counts.setdefault(key, Counter())[kind.version, kind.is_request] += count
-        if kind.is_request:
-            senders.setdefault(key, {})[kind.sender] = None
-    rows: list[MessageRow] = []
-    for (api_key, server), seen in counts.items():
-        versions = sorted({version for version, _ in seen})
-        requests = sum(count for (_, is_request), count in seen.items() if is_request)
-        rows.append(
-            MessageRow(
-                name=message_name(api_key),
-                api_key=api_key,
-                server=server,
-                versions_served=tuple(served.get((api_key, server), ())),
-                versions_seen=tuple(versions),
-                requests=requests,
-                responses=seen.total() - requests,
-                senders=tuple(senders.get((api_key, server), ())),
-                by_version={str(version): (seen[version, True], seen[version, False]) for version in versions},
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: (row.server, row.api_key)))
-
-
-def _machine_rows(coverage: Coverage) -> tuple[MachineRows, ...]:
-    """What was taken, and what of the tables was not."""
-    possible: dict[str, list[Transition]] = {}
-    for transition in reachable_transitions():
-        possible.setdefault(transition.machine, []).append(transition)
-    taken = coverage.transitions
-    found: list[MachineRows] = []
-    for machine, transitions in possible.items():
-        rows = [
-            TransitionRow(before=one.before if one.before != START else "", after=one.after, count=taken[one])
-            for one in sorted(taken)
-            if one.machine == machine and (one.before != START or not transitions[0].before)
-        ]
-        entered = {row.after for row in rows}
-        rows += [
-            TransitionRow(before=one.before, after=one.after, count=0)
-            for one in transitions
-            if (one.after not in entered if not one.before else one not in taken)
-        ]
-        found.append(MachineRows(name=machine, transitions=tuple(rows)))
-    return tuple(found)
