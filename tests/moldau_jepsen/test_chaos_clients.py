@@ -6,21 +6,25 @@ Method: options and scripts as values; processes are a list of calls under a vir
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 
 from broker_cluster import BROKER_PORT, CONTROLLER_PORT, run_cluster
+from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.run import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.schedule import FaultKind
+from moldau_jepsen.chaos.stage import ProcessStage
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation
 from moldau_jepsen.checkers.topics import TopicRead, TopicsMade, TopicWrite
 from moldau_jepsen.history import HistoryWriter, write_history
-from moldau_jepsen.launcher import LauncherUsageError
+from moldau_jepsen.launcher import LauncherUsageError, Node
+from moldau_jepsen.launcher.spec import Door
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.recorder import Recorder
@@ -240,3 +244,33 @@ def test_all_workloads_work_at_once_and_leave_what_each_checker_judges(tmp_path:
         assert figures[figure] >= least, figure
     assert figures["topic_reads"] >= 2
     assert figures["leaderships"] > 2 + 2 * options.pipe.partitions  # of each partition one, more where a leader died
+
+
+@pytest.mark.parametrize("comes_about", [True, False])
+def test_a_script_waits_until_its_brokers_lead_everything(comes_about: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of them says; a script whose state does not come about goes on after a while."""
+    nodes = [Node(node_id=n, role="broker", port=n, directory="", config="", log="") for n in (1, 2, 3)]
+    asked: list[int] = []
+
+    def answer(door: Door, topics: list[str], timeout_ms: float) -> MetadataResponse | None:
+        assert topics == ["queue"]
+        asked.append(door.port)
+        leaders = (2, 3) if comes_about and len(asked) > 4 else (2, 1)
+        parts = [MetadataResponsePartition(partition_index=n, leader_id=leader) for n, leader in enumerate(leaders)]
+        return (
+            MetadataResponse(topics=[MetadataResponseTopic(name="queue", partitions=parts)]) if door.port == 3 else None
+        )
+
+    monkeypatch.setattr("moldau_jepsen.launcher.probe.fetch_metadata", answer)
+    monkeypatch.setattr("moldau_jepsen.chaos.stage.ASK_EVERY_S", 0.001)
+    if not comes_about:
+        monkeypatch.setattr("moldau_jepsen.chaos.stage.LED_WITHIN_S", 0.05)
+
+    async def main() -> None:
+        stage = ProcessStage(SimpleNamespace(brokers=nodes), None, lambda _: None, ["queue"])
+        await stage.wait_led_by(2, 3)
+
+    trio.run(main)
+    assert set(asked) <= {2, 3}
+    if comes_about:
+        assert asked == [2, 3] * 3
