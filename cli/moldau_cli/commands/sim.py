@@ -472,6 +472,8 @@ def mutants(
 
 def _verdict_text(verdict: MutantVerdict) -> str:
     outcome = f"found by {verdict.found_by} in {verdict.seeds} seeds" if verdict.found else "SURVIVED"
+    if not verdict.found and verdict.detail:
+        outcome += f" ({verdict.detail})"
     return f"{verdict.name}: {outcome}" + (f" ({verdict.rule} alone)" if verdict.rule else "")
 
 

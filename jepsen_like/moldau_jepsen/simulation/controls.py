@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import multiprocessing
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +20,7 @@ from moldau_jepsen.simulation.cluster import ClusterShape
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
 from moldau_jepsen.simulation.mutants import finder_of
 from moldau_jepsen.simulation.outside_controls import OUTSIDE_CONTROLS, OutsideControl
+from moldau_jepsen.workers import workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -256,9 +255,7 @@ def run_controls(
     for name in chosen:
         if name not in known:
             raise KeyError(name)
-    count = processes if processes is not None else (os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(count, len(chosen) or 1), mp_context=context) as pool:
+    with workers(processes, tasks=len(chosen)) as pool:
         running = {
             pool.submit(judge_control, name, seed_first=seed_first, seeds_max=seeds_max): name for name in chosen
         }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
-import os
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.case import CaseError, read_case, run_case
+from moldau_jepsen.simulation.campaign import kit_failed
+from moldau_jepsen.simulation.case import CaseError, CaseVerdict, read_case, run_case
+from moldau_jepsen.workers import workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from moldau_jepsen.simulation.case import Case, CaseVerdict
+    from moldau_jepsen.simulation.case import Case
 
 
 def read_corpus(directory: Path) -> list[Case]:
@@ -29,8 +29,18 @@ def read_corpus(directory: Path) -> list[Case]:
 
 def run_corpus(cases: Sequence[Case], *, processes: int | None = None) -> Iterator[CaseVerdict]:
     """Runs cases over the cores, one per task; yields verdicts as they come."""
-    count = processes if processes is not None else (os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(count, len(cases) or 1), mp_context=context) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(run_case, case) for case in cases]):
-            yield future.result()
+    with workers(processes, tasks=len(cases)) as pool:
+        running = {pool.submit(run_case, case): case for case in cases}
+        for future in concurrent.futures.as_completed(running):
+            try:
+                verdict = future.result()
+            except concurrent.futures.BrokenExecutor as error:
+                verdict = _not_run(running[future], error)
+            yield verdict
+
+
+def _not_run(case: Case, error: Exception) -> CaseVerdict:
+    """The verdict where a worker process died."""
+    result = kit_failed(case.seeds[0], error)
+    text = f"seed {result.seed}: {result.violations[0]}"
+    return CaseVerdict(case=case, kept=False, seeds=0, text=text, seconds=0.0, result=result)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import multiprocessing
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.campaign import run_seed
+from moldau_jepsen.simulation.campaign import kit_failed, run_seed
 from moldau_jepsen.simulation.planted.judged import ALONE
 from moldau_jepsen.simulation.planted.registry import MUTANTS
+from moldau_jepsen.workers import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -102,31 +101,26 @@ def run_mutant(
 ) -> MutantVerdict:
     """Runs seeds with the bug planted until one finds it, and that one again without the bug.
 
-    With a ``rule``, by name, only that one may convict the bug; the run without it must still pass them all.
+    With a ``rule``, by name, only that one may convict the bug; the run without it must still pass them all. An
+    exception out of a run is a defect of the kit, or of the mutant: it finds nothing, and ends the hunt.
     """
     count = spoiled = 0
-    profile = mutant.profile.name if mutant.profile is not None else "swarm"
-    verdict = MutantVerdict(
-        name=mutant.name,
-        area=mutant.area,
-        text=mutant.text,
-        profile=profile,
-        found=False,
-        seeds=0,
-        found_by="",
-        detail="",
-        rule=rule,
-    )
+    verdict = _unjudged(mutant, rule)
     for seed in seeds:
         chosen = options if options is not None else mutant.run_of(seed)
-        with planted(mutant):
-            result = run_seed(seed, _alone(chosen, rule) if rule else chosen)
         count += 1
+        try:
+            with planted(mutant):
+                result = run_seed(seed, _alone(chosen, rule) if rule else chosen)
+            innocent = not result.violations or run_seed(seed, chosen).passed
+        except Exception as error:  # noqa: BLE001 - told in the verdict; the other mutants are hunted
+            detail = f"seed {seed}: {kit_failed(seed, error).violations[0]}"
+            return dataclasses.replace(verdict, seeds=count, spoiled=spoiled, detail=detail)
         if on_result is not None:
             on_result(result)
         if not result.violations:
             continue
-        if not run_seed(seed, chosen).passed:
+        if not innocent:
             spoiled += 1
             continue
         return dataclasses.replace(
@@ -138,6 +132,20 @@ def run_mutant(
             spoiled=spoiled,
         )
     return dataclasses.replace(verdict, seeds=count, spoiled=spoiled)
+
+
+def _unjudged(mutant: Mutant, rule: str) -> MutantVerdict:
+    return MutantVerdict(
+        name=mutant.name,
+        area=mutant.area,
+        text=mutant.text,
+        profile=mutant.profile.name if mutant.profile is not None else "swarm",
+        found=False,
+        seeds=0,
+        found_by="",
+        detail="",
+        rule=rule,
+    )
 
 
 def _alone(options: RunOptions, rule: str) -> RunOptions:
@@ -171,12 +179,20 @@ def run_mutants(
     """
     chosen = [(MUTANTS[name].name, "") for name in (names if names is not None else MUTANTS)]
     chosen += [(ALONE[rule].mutant, rule) for rule in rules]
-    context = multiprocessing.get_context("spawn")
-    count = processes if processes is not None else (os.cpu_count() or 1)
-    with concurrent.futures.ProcessPoolExecutor(count, mp_context=context) as pool:
-        hunts = [pool.submit(_hunt, name, rule, seed_first, seeds_max) for name, rule in chosen]
+    with workers(processes, tasks=len(chosen)) as pool:
+        hunts = {pool.submit(_hunt, name, rule, seed_first, seeds_max): (name, rule) for name, rule in chosen}
         for hunt in concurrent.futures.as_completed(hunts):
-            yield hunt.result()
+            try:
+                verdict = hunt.result()
+            except concurrent.futures.BrokenExecutor as error:
+                verdict = _not_hunted(*hunts[hunt], error)
+            yield verdict
+
+
+def _not_hunted(name: str, rule: str, error: Exception) -> MutantVerdict:
+    """The verdict where a worker process died: nothing was found."""
+    detail = kit_failed(0, error).violations[0]
+    return dataclasses.replace(_unjudged(MUTANTS[name], rule), detail=detail)
 
 
 def _hunt(name: str, rule: str, seed_first: int, seeds_max: int) -> MutantVerdict:

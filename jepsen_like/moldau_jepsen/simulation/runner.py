@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import gc
 import json
-import multiprocessing
 import os
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +22,7 @@ from moldau_jepsen.simulation.mutants import finder_of, planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
 from moldau_jepsen.simulation.profiles import drawn_options, drawn_profile
 from moldau_jepsen.simulation.tally import failed_seed, findings_of
+from moldau_jepsen.workers import workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,54 +80,40 @@ def kit_findings(result: Result) -> list[str]:
     return [violation for violation in result.violations if finder_of(violation) in ("kit-failed", "not-repeatable")]
 
 
-def _settle_in() -> None:
-    """What a worker has imported stays: its collector need not look at that before every seed. It ends with the
-    campaign, however that ends.
-    """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    gc.collect()
-    gc.freeze()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "workers are started by a campaign"
-    parent.join()
-    os._exit(1)
-
-
 def run_seeds(
     seeds: Iterable[int], *, processes: int | None = None, options: RunOptions | None = None, mutant: str = ""
 ) -> Iterator[Result]:
     """Runs seeds over the cores, each in a process of its own pool; yields results as they come.
 
     Memory is bounded: no more than ``AHEAD`` seeds per process are handed out ahead. When the iterator is closed, the
-    seeds that run are ended and the others are dropped.
+    seeds that run are ended and the others are dropped. If a worker process dies, the seeds that were handed out have
+    failed with the kit, and no more are run.
     """
     count = processes if processes is not None else (os.cpu_count() or 1)
     remaining = iter(seeds)
-    pool = concurrent.futures.ProcessPoolExecutor(
-        count,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_settle_in,
-        max_tasks_per_child=SEEDS_PER_WORKER,
-    )
-    try:
-        running: set[concurrent.futures.Future[Result]] = set()
-        exhausted = False
+    running: dict[concurrent.futures.Future[Result], int] = {}
+    exhausted = False
+    with workers(count, tasks_per_worker=SEEDS_PER_WORKER) as pool:
         while running or not exhausted:
             while not exhausted and len(running) < AHEAD * count:
-                try:
-                    seed = next(remaining)
-                except StopIteration:
+                seed = next(remaining, None)
+                if seed is None:
                     exhausted = True
                     break
-                running.add(pool.submit(examine, seed, options, mutant))
-            done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+                try:
+                    running[pool.submit(examine, seed, options, mutant)] = seed
+                except concurrent.futures.BrokenExecutor as error:
+                    exhausted = True
+                    yield replace(kit_failed(seed, error), mutant=mutant)
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
-                yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+                seed = running.pop(future)
+                try:
+                    result = future.result()
+                except concurrent.futures.BrokenExecutor as error:
+                    exhausted = True
+                    result = replace(kit_failed(seed, error), mutant=mutant)
+                yield result
 
 
 def case_of(result: Result, name: str, why: str) -> Case:
@@ -158,8 +142,8 @@ def write_failure(result: Result, directory: Path) -> Path:
 
     ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
     operations, ``run.html`` draws the run over time, ``history`` holds all operations of the clients,
-    ``schedule.json`` the run as a case for the corpus.
-    A run that the kit did not bring to its end leaves no schedule, unless its draws are known. Raises ``OSError``.
+    ``schedule.json`` the run as a case for the corpus. A run that the kit itself did not bring to its end leaves no
+    schedule, unless its draws are known all the same. Raises ``OSError``.
     """
     folder = directory / folder_name(result.seed, result.mutant)
     folder.mkdir(parents=True, exist_ok=True)
