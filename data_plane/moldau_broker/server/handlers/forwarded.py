@@ -80,10 +80,14 @@ async def _forward(
 
 
 def _timeout_ms(request: Request) -> float:
-    """What the request allows, within bounds."""
+    """What the request allows, within bounds.
+
+    0 does not mean that the decision must come at once, only that nobody waits until brokers know of it: librdkafka
+    sends it unless it is told otherwise.
+    """
     wanted: object = getattr(request, "timeout_ms", FORWARD_TIMEOUT_MS)
     assert isinstance(wanted, int | float)
-    return float(min(max(1_000, wanted), FORWARD_TIMEOUT_MS))
+    return float(min(max(1_000, wanted or FORWARD_TIMEOUT_MS), FORWARD_TIMEOUT_MS))
 
 
 async def _until_visible(context: BrokerContext, condition: Callable[[MetadataImage], bool]) -> None:
