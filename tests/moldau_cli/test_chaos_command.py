@@ -5,6 +5,8 @@ Method: the command line in this process, on folders that hold no cluster.
 
 import os
 import signal
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,13 @@ import trio
 from moldau_cli.commands.chaos import interrupted_by_sigterm, parse_kinds
 from moldau_cli.errors import UsageError
 from moldau_cli.main import run
+from moldau_jepsen.chaos.controls import CONTROLS
+from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
+from moldau_jepsen.chaos.run import ChaosOptions, Progress
 from moldau_jepsen.chaos.schedule import FaultKind
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.history import write_history
+from moldau_jepsen.reports.controls import ControlRow
 
 
 def test_kinds_are_read_and_unknown_ones_named() -> None:
@@ -27,7 +35,7 @@ def test_kinds_are_read_and_unknown_ones_named() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["chaos", "run", "--workload", "bank"], "unknown workload 'bank'"),
+        (["chaos", "run", "--workload", "poker"], "unknown workload 'poker'"),
         (["chaos", "run", "--faults", "fire"], "unknown fault 'fire'"),
         (["chaos", "run", "--bootstrap", "127.0.0.1:1", "--faults", "kill"], "need the cluster's own processes"),
         (["chaos", "run", "--config", "novalue"], "expected KEY=VALUE"),
@@ -94,3 +102,52 @@ def test_a_directory_that_is_in_use_is_left_alone(
     assert ended.value.code == 2
     assert "not an empty directory" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "controls", "found", "code"),
+    [
+        (["--seed", "4"], ["unclean-election"], (("lost-write", 3),), 0),
+        (["--seed", "5"], ["acks-1"], (), 1),
+        (["--seed", "6", "--duration", "600"], list(CONTROLS), (("G1a", 1),), 1),
+        (["--no-controls"], [], (), 0),
+        (["--bootstrap", "127.0.0.1:1", "--faults", "none"], [], (), 0),
+    ],
+)
+def test_a_run_brings_its_controls_and_fails_with_one_that_is_acquitted(
+    words: list[str],
+    controls: list[str],
+    found: tuple[tuple[str, int], ...],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The runs themselves are folders written by hand: only controls have found anything."""
+
+    def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None]) -> ChaosResult:
+        options.directory.mkdir(parents=True)
+        with (options.directory / "history").open("wb") as stream:
+            write_history(stream, [])
+        write_facts(
+            options.directory, RunFacts(duration_s=1, settings={}, promised=CheckOptions(), faults=(), samples=())
+        )
+        result = judge(options.directory)
+        if options.control is None:
+            return result
+        ran.append(options.control.name)
+        wanted = tuple(kind.value for kind in options.control.convicted_by)
+        return replace(result, control=ControlRow(options.control.name, options.control.text, wanted, found))
+
+    ran: list[str] = []
+    monkeypatch.setattr("moldau_jepsen.chaos.campaign.run_chaos", run_chaos)
+    monkeypatch.setattr("sys.argv", ["moldau", "chaos", "run", "--dir", str(tmp_path / "run"), *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert (ended.value.code or 0) == code
+    assert ran == controls
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no anomaly" in said
+    for name in controls:
+        assert f"control {name}: {'convicted by' if not code else ''}" in said
+    assert ("ACQUITTED" in said) is bool(code)
