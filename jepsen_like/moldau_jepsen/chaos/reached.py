@@ -115,10 +115,10 @@ class Reached:
 
     @property
     def active(self) -> tuple[Active, ...]:
-        """Who became the active controller, as far as one was asked, by epoch."""
+        """Who became the active controller, as far as one was asked. One that claims an old epoch late is none."""
         found: list[Active] = []
-        for epoch, (at_s, controller) in sorted(self._claims.items()):
-            if not found or at_s >= found[-1].since_s:
+        for epoch, (at_s, controller) in sorted(self._claims.items(), key=lambda claim: (claim[1][0], claim[0])):
+            if not found or epoch > found[-1].epoch:
                 found.append(Active(at_s, controller, epoch))
         return tuple(found)
 

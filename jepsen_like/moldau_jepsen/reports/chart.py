@@ -147,7 +147,7 @@ def lines(
         for corners in plane.paths(line.points):
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
             parts.append(
-                f'<polyline class="line c{number % COLOURS}" points="{path}"><title>{escape(line.label)}</title>'
+                f'<polyline class="{_line_class(number)}" points="{path}"><title>{escape(line.label)}</title>'
                 "</polyline>"
             )
     parts.append(f'<text class="unit" x="{size.left}" y="{size.height - 6}">{escape(unit)}</text>')
@@ -165,6 +165,11 @@ def _values(points: Points) -> list[float]:
     return [value for _, value in points if value is not None]
 
 
+def _line_class(number: int) -> str:
+    """Colours repeat, dashed from the second time on."""
+    return f"line c{number % COLOURS}" + (" dashed" if number // COLOURS % 2 else "")
+
+
 def _legend(labels: Sequence[str], size: Size) -> tuple[list[str], int]:
     """Names beside strokes of their colours, in as many rows as they need; returns the elements and the rows."""
     parts: list[str] = []
@@ -175,7 +180,7 @@ def _legend(labels: Sequence[str], size: Size) -> tuple[list[str], int]:
             x, row = float(size.left), row + 1
         y = size.height + row * LEGEND_ROW
         parts.append(
-            f'<line class="line c{number % COLOURS}" x1="{x:.1f}" y1="{y + 4}" x2="{x + LEGEND_STROKE:.1f}" '
+            f'<line class="{_line_class(number)}" x1="{x:.1f}" y1="{y + 4}" x2="{x + LEGEND_STROKE:.1f}" '
             f'y2="{y + 4}"/><text x="{x + LEGEND_STROKE + 6:.1f}" y="{y + 8}">{escape(label)}</text>'
         )
         x += wide

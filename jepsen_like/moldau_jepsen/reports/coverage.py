@@ -77,7 +77,6 @@ def machines_section(machines: Sequence[MachineRows], hint: str = "") -> str:
 
 def messages_section(messages: Sequence[MessageRow], hint: str = "") -> str:
     """What was asked and answered; ``hint`` says what else is to be known about the counts."""
-    with_errors = any(row.errors for row in messages)
     seen = [row for row in messages if row.requests]
     unseen = [row for row in messages if not row.requests]
     rows = [
@@ -89,18 +88,25 @@ def messages_section(messages: Sequence[MessageRow], hint: str = "") -> str:
             _versions(row.versions_served),
             f"{row.requests:,}",
             f"{row.responses:,}",
-            *([", ".join(f"{name} {count:,}" for name, count in row.errors.items()) or "-"] if with_errors else []),
         )
         for row in seen
     ]
     never = ", ".join(f"{row.name} ({row.server})" for row in unseen)
-    missing = f'<p class="bad">never sent: {escape(never)}</p>' if never else ""
-    head = ["API", "asked of", "asked by", "versions seen", "versions served", "requests", "answers"]
-    head += ["error codes"] if with_errors else []
+    missing = ""
+    if never:
+        missing = f'<details><summary>never sent: {len(unseen)}</summary><p class="bad">{escape(never)}</p></details>'
+    head = ("API", "asked of", "asked by", "versions seen", "versions served", "requests", "answers")
+    errors = sorted(
+        ((-count, row.name, row.server, name) for row in messages for name, count in row.errors.items()),
+    )
+    codes = ""
+    if errors:
+        lines = [(name, server, code, f"{-count:,}") for count, name, server, code in errors]
+        codes = "<h3>Error codes of answers</h3>" + table(("API", "asked of", "code", "times"), lines, words=(1, 2))
     return (
         f"<h2>Messages</h2><p class='hint'>{len(seen)} of {len(messages)} APIs were used. Requests without an answer "
         "were cut off, timed out, or go one way. What brokers pass on to the controller for clients travels in "
-        f"Envelope. {escape(hint)}</p>" + missing + table(head, rows, words=(1, 2, 7))
+        f"Envelope. {escape(hint)}</p>" + missing + table(head, rows, words=(1, 2)) + codes
     )
 
 

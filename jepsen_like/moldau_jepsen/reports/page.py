@@ -26,6 +26,7 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 .grid { stroke: var(--edge); } .line { fill: none; stroke: var(--main); stroke-width: 2; }
 .c0 { --main: #1f6fb2; } .c1 { --main: #d9822b; } .c2 { --main: #1f8a4c; } .c3 { --main: #8e4ec6; }
 .c4 { --main: #c2362b; } .c5 { --main: #0d9aa8; } .c6 { --main: #b5862b; } .c7 { --main: #6b7785; }
+.line.dashed { stroke-dasharray: 5 3; }
 .area { fill: var(--fill); } .span { fill: var(--shade); }
 .mark { stroke-width: 1.5; stroke-dasharray: 4 3; } .mark.fault { stroke: var(--fault); }
 .mark.repair { stroke: var(--repair); } svg .label.fault { fill: var(--fault); }
