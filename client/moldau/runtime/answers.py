@@ -48,6 +48,10 @@ class EarlyAnswer(Protocol):
         which the waiting has ended; None if the request must wait all the same."""
         ...
 
+    def end_wait(self) -> None:
+        """Lets ``wait`` return soon: others need the memory that is kept by this request or by those behind it."""
+        ...
+
 
 Answer = list[ResponsePart] | tuple[ResponsePart, ...] | Deferred | None
 """What ``ConnectionHandler.handle`` returns; a list or tuple of parts is an answer that is ready."""

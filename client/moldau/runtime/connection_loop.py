@@ -87,6 +87,8 @@ class ConnectionLoop:
         "_held",
         "_last_active_ms",
         "_limits",
+        "_noted_ms",
+        "_noted_pending",
         "_parked",
         "_reserved",
         "_scope",
@@ -117,6 +119,8 @@ class ConnectionLoop:
         self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
         self._frame_deadline_ms = NEVER_MS
         self._send_deadline_ms = NEVER_MS
+        self._noted_pending = -1  # bytes of the frame that has begun, when it had last come quickly enough; -1: none
+        self._noted_ms = 0.0  # and when that was
 
     # --- life of the connection
 
@@ -185,18 +189,61 @@ class ConnectionLoop:
     def enforce_deadlines(self, now_ms: float) -> None:
         """Called by the sweeper."""
         limits = self._limits
+        self._note_progress(now_ms)
         if now_ms >= self._frame_deadline_ms:
             self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
         elif now_ms >= self._send_deadline_ms:
             self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
-        elif not self._answers:
-            if now_ms - self._last_active_ms >= limits.idle_ms:
-                self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
-                self._finish(None)
-        elif now_ms - self._stalled_since_ms >= limits.held_ms and self._held.others_wait:
-            kept = self._reserved + self._held.charged
-            if kept:
-                self._finish(f"requests that wait keep {kept} bytes that others wait for")
+        elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
+            self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
+            self._finish(None)
+
+    @property
+    def _kept_bytes(self) -> int:
+        return self._reserved + self._held.charged
+
+    @property
+    def keeps_or_waits(self) -> bool:
+        """Whether it has bytes of the budget, or waits for some."""
+        return self._kept_bytes > 0 or self._held.in_line or self._held.is_paying
+
+    def enforce_share(self, now_ms: float, share: int) -> None:
+        """Called by the sweeper while somebody waits for bytes of the budget, of which ``share`` are this one's.
+
+        Who keeps more than that must use it: give answers, or receive its frame as quickly as makes it complete in
+        ``held_ms``. So those that stall lose what they keep after ``overdraft_ms``, and while all keep to their share
+        one that wants no more than its own finds room.
+        """
+        kept = self._kept_bytes
+        if kept == 0 or not self._held.others_wait:
+            return
+        limits = self._limits
+        allowed_ms = limits.overdraft_ms if kept > share else limits.held_ms
+        if self._answers and now_ms - self._stalled_since_ms >= allowed_ms:
+            self._finish(f"requests that wait keep {kept} bytes that others wait for")
+        elif self._reserved > share and self._note_progress(now_ms) >= limits.overdraft_ms:
+            self._finish(f"a frame that comes too slowly keeps {kept} bytes that others wait for")
+
+    def _note_progress(self, now_ms: float) -> float:
+        """Milliseconds for which the frame that has begun has come too slowly: less of it than is complete in
+        ``held_ms``.
+        """
+        if self._frame_deadline_ms == NEVER_MS:
+            self._noted_pending = -1
+            return 0.0
+        pending = self._end - self._start
+        limits = self._limits
+        expected = self._reserved * limits.overdraft_ms / limits.held_ms
+        if not 0 <= self._noted_pending <= pending <= self._noted_pending + expected:
+            self._noted_pending, self._noted_ms = pending, now_ms
+        return now_ms - self._noted_ms
+
+    def end_waits(self) -> None:
+        """Lets requests be answered that need not wait, if this connection keeps bytes of the budget for requests."""
+        if self._held.charged:
+            for answer in self._answers:
+                if isinstance(answer, EarlyAnswer):
+                    answer.end_wait()
 
     # --- receiving
 
@@ -250,6 +297,7 @@ class ConnectionLoop:
             await self._dispatch(answers)
             if self._held.unpaid > 0:
                 self._frame_deadline_ms = NEVER_MS
+                self._server.keepers[self] = None
                 await self._held.pay()
 
     def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
@@ -348,6 +396,7 @@ class ConnectionLoop:
         What it holds while it waits (at most ``STEPWISE_BYTES_MAX``) is not counted: nobody waits with bytes in hand.
         """
         budget = self._server.budget
+        self._server.keepers[self] = None
         if self._reserved:
             budget.release(self._reserved)
             self._reserved = 0
@@ -359,6 +408,7 @@ class ConnectionLoop:
             finally:
                 self._held.in_line = False
             self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+            self._noted_pending = -1
         self._reserved = needed
 
     def _enlarge(self, size: int) -> None:

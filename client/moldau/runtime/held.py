@@ -42,6 +42,11 @@ class HeldBytes:
         return self.held - self.charged - self._allowance
 
     @property
+    def is_paying(self) -> bool:
+        """Whether it waits for bytes of the budget to pay what its requests keep."""
+        return self._paying is not None
+
+    @property
     def others_wait(self) -> bool:
         """Whether anybody else waits for bytes of the budget."""
         return self._budget.waiters > (self.in_line or self._paying is not None)

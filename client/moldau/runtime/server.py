@@ -38,6 +38,7 @@ class ServerLimits:
     frame_ms: float = 60_000  # a frame that has begun must be complete after this time
     send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
     held_ms: float = 15_000  # waiting requests that give no answer for this time must not keep bytes others wait for
+    overdraft_ms: float = 1_000  # nor for this time, if a connection keeps more bytes than its fair share
     handshake_ms: float = 10_000  # TLS handshake
     handshakes_max: int = 256  # connections in their TLS handshake; each costs signatures and nothing is known of it
     answers_max: int = 64  # answers under way per connection before its requests wait
@@ -80,6 +81,8 @@ class Server:
         self.logger = logger
         self.pool = BufferPool(limits.gather_bytes_max, limits.pooled_buffers_max)
         self.connections: dict[int, ConnectionLoop] = {}
+        self.keepers: dict[ConnectionLoop, None] = {}
+        """Connections that keep bytes of the budget or wait for them, and some that no longer do."""
         self.per_ip: dict[str, int] = {}
         self.accepted = 0
         self.refused = 0
@@ -122,23 +125,48 @@ class Server:
             await loop.run(secure)
         finally:
             del self.connections[number]
+            self.keepers.pop(loop, None)
             self.per_ip[host] -= 1
             if self.per_ip[host] == 0:
                 del self.per_ip[host]
 
+    def _keepers(self) -> list[ConnectionLoop]:
+        for loop in [loop for loop in self.keepers if not loop.keeps_or_waits]:
+            del self.keepers[loop]
+        return list(self.keepers)
+
+    def keepers_count(self) -> int:
+        """See ``BudgetUser.keepers_count``."""
+        return len(self._keepers())
+
     def reclaim(self) -> None:
-        """Gives back the large buffers of connections that do not need them now."""
-        for loop in self.connections.values():
+        """Gives back large buffers that are empty, and ends waits that need not go on while bytes are short."""
+        for loop in self._keepers():
             loop.shrink_if_parked()
+            loop.end_waits()
 
     async def sweep(self) -> None:
         """Enforces the deadlines of all connections, with a delay of at most a quarter of the shortest."""
         limits = self.limits
         shortest_ms = min(limits.idle_ms, limits.frame_ms, limits.send_ms, limits.held_ms)
-        period_seconds = max(0.001, min(1000.0, shortest_ms / 4) / 1000)
+        period_ms = max(1.0, min(1000.0, shortest_ms / 4))
+        turn_ms = min(period_ms, max(1.0, limits.overdraft_ms / 4))
+        all_due_ms = 0.0
+        was_short = False
         while True:
-            await trio.sleep(period_seconds)
+            await trio.sleep(turn_ms / 1000)
             now_ms = self.clock.monotonic_ms()
+            is_short = self.budget.waiting
+            if is_short:
+                self.reclaim()
+            if is_short and was_short:  # what could be given back has had its time to leave
+                share = self.budget.fair_share
+                for loop in self._keepers():
+                    loop.enforce_share(now_ms, share)
+            was_short = is_short
+            if now_ms < all_due_ms:
+                continue
+            all_due_ms = now_ms + period_ms
             for loop in list(self.connections.values()):
                 loop.shrink_if_parked()
                 loop.enforce_deadlines(now_ms)
@@ -165,7 +193,7 @@ async def serve(
     logger = logger if logger is not None else EventLogger("moldau.server")
     shared = budget if budget is not None else ByteBudget(limits.buffered_bytes_max)
     server = Server(environment.clock, handler_factory, limits, shared, logger)
-    shared.add_reclaimer(server.reclaim)
+    shared.add_user(server)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.sweep)
@@ -189,5 +217,5 @@ async def serve(
                     server.handshakes += 1
                 nursery.start_soon(server.run_connection, server.accepted, connection, secure)
     finally:
-        shared.remove_reclaimer(server.reclaim)
+        shared.remove_user(server)
         listener.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+import heapq
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -64,22 +65,46 @@ def _is_due(condition: Callable[[], bool]) -> bool:
         return True
 
 
-class ByteBudget:
-    """Bytes that may be in use at once, shared by many tasks, given out first come, first served.
+SMALL_PART = 8
+"""Requests for more than this part of the limit leave as much free for those that ask for less."""
 
-    A request larger than the whole limit is granted when nothing else is in use, so that no request waits forever.
+OLDEST_EVERY = 16
+"""Of so many grants one goes to who has waited longest, whatever it asks for."""
+
+
+class BudgetUser(Protocol):
+    """A server whose connections take bytes of a budget."""
+
+    def reclaim(self) -> None:
+        """Releases what is kept without need; called when bytes become short."""
+        ...
+
+    def keepers_count(self) -> int:
+        """How many of its connections keep bytes of the budget or wait for them."""
+        ...
+
+
+class ByteBudget:
+    """Bytes that may be in use at once, shared by many tasks. Who asks for the least comes first.
+
+    A peer that asks for much thus delays those that ask for little only when it has become the oldest in line and its
+    turn has come (one grant of ``OLDEST_EVERY``). Then nobody passes it, so that nobody starves. A request too large to
+    leave the last ``SMALL_PART`` free, or larger than the limit, is granted when nothing else is in use.
     Invariant: ``used <= limit``, or exactly one grant is outstanding.
     """
 
-    __slots__ = ("_limit", "_reclaimers", "_used", "_waiting")
+    __slots__ = ("_asked", "_grants", "_limit", "_line", "_smallest", "_used", "_users")
 
     def __init__(self, limit: int) -> None:
         """``limit`` in bytes, at least 1."""
         assert limit >= 1, "a byte budget needs at least one byte"
         self._limit = limit
         self._used = 0
-        self._waiting: deque[tuple[int, trio.Event]] = deque()
-        self._reclaimers: list[Callable[[], None]] = []
+        self._asked = 0
+        self._grants = 0
+        self._line: OrderedDict[int, tuple[int, trio.Event]] = OrderedDict()  # by age: bytes, and what tells of them
+        self._smallest: list[tuple[int, int]] = []  # a heap of bytes and age; those that have left the line are stale
+        self._users: list[BudgetUser] = []
 
     @property
     def limit(self) -> int:
@@ -94,53 +119,80 @@ class ByteBudget:
     @property
     def waiting(self) -> bool:
         """Whether some task waits for bytes."""
-        return bool(self._waiting)
+        return bool(self._line)
 
     @property
     def waiters(self) -> int:
         """How many tasks wait for bytes."""
-        return len(self._waiting)
+        return len(self._line)
 
-    def add_reclaimer(self, reclaim: Callable[[], None]) -> None:
-        """``reclaim()`` is called when bytes are short; it releases what its owner keeps without need."""
-        self._reclaimers.append(reclaim)
+    @property
+    def fair_share(self) -> int:
+        """What each connection that keeps bytes or waits for them may keep. While none keeps more, one that asks for no
+        more than this need not wait."""
+        return self._limit // max(1, sum(user.keepers_count() for user in self._users))
 
-    def remove_reclaimer(self, reclaim: Callable[[], None]) -> None:
-        """Forgets a reclaimer."""
-        self._reclaimers.remove(reclaim)
+    def add_user(self, user: BudgetUser) -> None:
+        """Its connections take part from now on."""
+        self._users.append(user)
+
+    def remove_user(self, user: BudgetUser) -> None:
+        """Forgets a user."""
+        self._users.remove(user)
 
     def _fits(self, count: int) -> bool:
-        return self._used + count <= self._limit or self._used == 0
+        small = self._limit // SMALL_PART
+        return self._used + count <= self._limit - (small if count > small else 0) or self._used == 0
+
+    def _next(self) -> tuple[int, int] | None:
+        """Bytes and age of the one whose turn it is."""
+        if not self._line:
+            return None
+        if self._grants % OLDEST_EVERY == OLDEST_EVERY - 1:
+            age, (count, _) = next(iter(self._line.items()))
+            return count, age
+        while self._smallest[0][1] not in self._line:
+            heapq.heappop(self._smallest)
+        return self._smallest[0]
 
     def has_room(self, count: int) -> bool:
         """Whether ``acquire_nowait(count)`` would succeed now."""
-        return not self._waiting and self._fits(count)
+        if not self._fits(count):
+            return False
+        following = self._next()
+        return following is None or (count < following[0] and self._grants % OLDEST_EVERY != OLDEST_EVERY - 1)
 
     def acquire_nowait(self, count: int) -> bool:
-        """Takes ``count`` bytes if they are free and nobody waits; returns whether it did."""
-        if self._waiting or not self._fits(count):
+        """Takes ``count`` bytes if they are free and it is nobody else's turn; returns whether it did."""
+        if not self.has_room(count):
             return False
         self._used += count
+        if self._line:
+            self._grants += 1
         return True
 
     async def acquire(self, count: int) -> None:
-        """Takes ``count`` bytes, waiting in line for them. A checkpoint only when it waits."""
+        """Takes ``count`` bytes, waiting for its turn. A checkpoint only when it waits."""
         if self.acquire_nowait(count):
             return
-        for reclaim in self._reclaimers:
-            reclaim()
-        if self.acquire_nowait(count):
-            return
+        if not self._line:  # those who wait already have asked for what can be given back
+            for user in self._users:
+                user.reclaim()
+            if self.acquire_nowait(count):
+                return
         granted = trio.Event()
-        entry = (count, granted)
-        self._waiting.append(entry)
+        age = self._asked
+        self._asked += 1
+        self._line[age] = (count, granted)
+        heapq.heappush(self._smallest, (count, age))
+        self._grant()  # it may be its turn at once
         try:
             await granted.wait()
         except trio.Cancelled:
             if granted.is_set():
                 self.release(count)
             else:
-                self._waiting.remove(entry)
+                del self._line[age]
                 self._grant()
             raise
 
@@ -151,7 +203,15 @@ class ByteBudget:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            count, granted = self._waiting.popleft()
+        while True:
+            following = self._next()
+            if following is None:
+                self._smallest.clear()
+                return
+            count, age = following
+            if not self._fits(count):
+                return
+            _, granted = self._line.pop(age)
             self._used += count
+            self._grants += 1
             granted.set()

@@ -499,6 +499,10 @@ class FetchOperation(Operation):
         self._service.stop_waiting(self)
         return self._answer()
 
+    def end_wait(self) -> None:
+        """See ``EarlyAnswer``."""
+        self._service.stop_waiting(self)
+
     def _answer(self) -> list[ResponsePart]:
         context = self._context
         plan = self._service.plan(self._query, context.partitions, {}, incremental=context.incremental)

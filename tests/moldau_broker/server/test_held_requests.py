@@ -81,16 +81,31 @@ async def attack(cluster, frames: list[bytes], answers: list[int]) -> None:
     connection.close()
 
 
+def begun_frame(announced: int, sent: int) -> bytes:
+    """The first bytes of a frame that never ends."""
+    return announced.to_bytes(4) + bytes(sent)
+
+
 ATTACKS = {
+    "begun frames": lambda: [begun_frame(BUDGET // 2, 1_200_000)],
+    "frames as large as the budget": lambda: [begun_frame(BUDGET, 1_200_000)],
+    "small begun frames": lambda: [begun_frame(400_000, 300_000)],
     "produces": lambda: [endless_fetch(), *[transactional_produce(LARGE)] * 15],
     "fetches": lambda: [endless_fetch(5_000)] * 40,
     "both": lambda: [endless_fetch(20_000), transactional_produce(LARGE), *[endless_fetch(9_000)] * 10],
 }
 
 
-@pytest.mark.parametrize("attackers", [1, 4])
+WORST_S = 2.7
+"""What one write may take beside them: twice the time after which stalled connections lose what they keep too much."""
+
+
+@pytest.mark.parametrize("attackers", [1, 4, 50])
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_what_waits_is_bounded_and_others_are_served(kind: str, attackers: int) -> None:
+    if attackers == 50 and kind in ("fetches", "both"):
+        pytest.skip("minutes of computing; four show it")
+
     async def scenario(cluster) -> None:
         client = cluster.client(1)
         await client.create_topic("t")
@@ -100,20 +115,21 @@ def test_what_waits_is_bounded_and_others_are_served(kind: str, attackers: int) 
         before, most = kept_bytes(), 0
         frames = ATTACKS[kind]()
         answers: list[list[int]] = [[] for _ in range(attackers)]
+        latencies: list[float] = []
         async with trio.open_nursery() as nursery:
             for number in range(attackers):
                 nursery.start_soon(attack, cluster, frames, answers[number])
             await trio.sleep(5)
-            begin = trio.current_time()
             for number in range(10):
                 client = cluster.client(1)
+                begin = trio.current_time()
                 with trio.fail_after(60):
                     assert (await client.produce("t", batch(value))).base_offset == number + 1
+                latencies.append(trio.current_time() - begin)
                 client.close()
                 most = max(most, kept_bytes() - before)
-            lasted = trio.current_time() - begin
             nursery.cancel_scope.cancel()
-        assert lasted < 60, "a producer beside them got through"
+        assert max(latencies) < WORST_S, f"{kind}, {attackers}: a producer beside them waited: {latencies}"
         # What is paid, and for each receive buffer that was granted (LARGE at most) a copy that is not paid yet.
         assert most <= 2 * BUDGET + attackers * LARGE, f"{most} bytes were kept"
 
