@@ -22,7 +22,8 @@ module                   does
 =======================  ============================================================================================
 """
 
-from moldau_broker.server.broker import Broker, BrokerStartError, run_broker
+from moldau_broker.server.broker import Broker, run_broker
 from moldau_broker.server.directory_watch import LogDirectoriesFailedError
+from moldau_broker.server.startup import BrokerStartError
 
 __all__ = ["Broker", "BrokerStartError", "LogDirectoriesFailedError", "run_broker"]
