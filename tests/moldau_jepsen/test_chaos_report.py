@@ -3,13 +3,16 @@
 Method: a small history by hand whose figures can be worked out on paper; the page is parsed, not compared with text.
 """
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from moldau_jepsen.chaos.nemesis import FaultEvent
-from moldau_jepsen.checkers import CheckOptions, check_history
+from moldau_jepsen.checkers import Anomaly, AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
+from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, describe
+from moldau_jepsen.reports.coverage import MachineRows, MessageRow, TransitionRow
 from moldau_jepsen.reports.load import Latencies, series_of
+from moldau_jepsen.reports.over_time import Active, PartitionSeries, PartitionState
 
 P = TopicPartition("t", 0)
 
@@ -114,3 +117,84 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert page.count('class="lane dark"') == 1
     assert "Smallest in-sync set" in reader.text
     assert "<test>" in reader.text
+
+
+def test_a_long_poll_is_shown_around_what_an_anomaly_is_about() -> None:
+    pairs = tuple((offset, offset + 1000) for offset in range(500))
+    poll = Operation(
+        index=7,
+        process=1,
+        kind=Kind.POLL,
+        status=Status.OK,
+        begun_ms=0,
+        ended_ms=1,
+        operations=(Poll(((P, pairs), (TopicPartition("u", 0), pairs))),),
+    )
+    anomaly = Anomaly(kind=AnomalyKind.DUPLICATE, allowed=False, text="", partition=P, offsets=(3, 300))
+    text = describe(poll, anomaly)
+    assert "t-0: 0=1000, 1=1001, 2=1002, 3=1003, 4=1004, 5=1005, 6=1006, 297=1297," in text
+    assert "303=1303 and 486 more from offset 0 to 499" in text
+    assert text.endswith(
+        "u-0: " + ", ".join(f"{at}={at + 1000}" for at in range(20)) + " and 480 more from offset 0 to 499"
+    )
+    short = Operation(
+        index=8,
+        process=1,
+        kind=Kind.POLL,
+        status=Status.OK,
+        begun_ms=0,
+        ended_ms=1,
+        operations=(Poll(((P, pairs[:5]),)),),
+    )
+    assert describe(short, anomaly).endswith("poll t-0: 0=1000, 1=1001, 2=1002, 3=1003, 4=1004")
+
+
+def coverage_page(**more: object) -> str:
+    report = ChaosReport(
+        title="t",
+        verdict=check_history(HISTORY, CheckOptions()),
+        series=series_of(HISTORY),
+        faults=[],
+        samples=[ClusterSample(at_ms=0, in_sync_min=3, leaderless=0, high_watermark_sum=0)],
+        duration_s=3.0,
+        settings={},
+        operations={operation.index: operation for operation in HISTORY},
+    )
+    return chaos_page(replace(report, **more))
+
+
+def test_the_page_tells_messages_and_transitions_or_why_it_does_not() -> None:
+    row = MessageRow(
+        name="Produce",
+        api_key=0,
+        server="broker",
+        versions_served=(3, 4),
+        versions_seen=(4,),
+        requests=5,
+        responses=4,
+        senders=("client",),
+        by_version={"4": (5, 4)},
+        errors={"NOT_LEADER_OR_FOLLOWER": 2},
+    )
+    machines = (MachineRows(name="quorum", transitions=(TransitionRow(before="", after="another one", count=3),)),)
+    page = coverage_page(
+        messages=(row,), messages_hint="as the proxies saw", machines=machines, machines_hint="from outside"
+    )
+    assert "as the proxies saw" in page
+    assert "<td>NOT_LEADER_OR_FOLLOWER</td>" in page.replace(' class="words"', "")
+    assert "<b>quorum</b> 1 of 1" in page
+    assert "from outside" in page
+    missing = coverage_page(messages=(row,), messages_missing="no proxies stand before the nodes")
+    assert "Not observed: no proxies stand before the nodes." in missing
+    assert "Produce" not in missing
+
+
+def test_partitions_one_by_one_take_the_place_of_sums() -> None:
+    series = PartitionSeries(
+        name="t-0", states=(PartitionState(0.0, 1, 0, (1, 2), 2),), high_watermarks=((0.0, 0.0), (1.0, 5.0))
+    )
+    page = coverage_page(partitions=(series,), active=(Active(0.0, 101, 1),))
+    assert 'aria-label="In-sync sets over time"' in page
+    assert 'aria-label="High watermarks over time"' in page
+    assert "Smallest in-sync set" not in page
+    assert "Smallest in-sync set" in coverage_page()

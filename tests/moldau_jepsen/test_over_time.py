@@ -5,6 +5,7 @@ Method: values by hand; the drawings are parsed as XML and their coordinates com
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,14 @@ def test_partitions_show_leader_and_in_sync_set_over_time():
     titles = [title.text for band in rows.iter("rect") for title in band.iter("title")]
     assert titles[0] == "no active controller"
     assert titles[-1] == "from 5.0 s: leader 2, epoch 2, in sync 2 1 of 3 replicas"
+
+
+def test_rows_of_partitions_end_with_the_last_look():
+    rows = titled(over_time(replace(RUN, looked_until_s=7.0)), "In-sync sets over time")
+    bands = [float(band.get("x")) + float(band.get("width")) for band in rows.iter("rect")]
+    assert bands[1] == bands[-1] == x_of(7.0)
+    early = titled(over_time(replace(RUN, looked_until_s=1.0)), "In-sync sets over time")
+    assert all(float(band.get("width")) > 0 for band in early.iter("rect"))
 
 
 def test_a_line_is_broken_where_nothing_is_known():

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 OPERATIONS_SHOWN = 12
 RECORDS_SHOWN = 20
+NEAR = 3
+"""Records of a long poll are shown that are at most so many offsets from those that an anomaly is about."""
 ANOMALIES_SHOWN = 50
 
 
@@ -136,6 +138,7 @@ def _charts(report: ChaosReport) -> str:
         ),
         active=report.active,
         partitions=report.partitions,
+        looked_until_s=samples[-1].at_ms / 1000 if samples else None,
     )
     return "<h2>The run over time</h2>" + over_time(run) + ("" if report.partitions else _sums(samples, run.until_s))
 
@@ -201,7 +204,7 @@ def _anomaly(anomaly: Anomaly, operations: Mapping[int, Operation]) -> str:
     where = f" in {anomaly.partition.topic}-{anomaly.partition.partition}" if anomaly.partition is not None else ""
     allowed = " (allowed by the configuration)" if anomaly.allowed else ""
     lines = [
-        f"<li>{escape(describe(operations[index]))}</li>"
+        f"<li>{escape(describe(operations[index], anomaly))}</li>"
         for index in anomaly.operations[:OPERATIONS_SHOWN]
         if index in operations
     ]
@@ -211,15 +214,15 @@ def _anomaly(anomaly: Anomaly, operations: Mapping[int, Operation]) -> str:
     )
 
 
-def describe(operation: Operation) -> str:
-    """One line that tells an operation."""
+def describe(operation: Operation, anomaly: Anomaly | None = None) -> str:
+    """One line that tells an operation; of long polls what is near the offsets that ``anomaly`` is about."""
     parts = []
     for part in operation.operations:
         if isinstance(part, Send):
             at = "unknown offset" if part.offset is None else f"offset {part.offset}"
             parts.append(f"send {part.value} to {part.partition.topic}-{part.partition.partition} at {at}")
         else:
-            parts.append(f"poll {_poll_text(part)}")
+            parts.append(f"poll {_poll_text(part, anomaly)}")
     end = "" if not operation.error else f": {operation.error}"
     return (
         f"operation {operation.index} of process {operation.process}, "
@@ -228,10 +231,15 @@ def describe(operation: Operation) -> str:
     )
 
 
-def _poll_text(poll: Poll) -> str:
+def _poll_text(poll: Poll, anomaly: Anomaly | None) -> str:
     texts = []
     for partition, pairs in poll.records:
-        shown = ", ".join(f"{offset}={value}" for offset, value in pairs[:RECORDS_SHOWN])
-        more = f" and {len(pairs) - RECORDS_SHOWN} more" if len(pairs) > RECORDS_SHOWN else ""
+        chosen = pairs[:RECORDS_SHOWN]
+        if anomaly is not None and anomaly.partition == partition and len(pairs) > RECORDS_SHOWN:
+            near = [pair for pair in pairs if any(abs(pair[0] - each) <= NEAR for each in anomaly.offsets)]
+            chosen = tuple(near[:RECORDS_SHOWN]) or chosen
+        shown = ", ".join(f"{offset}={value}" for offset, value in chosen)
+        left = len(pairs) - len(chosen)
+        more = f" and {left} more from offset {pairs[0][0]} to {pairs[-1][0]}" if left else ""
         texts.append(f"{partition.topic}-{partition.partition}: {shown}{more}")
     return "; ".join(texts)

@@ -74,6 +74,13 @@ class RunSeries:
     phases: tuple[tuple[float, str], ...] = ()
     active: tuple[Active, ...] = ()
     partitions: tuple[PartitionSeries, ...] = ()
+    looked_until_s: float | None = None
+    """Until when controllers and partitions were looked at; None: to the end."""
+
+    @property
+    def known_until_s(self) -> float:
+        """Where rows of controllers and partitions end."""
+        return self.until_s if self.looked_until_s is None else min(self.looked_until_s, self.until_s)
 
 
 def over_time(run: RunSeries) -> str:
@@ -109,7 +116,7 @@ def over_time(run: RunSeries) -> str:
     ]
     shown = run.partitions[:PARTITIONS_SHOWN]
     if run.active or shown:
-        rows = [*_quorum(run), *(_partition(one, run.until_s) for one in shown)]
+        rows = [*_quorum(run), *(_partition(one, run.known_until_s) for one in shown)]
         drawn = lanes(rows, until_s=run.until_s, title="In-sync sets over time")
         charts.append(("In-sync sets and leaders", _key() + drawn))
     if shown:
@@ -178,7 +185,7 @@ def _struck(run: RunSeries) -> list[Lane]:
 def _quorum(run: RunSeries) -> list[Lane]:
     if not run.active:
         return []
-    ends = [*(one.since_s for one in run.active[1:]), run.until_s]
+    ends = [*(one.since_s for one in run.active[1:]), max(run.known_until_s, run.active[-1].since_s)]
     bands = [
         Band(
             start_s=one.since_s,
@@ -195,7 +202,9 @@ def _quorum(run: RunSeries) -> list[Lane]:
 
 
 def _partition(one: PartitionSeries, until_s: float) -> Lane:
-    ends = [*(state.since_s for state in one.states[1:]), until_s]
+    if not one.states:
+        return Lane(name=one.name, bands=())
+    ends = [*(state.since_s for state in one.states[1:]), max(until_s, one.states[-1].since_s)]
     bands = [
         Band(
             start_s=state.since_s,

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.history import Operation
 from moldau_jepsen.reports.chaos import describe
 from moldau_jepsen.reports.simulation import (
     FAILURES_SHOWN,
@@ -140,18 +139,18 @@ def failed_seed(result: Result, folder: str, *, drawn: bool = True) -> FailedSee
 def findings_of(result: Result) -> tuple[Finding, ...]:
     """What a failed run is convicted of, with the client operations behind what the checkers found."""
     operations = {operation.index: operation for operation in result.history}
-    behind = {f"at the end: {one.kind.value}: {one.text}": one.operations for one in result.anomalies}
+    behind = {f"at the end: {one.kind.value}: {one.text}": one for one in result.anomalies}
     return tuple(
         Finding(
             kind=finder_of(violation),
             text=violation,
             operations=tuple(
-                describe(operations[index])
-                for index in behind.get(violation, ())[:OPERATIONS_SHOWN]
-                if isinstance(operations.get(index), Operation)
+                describe(operations[index], anomaly)
+                for index in (() if anomaly is None else anomaly.operations[:OPERATIONS_SHOWN])
+                if index in operations
             ),
         )
-        for violation in result.violations
+        for violation, anomaly in ((each, behind.get(each)) for each in result.violations)
     )
 
 
