@@ -49,7 +49,7 @@ class Runs:
 
     def run(self, options: ChaosOptions, tell):
         control = options.control
-        name = "" if control is None else control.name
+        name = "" if control is None else options.directory.name
         self.ran.append(name)
         tell(Progress(phase="faults", elapsed_s=1, duration_s=2, acknowledged=1, polled=1, fault="kill"))
         options.directory.mkdir(parents=True)
@@ -66,16 +66,18 @@ class Runs:
 
 @pytest.fixture
 def campaign_of(monkeypatch, tmp_path):
-    def run(*lossy: str, controls: tuple[str, ...]):
+    def run(*lossy: str, controls: tuple[str, ...], ran: tuple[str, ...] | None = None):
+        """``lossy``: folders of the runs that lose a record. ``ran``: folders that were made, if not one a control."""
+        made = controls if ran is None else ran
         runs = Runs(lossy=lossy)
         monkeypatch.setattr(campaign, "run_chaos", runs.run)
         told: list[Progress] = []
         options = ChaosOptions(directory=tmp_path / "run", seed=3)
         result = run_campaign(options, [CONTROLS[name] for name in controls], told.append)
-        assert runs.ran == ["", *controls]
+        assert runs.ran == ["", *made]
         assert [(one.phase, one.fault) for one in told] == [
             ("faults", "kill"),
-            *((f"control {name}", "") for name in controls),
+            *((f"control {name.removesuffix('-2').removesuffix('-3')}", "") for name in made),
         ]
         return result
 
@@ -108,6 +110,7 @@ def test_a_run_passes_whose_controls_are_convicted(campaign_of) -> None:
         "convicted": True,
         "convicted_by": ["unseen"],
         "found": {"unseen": 1},
+        "runs": 1,
         "report": "controls/acks-1/report.html",
     }
     assert "Negative controls: acks-1 convicted by unseen; unclean-election convicted by unseen." in page
@@ -120,7 +123,16 @@ def test_a_run_passes_whose_controls_are_convicted(campaign_of) -> None:
 
 def test_a_control_that_is_acquitted_fails_a_run_without_an_anomaly(campaign_of) -> None:
     """Also one in which something else was found than what it is known for."""
-    result = campaign_of("acks-1", "read-uncommitted", controls=("acks-1", "no-idempotence", "read-uncommitted"))
+    result = campaign_of(
+        "acks-1",
+        "read-uncommitted-3",
+        controls=("acks-1", "no-idempotence", "read-uncommitted"),
+        ran=(
+            "acks-1",
+            *("no-idempotence", "no-idempotence-2", "no-idempotence-3"),
+            *("read-uncommitted", "read-uncommitted-2", "read-uncommitted-3"),
+        ),
+    )
     assert result.verdict.valid
     assert not result.deaths
     assert not result.valid
@@ -131,8 +143,19 @@ def test_a_control_that_is_acquitted_fails_a_run_without_an_anomaly(campaign_of)
         "read-uncommitted": False,
     }
     assert "so the checkers prove nothing: no-idempotence, read-uncommitted" in page
-    assert "ACQUITTED: found 1 unseen, and none of G1a" in page
-    assert "ACQUITTED: found nothing, and none of duplicate" in page
+    assert "ACQUITTED: found 1 unseen in run 3, and none of G1a" in page
+    assert "ACQUITTED: found nothing in run 3, and none of duplicate" in page
+    assert_judged_alike(result)
+
+
+def test_a_control_in_which_nothing_went_wrong_is_run_again(campaign_of) -> None:
+    ran = ("unclean-election", "unclean-election-2")
+    result = campaign_of(ran[1], controls=("unclean-election",), ran=ran)
+    assert result.valid
+    document, page = written(result)
+    assert [(row["runs"], row["convicted"]) for row in document["controls"]] == [(2, True)]
+    assert "convicted by unseen in run 2" in page
+    assert 'href="controls/unclean-election-2/report.html"' in page
     assert_judged_alike(result)
 
 

@@ -21,7 +21,7 @@ from moldau_jepsen.checkers.anomalies import Bank
 from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
 from moldau_jepsen.history import HistoryFile, Operation
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
-from moldau_jepsen.reports.controls import ControlRow, acquitted_text
+from moldau_jepsen.reports.controls import ControlRow, acquitted_text, joined
 from moldau_jepsen.reports.load import series_of
 
 if TYPE_CHECKING:
@@ -244,14 +244,15 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
 
 def conclude(directory: Path, result: ChaosResult, controls: Sequence[ChaosResult]) -> ChaosResult:
     """Writes ``verdict.json`` and ``report.html`` of a run that was judged, with the verdicts on its negative controls,
-    which are judged already and lie in the folder ``controls``. Raises ``OSError``.
+    which are judged already and lie in the folder ``controls``; of several runs of one control the last one counts,
+    which was made because those before it were acquitted. Raises ``OSError``.
     """
-    rows = tuple(
-        sorted(
+    rows = joined(
+        [
             one.control._replace(report=one.report.relative_to(directory).as_posix())
             for one in controls
             if one.control is not None
-        )
+        ]
     )
     valid = result.valid and not acquitted_text(rows)
     document = {
@@ -272,6 +273,7 @@ def _row_document(row: ControlRow) -> dict[str, object]:
         "convicted": row.convicted,
         "convicted_by": list(row.convicted_by),
         "found": dict(row.found),
+        "runs": row.runs,
         "report": row.report,
     }
 

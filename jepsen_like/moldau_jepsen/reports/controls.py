@@ -23,6 +23,8 @@ class ControlRow(NamedTuple):
     """Anomalies that were found, and how often."""
     report: str = ""
     """Its own page, relative to that of the campaign; empty on its own page."""
+    runs: int = 1
+    """How many were made until one was convicted."""
 
     @property
     def convicted_by(self) -> tuple[str, ...]:
@@ -42,9 +44,19 @@ class ControlRow(NamedTuple):
     @property
     def verdict(self) -> str:
         """One clause."""
+        again = f" in run {self.runs}" if self.runs > 1 else ""
         if self.convicted:
-            return f"convicted by {', '.join(self.convicted_by)}"
-        return f"ACQUITTED: found {self.found_text}, and none of {', '.join(self.wanted)}"
+            return f"convicted by {', '.join(self.convicted_by)}{again}"
+        return f"ACQUITTED: found {self.found_text}{again}, and none of {', '.join(self.wanted)}"
+
+
+def joined(rows: Sequence[ControlRow]) -> tuple[ControlRow, ...]:
+    """One row for each control, of rows in the order in which their runs were made: the last of each."""
+    by_name: dict[str, ControlRow] = {}
+    for row in rows:
+        before = by_name.get(row.name)
+        by_name[row.name] = row._replace(runs=1 if before is None else before.runs + 1)
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def acquitted_text(controls: Sequence[ControlRow]) -> str:
