@@ -24,11 +24,21 @@ def create_topic(bootstrap, name, partitions, replicas, timeout_s=WAIT_S / 2):
     """Creates a topic with librdkafka's admin client (which must be kept alive until the answer is there), and returns
     when all brokers know it: only the one that was asked does when it answers.
     """
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    made = admin.create_topics([NewTopic(name, partitions, replicas)], request_timeout=timeout_s)
-    made[name].result(timeout=timeout_s + WAIT_S)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        made = admin.create_topics([NewTopic(name, partitions, replicas)], request_timeout=timeout_s)
+        try:
+            made[name].result(timeout=timeout_s + WAIT_S)
+            break
+        except KafkaException as error:
+            # A broker that got no processor time for a while is out of service until its next heartbeat.
+            if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
     wait_known(bootstrap, name, partitions)
 
 

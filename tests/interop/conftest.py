@@ -13,9 +13,17 @@ PARTITIONS = 3
 _numbers = itertools.count(1)
 
 
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    # No broker dies here, however long it gets no processor time.
+    "broker.session.timeout.ms": "120000",
+    "broker.session.grace.ms": "120000",
+}
+
+
 @pytest.fixture(scope="session")
 def bootstrap():
-    with cluster(brokers=3, settings={"group.initial.rebalance.delay.ms": "0"}, links=False) as running:
+    with cluster(brokers=3, settings=SETTINGS, links=False) as running:
         yield running.bootstrap
 
 

@@ -76,8 +76,9 @@ def shell(tmp_path_factory):
     run.json = run_json
     run.home = home
     base_port = str(free_row(4))
-    setting = "group.initial.rebalance.delay.ms=0"
-    run.started = run.json("cluster", "start", "--controllers", "1", "--base-port", base_port, "--set", setting)
+    settings = ("group.initial.rebalance.delay.ms=0", "broker.session.timeout.ms=120000")
+    words = [word for setting in settings for word in ("--set", setting)]
+    run.started = run.json("cluster", "start", "--controllers", "1", "--base-port", base_port, *words)
     try:
         run("topics", "create", "lines", "--partitions", "1")
         yield run

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def running():
-    with cluster(brokers=3, controllers=3, links=False) as found:
+    # No broker dies here, however long it gets no processor time.
+    with cluster(brokers=3, controllers=3, settings={"broker.session.timeout.ms": "120000"}, links=False) as found:
         yield found
 
 
