@@ -239,7 +239,7 @@ class QueueWorkload:
                 if batches:
                     part = polled(batches)
                     self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved, group=group)
-                    if draw.random() < 0.3:
+                    if draw.random() < 0.3 and seeker.is_back(consumer):
                         await self._commit(consumer)
                 await seeker.saw(consumer, batches)
 

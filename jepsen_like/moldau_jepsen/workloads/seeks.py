@@ -39,6 +39,15 @@ class Seeker:
         self._share = share
         self._draw = random.Random(process)  # of its own: whether readers seek shifts no draw of their clients
         self._read: dict[TopicPartition, deque[tuple[int, int]]] = {}
+        self._at: dict[TopicPartition, int] = {}
+        self._reached: dict[TopicPartition, int] = {}
+
+    def is_back(self, consumer: Consumer) -> bool:
+        """Whether the reader has come as far again as it was before its seeks.
+
+        Until then it must not commit: it would take back what its group has committed.
+        """
+        return all(self._at[place] >= self._reached[place] for place in consumer.assignment if place in self._at)
 
     async def saw(self, consumer: Consumer, batches: Sequence[ConsumedBatch]) -> None:
         """Remembers what was read, and perhaps seeks in one of the partitions."""
@@ -48,6 +57,8 @@ class Seeker:
             partition = TopicPartition(batch.topic, batch.partition)
             read = self._read.setdefault(partition, deque(maxlen=REMEMBERED))
             read.extend((record.offset, record.timestamp) for record in batch.records)
+            self._at[partition] = read[-1][0]
+            self._reached[partition] = max(self._reached.get(partition, 0), read[-1][0])
         if not batches or self._draw.random() >= self._share:
             return
         places = [partition for partition in consumer.assignment if self._read.get(partition)]
@@ -56,6 +67,8 @@ class Seeker:
         begun_ms = self._recorder.now_ms()
         seek = await self._move(consumer, self._draw.choice(places))
         if seek is not None:
+            if seek.offset != NONE_FOUND:
+                self._at[seek.partition] = (seek.offset or 0) - 1  # of the record before the next one
             self._recorder.operation(self._process, Kind.SEEK, Status.OK, begun_ms, seeks=[seek])
 
     async def _move(self, consumer: Consumer, partition: TopicPartition) -> Seek | None:
