@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.planted.pressed import PIPED, PIPED_SMALL, TRANSFERS
-from moldau_jepsen.simulation.profiles import BANK, GROUPS, PIPELINES
+from moldau_jepsen.simulation.planted.pressed import PIPED, SMALL_BATCHES, TRANSFERS
+from moldau_jepsen.simulation.profiles import BANK, GROUPS, MADE_AGAIN
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.profiles import Profile
@@ -40,7 +40,7 @@ ALONE: dict[str, Trial] = {
     "one-vote": _trial("raft-votes-twice"),
     "vote-kept": _trial("raft-vote-not-persisted"),
     "committed-is-durable": _trial("raft-commits-on-one"),
-    "metadata-not-linearizable": _trial("raft-reads-unconfirmed"),
+    "metadata-not-linearizable": _trial("metadata-configuration-late"),
     # metadata
     "partition-state": _trial("empty-elr-unchanged"),
     "one-leader": _trial("leader-epoch-kept"),
@@ -83,13 +83,13 @@ ALONE: dict[str, Trial] = {
     "poll-skip": _trial("consumer-skips"),
     "nonmonotonic-poll": _trial("partial-chunk-repeats"),
     "group-skip": _trial("commits-what-was-fetched"),
-    "int-nonmonotonic-send": _trial("retries-numbered-anew", PIPELINES),
+    "int-nonmonotonic-send": _trial("retries-numbered-anew", SMALL_BATCHES),
     "nonmonotonic-send": _trial("retries-numbered-anew"),
     "G1c": _trial("last-stable-offset-ignored", TRANSFERS),
     "dual-ownership": _trial("generation-kept"),
     "pipe-lost": _trial("aborted-offsets-count"),
     "pipe-duplicate": _trial("transactional-offsets-not-loaded", GROUPS),
-    "pipe-disorder": _trial("retries-numbered-anew", PIPED_SMALL),
+    "pipe-disorder": _trial("retries-numbered-anew", SMALL_BATCHES),
     "pipe-unknown": _trial("reads-beyond-watermark", PIPED),
     "split-brain": _trial("leader-epoch-kept"),
     "seek-missed": _trial("index-off-by-one", BANK),
@@ -102,5 +102,5 @@ ALONE: dict[str, Trial] = {
     "bank-total": _trial("remote-markers-abort", BANK),
     "bank-balance": _trial("last-stable-offset-ignored", BANK),
     "stuck": _trial("divergence-ignored"),
-    "topic-made-again": _trial("former-log-claimed"),
+    "topic-made-again": _trial("consumer-skips", MADE_AGAIN),
 }

@@ -1,11 +1,20 @@
-"""Runs that press on one rule of clients. Campaigns do not draw them: to the real code they show nothing new."""
+"""Runs that press on one rule. Campaigns do not draw them: to the real code they show nothing new."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from moldau_jepsen.simulation.faults import FaultKind
-from moldau_jepsen.simulation.profiles import GROUPS, REPLICATION, TRANSACTIONS
+from moldau_jepsen.simulation.profiles import ELECTIONS, GROUPS, IMPATIENT, REPLICATION, TRANSACTIONS
+
+SLEEPY_CONTROLLERS = replace(
+    ELECTIONS,
+    name="sleepy-controllers",
+    text="controllers stand still for longer than an election takes, and answer what has come meanwhile",
+    kinds=(FaultKind.PAUSE,),
+    strikes=(15, 25),
+    lengths=(0.4, 1.5),
+)
 
 TRANSFERS = replace(
     TRANSACTIONS,
@@ -43,15 +52,17 @@ PIPED = replace(
     options=replace(REPLICATION.options, pipe=True),
 )
 
-PIPED_SMALL = replace(
-    PIPED,
-    name="small-batches-piped",
-    text="connections break while a pipe sends many small batches",
+_SMALL = {"linger.ms": 0, "batch.size": 64, "request.timeout.ms": 1_000, "delivery.timeout.ms": 8_000}
+
+SMALL_BATCHES = replace(
+    IMPATIENT,
+    name="small-batches",
+    text="as impatient, with transactions and a pipe of many small batches",
     options=replace(
-        PIPED.options,
-        pipe_options=replace(PIPED.options.pipe_options, producer={"linger.ms": 0, "batch.size": 64}),
+        IMPATIENT.options,
+        pipe=True,
+        pipe_options=replace(PIPED.options.pipe_options, partitions=1, producer=_SMALL),
+        transactions=True,
+        transactional_producer=_SMALL,
     ),
-    kinds=(FaultKind.RESET, FaultKind.CUT, FaultKind.KILL_LEADER, FaultKind.LINK),
-    strikes=(14, 24),
-    lengths=(0.2, 1.0),
 )

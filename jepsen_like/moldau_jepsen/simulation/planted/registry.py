@@ -26,7 +26,7 @@ from moldau_jepsen.simulation.planted import (
     watermarks,
 )
 from moldau_jepsen.simulation.planted.mutant import Mutant
-from moldau_jepsen.simulation.planted.pressed import SLOW_READERS
+from moldau_jepsen.simulation.planted.pressed import SLEEPY_CONTROLLERS, SLOW_READERS
 from moldau_jepsen.simulation.profiles import (
     BANK,
     CLEANING,
@@ -116,7 +116,7 @@ QUORUM = (
         area="quorum",
         text="a leader answers reads without asking whether it still leads",
         patches=quorum.reads_unconfirmed,
-        profile=ELECTIONS,
+        profile=SLEEPY_CONTROLLERS,
     ),
 )
 
@@ -529,7 +529,7 @@ OTHERS = (
         area="client",
         text="a batch that is sent again goes behind the others, with a new sequence number",
         patches=members.retries_numbered_anew,
-        profile=REPLICATION,
+        profile=IMPATIENT,
     ),
     Mutant(
         name="commits-what-was-fetched",
