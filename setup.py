@@ -11,7 +11,12 @@ RECORDS = "client/moldau/records"
 
 setup(
     ext_modules=[
-        Extension(f"moldau.records.{name}", [f"{RECORDS}/{name}.pyx"], depends=[f"{RECORDS}/_wire.pxd"], optional=True)
-        for name in ("_codec", "_cleaning")
+        Extension(
+            f"moldau.records.{name}",
+            [f"{RECORDS}/{name}.pyx"],
+            depends=[f"{RECORDS}/{part}" for part in ("_wire.pxd", *parts)],
+            optional=True,
+        )
+        for name, parts in (("_codec", ["_codec_columns.pxi"]), ("_cleaning", []))
     ],
 )
