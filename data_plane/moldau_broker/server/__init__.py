@@ -4,6 +4,8 @@
 module                   does
 =======================  ============================================================================================
 ``broker``               starts and stops the parts in order (``run_broker``)
+``startup``              what is read off the configuration and the log directories at the start
+``coordinators``         groups and transactions, put together on the partitions that are led here
 ``connection``           one client connection: from frames to handlers
 ``apis``                 which APIs are served, in which versions, by whom
 ``produce``, ``fetch``   the data path
