@@ -185,13 +185,16 @@ class Cluster:
         controllers: int = 1,
         racks: dict[int, str] | None = None,
         features: dict[int, dict[str, tuple[int, int]]] | None = None,
+        own_listeners: dict[int, str] | None = None,
         **settings,
     ) -> None:
-        """``features``: what nodes support that are of another version, by node id."""
+        """``features``: what nodes support that are of another version, by node id. ``own_listeners``: of brokers that
+        have others than the usual one, by broker id."""
         self.features = features or {}
         self.world = world
         self.settings = {**QUICK, **{key.replace("_", "."): value for key, value in settings.items()}}
         self.racks = racks or {}
+        self.own_listeners = own_listeners or {}
         self.controller_ids = [101 + n for n in range(controllers)]
         self.broker_ids = list(range(1, brokers + 1))
         self.running: dict = {}
@@ -219,7 +222,7 @@ class Cluster:
         given = {
             "process.roles": "broker",
             "node.id": str(broker_id),
-            "listeners": f"PLAINTEXT://b{broker_id}:{BROKER_PORT}",
+            "listeners": self.own_listeners.get(broker_id, f"PLAINTEXT://b{broker_id}:{BROKER_PORT}"),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": self.voters,
             "log.dirs": "/data",

@@ -17,7 +17,7 @@ from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
-from moldau.protocol.hot import read_fetch_request
+from moldau.protocol.hot import TooManyEntriesError, read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.answers import CloseConnection
@@ -52,6 +52,13 @@ HELD_MAX = 16
 """Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
 DECODED_FACTOR = 10
 """About how much larger a request is in memory than on the wire: a list of int32 unfolds the most."""
+ENTRIES_FREE = 1_000
+"""Topics and partitions that a Produce or Fetch may name beyond twice those that there are: of topics that are gone, or
+that the client has heard of first. Whoever names more has made them up, and costs no more than their number."""
+ENTRY_BYTES_MIN = 6
+"""Of a partition of a Produce request without records, the smallest."""
+_ERRORS_FIRST = 7
+"""First version of Fetch whose answer has an error code of its own."""
 HANDLER_TIMEOUT_MS = 600_000.0
 """No handler waits longer than this, whatever its request says (JoinGroup waits longest)."""
 
@@ -205,7 +212,13 @@ class BrokerConnection:
     def _produce(self, frame: memoryview, version: int) -> Answer:
         correlation_id, position = _hot_header(frame, flexible=version >= _PRODUCE_FLEXIBLE)
         answer, operation = self._services.produce.handle(
-            frame, position, version, correlation_id, self._touched, held=self._held > 0
+            frame,
+            position,
+            version,
+            correlation_id,
+            self._touched,
+            entries_max=self._entries_max(frame),
+            held=self._held > 0,
         )
         if isinstance(answer, VerifiedProduce):
             if self._held >= HELD_MAX:
@@ -223,7 +236,18 @@ class BrokerConnection:
         services = self._services
         context = services.context
         correlation_id, position = _hot_header(frame, flexible=version >= _FETCH_FLEXIBLE)
-        request = read_fetch_request(frame, position, version)
+        try:
+            request = read_fetch_request(frame, position, version, self._entries_max(frame))
+        except TooManyEntriesError:
+            if version < _ERRORS_FIRST:
+                raise
+            return services.fetch.encode_error(version, correlation_id, ErrorCode.INVALID_REQUEST)
+        if request.replica_id >= 0:
+            error = self._follower_error(request.replica_id, request.replica_epoch)
+            if error is not ErrorCode.NONE:
+                if version < _ERRORS_FIRST:
+                    raise CloseConnection(f"a fetch of replica {request.replica_id}: {error.name}")
+                return services.fetch.encode_error(version, correlation_id, error)
         query = FetchQuery(
             version,
             correlation_id,
@@ -260,11 +284,34 @@ class BrokerConnection:
             fresh_id=context.environment.random.randrange(1, 1 << 31) if request.session_epoch == 0 else 0,
         )
         if session.error is not ErrorCode.NONE:
-            return services.fetch.encode_error(query, session.error)
+            return services.fetch.encode_error(version, correlation_id, session.error)
         answer, operation = services.fetch.start(query, session, now_ms)
         if operation is not None:
             self._remember(operation)
         return answer
+
+    def _entries_max(self, frame: memoryview) -> int:
+        """How many topics and partitions a request may name."""
+        if len(frame) < ENTRIES_FREE * ENTRY_BYTES_MIN:
+            return ENTRIES_FREE  # it has no room for more
+        return ENTRIES_FREE + 2 * self._services.context.metadata.partition_count()
+
+    def _follower_error(self, replica_id: int, replica_epoch: int) -> ErrorCode:
+        """Why a fetch is not that of a follower as which it comes; what it may read and displace is a follower's.
+
+        Whether it replicates a partition is seen there (NOT_LEADER_OR_FOLLOWER), a broker epoch that was replaced too.
+        """
+        services = self._services
+        context = services.context
+        metadata = context.metadata
+        if services.listener_name != metadata.inter_broker_listener:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # brokers ask elsewhere, and clients are let in here
+        broker = metadata.image.brokers.get(replica_id)
+        if broker is None or replica_id == context.broker_id:
+            return ErrorCode.BROKER_ID_NOT_REGISTERED
+        if 0 <= replica_epoch < broker.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH  # KIP-903
+        return ErrorCode.NONE
 
     # --- everything else -------------------------------------------------------------------------------------------
 

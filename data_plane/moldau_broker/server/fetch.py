@@ -444,9 +444,9 @@ class FetchService:
             )
         )
 
-    def encode_error(self, query: FetchQuery, error: ErrorCode) -> list[ResponsePart]:
-        """The answer to a request that was refused as a whole."""
-        return list(write_fetch_response(query.version, query.correlation_id, [], error_code=error))
+    def encode_error(self, version: int, correlation_id: int, error: ErrorCode) -> list[ResponsePart]:
+        """The answer to a request that was refused as a whole; versions before 7 cannot say why."""
+        return list(write_fetch_response(version, correlation_id, [], error_code=error))
 
 
 _NOTHING = FetchContext()

@@ -25,6 +25,14 @@ class MetadataCache:
         self._inter_broker_listener = inter_broker_listener
         self._rack_aware_reads = rack_aware_reads
         self.is_suspect: Callable[[int], bool] = lambda _: False
+        self._counted: tuple[MetadataImage, int] | None = None
+
+    def partition_count(self) -> int:
+        """Of all topics together; counted once for each image that is asked about."""
+        image = self.image
+        if self._counted is None or self._counted[0] is not image:
+            self._counted = (image, sum(len(topic.partitions) for topic in image.topics_by_name.values()))
+        return self._counted[1]
 
     def topic(self, raw_topic: bytes, *, by_id: bool) -> TopicImage | None:
         """A topic by what stands on the wire: its name or its 16-byte id."""
@@ -41,6 +49,11 @@ class MetadataCache:
         """Where a live broker listens; None while it is fenced or has no such listener."""
         broker = self.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else broker.endpoint(listener_name)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """Name of the listener at which brokers ask each other."""
+        return self._inter_broker_listener
 
     def inter_broker_address(self, broker_id: int) -> tuple[str, int] | None:
         """Where a registered broker listens for other brokers, fenced or not."""

@@ -79,16 +79,17 @@ class ProduceService:
         correlation_id: int,
         touched: dict[Partition, int],
         *,
+        entries_max: int,
         held: bool = False,
     ) -> tuple[Answer, ProduceOperation | None]:
         """Stages the batches of one request, or holds it until its transaction is verified (``VerifiedProduce``).
 
         ``held``: an earlier transactional request of the connection waits, so this one must too.
         ``touched`` gets each partition that was staged into, with its failure count before: the connection compares it
-        after the flush. Raises ``DecodeError`` for bytes that are no such request, ``CloseConnection`` where acks=0
-        leaves no other way to tell of an error.
+        after the flush. Raises ``DecodeError`` for bytes that are no such request, also if they name more topics and
+        partitions than ``entries_max``, ``CloseConnection`` where acks=0 leaves no other way to tell of an error.
         """
-        request = read_produce_request(frame, position, version)
+        request = read_produce_request(frame, position, version, entries_max)
         if request.transactional_id is not None and (held or self._unverified(request, version)):
             return VerifiedProduce(self, bytes(frame), position, version, correlation_id), None
         return self.append(request, version, correlation_id, touched, None)

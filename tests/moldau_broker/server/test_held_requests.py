@@ -91,8 +91,8 @@ ATTACKS = {
     "frames as large as the budget": lambda: [begun_frame(BUDGET, 1_200_000)],
     "small begun frames": lambda: [begun_frame(400_000, 300_000)],
     "produces": lambda: [endless_fetch(), *[transactional_produce(LARGE)] * 15],
-    "fetches": lambda: [endless_fetch(5_000)] * 40,
-    "both": lambda: [endless_fetch(20_000), transactional_produce(LARGE), *[endless_fetch(9_000)] * 10],
+    "fetches": lambda: [endless_fetch(900)] * 40,
+    "both": lambda: [endless_fetch(900), transactional_produce(LARGE), *[endless_fetch(800)] * 40],
 }
 
 
@@ -103,9 +103,6 @@ WORST_S = 2.7
 @pytest.mark.parametrize("attackers", [1, 4, 50])
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_what_waits_is_bounded_and_others_are_served(kind: str, attackers: int) -> None:
-    if attackers == 50 and kind in ("fetches", "both"):
-        pytest.skip("minutes of computing; four show it")
-
     async def scenario(cluster) -> None:
         client = cluster.client(1)
         await client.create_topic("t")
@@ -113,7 +110,7 @@ def test_what_waits_is_bounded_and_others_are_served(kind: str, attackers: int) 
         value = random.Random(1).randbytes(200_000)
         assert (await client.produce("t", batch(value))).error_code == ErrorCode.NONE
         before, most = kept_bytes(), 0
-        frames = ATTACKS[kind]()
+        frames = ATTACKS[kind]()[: 40 if attackers < 50 else 4]  # more of all kinds than the budget, in any case
         answers: list[list[int]] = [[] for _ in range(attackers)]
         latencies: list[float] = []
         async with trio.open_nursery() as nursery:

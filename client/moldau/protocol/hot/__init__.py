@@ -21,6 +21,7 @@ from moldau.protocol.hot.produce import (
     NodeEndpointResult,
     ProducePartitionResult,
     ProduceRequestView,
+    TooManyEntriesError,
     read_produce_request,
     write_produce_response,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "NodeEndpointResult",
     "ProducePartitionResult",
     "ProduceRequestView",
+    "TooManyEntriesError",
     "read_fetch_request",
     "read_produce_request",
     "write_fetch_response",

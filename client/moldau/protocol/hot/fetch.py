@@ -8,7 +8,13 @@ from typing import Generic, NamedTuple, TypeVar
 from moldau.protocol.compiler import DecodeError, UnsupportedVersionError, read_uvarint, uvarint
 from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.framing import skip_tagged_section
-from moldau.protocol.hot.produce import STRING_BYTES_MAX, NodeEndpointResult, node_endpoints_section
+from moldau.protocol.hot.produce import (
+    ENTRIES_UNBOUNDED,
+    STRING_BYTES_MAX,
+    NodeEndpointResult,
+    TooManyEntriesError,
+    node_endpoints_section,
+)
 from moldau.protocol.messages.fetch import FetchRequest
 
 P = TypeVar("P")
@@ -95,19 +101,40 @@ class FetchPartitionResult(NamedTuple, Generic[P]):
     snapshot_id: tuple[int, int] | None = None
 
 
-def read_fetch_request(frame: memoryview, position: int, version: int) -> FetchRequestView:
+class _Allowance:
+    """How many topics and partitions a request may still name."""
+
+    __slots__ = ("entries_max", "left")
+
+    def __init__(self, entries_max: int) -> None:
+        self.entries_max = self.left = entries_max
+
+    def take(self, count: int) -> None:
+        """Called before the entries of an array are read."""
+        self.left -= count
+        if self.left < 0:
+            named = self.entries_max - self.left
+            raise TooManyEntriesError(f"FetchRequest: {named} topics and partitions named; {self.entries_max} allowed")
+
+
+def read_fetch_request(
+    frame: memoryview, position: int, version: int, entries_max: int = ENTRIES_UNBOUNDED
+) -> FetchRequestView:
     """Read the body of a Fetch request that starts at ``position``. Nothing of the result borrows ``frame``.
+
+    ``entries_max`` bounds topics and partitions, fetched and forgotten, together.
 
     Raises:
         DecodeError: the bytes are no such request.
+        TooManyEntriesError: it names more than ``entries_max``.
         UnsupportedVersionError: there is no such version.
     """
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"FetchRequest has versions {_VERSIONS}, not {version}")
     try:
         if version >= _FLEXIBLE:
-            return _read_flexible(frame, position, version)
-        return _read_plain(frame, position, version)
+            return _read_flexible(frame, position, version, _Allowance(entries_max))
+        return _read_plain(frame, position, version, _Allowance(entries_max))
     except (IndexError, struct.error) as error:
         raise DecodeError(f"FetchRequest v{version}: the message ends after {len(frame) - position} bytes") from error
     except UnicodeDecodeError as error:
@@ -144,15 +171,16 @@ def _topic(frame: memoryview, position: int, version: int) -> tuple[bytes, int]:
     return topic, end
 
 
-def _count(frame: memoryview, position: int, what: str) -> tuple[int, int]:
+def _count(frame: memoryview, position: int, what: str, allowance: _Allowance) -> tuple[int, int]:
     """The length of an array of a flexible version. Loops over it end with the frame: each turn consumes bytes."""
     count, position = read_uvarint(frame, position)
     if not count:
         raise DecodeError(f"FetchRequest: {what} may not be null")
+    allowance.take(count - 1)
     return count - 1, position
 
 
-def _read_flexible(frame: memoryview, position: int, version: int) -> FetchRequestView:
+def _read_flexible(frame: memoryview, position: int, version: int, allowance: _Allowance) -> FetchRequestView:
     replica_id = replica_epoch = -1
     if version >= 15:
         head = _HEAD_V15.unpack_from(frame, position)
@@ -162,11 +190,11 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> FetchReque
         replica_id, head = values[0], values[1:]
         position += _HEAD_V7.size
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = head
-    topic_count, position = _count(frame, position, "topics")
+    topic_count, position = _count(frame, position, "topics", allowance)
     topics: list[tuple[bytes, list[FetchPartitionView]]] = []
     for _ in range(topic_count):
         topic, position = _topic(frame, position, version)
-        count, position = _count(frame, position, "partitions")
+        count, position = _count(frame, position, "partitions", allowance)
         partitions: list[FetchPartitionView] = []
         for _ in range(count):
             values = _PARTITION_V12.unpack_from(frame, position)
@@ -179,11 +207,11 @@ def _read_flexible(frame: memoryview, position: int, version: int) -> FetchReque
             partitions.append(partition)
         position = skip_tagged_section(frame, position) if frame[position] else position + 1
         topics.append((topic, partitions))
-    forgotten_count, position = _count(frame, position, "forgotten topics")
+    forgotten_count, position = _count(frame, position, "forgotten topics", allowance)
     forgotten: list[tuple[bytes, tuple[int, ...]]] = []
     for _ in range(forgotten_count):
         topic, position = _topic(frame, position, version)
-        count, position = _count(frame, position, "forgotten partitions")
+        count, position = _count(frame, position, "forgotten partitions", allowance)
         end = _bounded(frame, position, 4 * count, "forgotten partitions")
         forgotten.append((topic, struct.unpack_from(f">{count}i", frame, position)))
         position = skip_tagged_section(frame, end) if frame[end] else end + 1
@@ -271,7 +299,7 @@ def _request_tags(frame: memoryview, position: int, version: int) -> tuple[str |
     return cluster_id, state
 
 
-def _read_plain(frame: memoryview, position: int, version: int) -> FetchRequestView:
+def _read_plain(frame: memoryview, position: int, version: int, allowance: _Allowance) -> FetchRequestView:
     session_id, session_epoch = 0, -1
     if version >= 7:
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = (
@@ -281,11 +309,11 @@ def _read_plain(frame: memoryview, position: int, version: int) -> FetchRequestV
     else:
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_V4.unpack_from(frame, position)
         position += _HEAD_V4.size
-    count, position = _plain_count(frame, position, "topics")
+    count, position = _plain_count(frame, position, "topics", allowance)
     topics: list[tuple[bytes, list[FetchPartitionView]]] = []
     for _ in range(count):
         topic, position = _plain_topic(frame, position)
-        partition_count, position = _plain_count(frame, position, "partitions")
+        partition_count, position = _plain_count(frame, position, "partitions", allowance)
         partitions: list[FetchPartitionView] = []
         for _ in range(partition_count):
             leader_epoch = start_offset = -1
@@ -302,10 +330,10 @@ def _read_plain(frame: memoryview, position: int, version: int) -> FetchRequestV
         topics.append((topic, partitions))
     forgotten: list[tuple[bytes, tuple[int, ...]]] = []
     if version >= 7:
-        count, position = _plain_count(frame, position, "forgotten topics")
+        count, position = _plain_count(frame, position, "forgotten topics", allowance)
         for _ in range(count):
             topic, position = _plain_topic(frame, position)
-            partition_count, position = _plain_count(frame, position, "forgotten partitions")
+            partition_count, position = _plain_count(frame, position, "forgotten partitions", allowance)
             end = _bounded(frame, position, 4 * partition_count, "forgotten partitions")
             forgotten.append((topic, struct.unpack_from(f">{partition_count}i", frame, position)))
             position = end
@@ -330,10 +358,11 @@ def _read_plain(frame: memoryview, position: int, version: int) -> FetchRequestV
     )
 
 
-def _plain_count(frame: memoryview, position: int, what: str) -> tuple[int, int]:
+def _plain_count(frame: memoryview, position: int, what: str, allowance: _Allowance) -> tuple[int, int]:
     (count,) = _INT32.unpack_from(frame, position)
     if count < 0:
         raise DecodeError(f"FetchRequest: {what} may not be null")
+    allowance.take(count)
     return count, position + 4
 
 

@@ -63,21 +63,38 @@ class NodeEndpointResult(NamedTuple):
     rack: str | None = None
 
 
-def read_produce_request(frame: memoryview, position: int, version: int) -> ProduceRequestView:
+class TooManyEntriesError(DecodeError):
+    """The request names more topics and partitions than its reader allows; what follows was not looked at."""
+
+
+ENTRIES_UNBOUNDED = 1 << 31
+"""More than any frame holds."""
+
+
+def _admit(entries: int, entries_max: int) -> None:
+    """Called before the entries of an array are read, with what was announced so far."""
+    if entries > entries_max:
+        raise TooManyEntriesError(f"{entries} topics and partitions are named; at most {entries_max} are allowed")
+
+
+def read_produce_request(
+    frame: memoryview, position: int, version: int, entries_max: int = ENTRIES_UNBOUNDED
+) -> ProduceRequestView:
     """Read the body of a Produce request that starts at ``position``.
 
-    The record memoryviews borrow ``frame``.
+    The record memoryviews borrow ``frame``. ``entries_max`` bounds topics and partitions together.
 
     Raises:
         DecodeError: the bytes are no such request.
+        TooManyEntriesError: it names more than ``entries_max``.
         UnsupportedVersionError: there is no such version.
     """
     if version not in _VERSIONS:
         raise UnsupportedVersionError(f"ProduceRequest has versions {_VERSIONS}, not {version}")
     try:
         if version >= _FLEXIBLE:
-            return _read_flexible(frame, position, version >= _TOPIC_IDS)
-        return _read_plain(frame, position)
+            return _read_flexible(frame, position, version >= _TOPIC_IDS, entries_max)
+        return _read_plain(frame, position, entries_max)
     except (IndexError, struct.error) as error:
         raise DecodeError(f"ProduceRequest v{version}: the message ends after {len(frame) - position} bytes") from error
     except UnicodeDecodeError as error:
@@ -101,7 +118,7 @@ def _bounded(frame: memoryview, position: int, length: int, what: str) -> int:
     return end
 
 
-def _read_flexible(frame: memoryview, position: int, topic_ids: bool) -> ProduceRequestView:
+def _read_flexible(frame: memoryview, position: int, topic_ids: bool, entries_max: int) -> ProduceRequestView:
     length, position = read_uvarint(frame, position)
     transactional_id: str | None = None
     if length:
@@ -113,6 +130,8 @@ def _read_flexible(frame: memoryview, position: int, topic_ids: bool) -> Produce
     topic_count, position = read_uvarint(frame, position)
     if not topic_count:
         raise DecodeError("ProduceRequest: topic data may not be null")
+    entries = topic_count
+    _admit(entries, entries_max)
     topics: list[tuple[bytes, list[tuple[int, memoryview]]]] = []
     for _ in range(topic_count - 1):
         if topic_ids:
@@ -126,6 +145,8 @@ def _read_flexible(frame: memoryview, position: int, topic_ids: bool) -> Produce
         count, position = read_uvarint(frame, end)
         if not count:
             raise DecodeError("ProduceRequest: partition data may not be null")
+        entries += count
+        _admit(entries, entries_max)
         partitions: list[tuple[int, memoryview]] = []
         for _ in range(count - 1):
             (index,) = _INT32.unpack_from(frame, position)
@@ -143,7 +164,7 @@ def _read_flexible(frame: memoryview, position: int, topic_ids: bool) -> Produce
     return ProduceRequestView(transactional_id, acks, timeout_ms, topics)
 
 
-def _read_plain(frame: memoryview, position: int) -> ProduceRequestView:
+def _read_plain(frame: memoryview, position: int, entries_max: int) -> ProduceRequestView:
     (length,) = _INT16.unpack_from(frame, position)
     position += 2
     transactional_id: str | None = None
@@ -157,6 +178,8 @@ def _read_plain(frame: memoryview, position: int) -> ProduceRequestView:
     position += 4
     if topic_count < 0:
         raise DecodeError("ProduceRequest: topic data may not be null")
+    entries = topic_count
+    _admit(entries, entries_max)
     topics: list[tuple[bytes, list[tuple[int, memoryview]]]] = []
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(frame, position)
@@ -169,6 +192,8 @@ def _read_plain(frame: memoryview, position: int) -> ProduceRequestView:
         position = end + 4
         if count < 0:
             raise DecodeError("ProduceRequest: partition data may not be null")
+        entries += count
+        _admit(entries, entries_max)
         partitions: list[tuple[int, memoryview]] = []
         for _ in range(count):
             index, length = _INDEX_SIZE.unpack_from(frame, position)
