@@ -52,8 +52,11 @@ def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> R
     chosen = options if options is not None else options_of(seed, mutant)
     try:
         with planted(bug) if bug is not None else contextlib.nullcontext():
-            first = run_seed(seed, chosen)
-            result = first if first.passed else in_detail(first, chosen)
+            result = run_seed(seed, chosen)
+        if not result.passed:
+            # Planted anew: some bugs count what they did, and the second run must be the first again.
+            with planted(bug) if bug is not None else contextlib.nullcontext():
+                result = in_detail(result, chosen)
     except Exception as error:  # noqa: BLE001 - the campaign goes on; this seed has failed
         result = kit_failed(seed, error)
     return replace(result, mutant=mutant)

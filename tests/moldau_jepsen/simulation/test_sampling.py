@@ -11,7 +11,9 @@ import pytest
 from moldau_jepsen.simulation import RunOptions, run_seed
 from moldau_jepsen.simulation.campaign import RunSampler
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
+from moldau_jepsen.simulation.runner import examine
 from moldau_jepsen.simulation.sampling import SAMPLE_SECONDS
+from moldau_jepsen.simulation.tally import findings_of
 
 KILL = PlannedFault(kind=FaultKind.KILL_LEADER, begin=1.0, end=3.0, number=0)
 CUT = PlannedFault(kind=FaultKind.HALVES, begin=2.0, end=2.5, number=1)
@@ -67,6 +69,17 @@ def test_the_picture_shows_what_happened():
     acknowledged = sum(rate for _, rate in series.load.acknowledged) * series.load.acknowledged[1][0]
     assert acknowledged == pytest.approx(result.figures.acknowledged)
     assert series.active[-1].controller >= 0
+
+
+def test_a_failed_seed_with_a_bug_that_counts_is_the_same_run_again_and_names_its_operations():
+    """The bug skips each tenth chunk of records: planted once for both runs, it strikes elsewhere in the second."""
+    result = examine(3, RunOptions(fault_seconds=2.0, faults=()), mutant="consumer-skips")
+    assert not result.passed
+    found = findings_of(result)
+    assert "not-repeatable" not in [finding.kind for finding in found]
+    assert len(found) == len(result.anomalies)
+    assert all(finding.operations for finding in found)
+    assert result.series is not None
 
 
 def test_a_cluster_is_looked_at_ten_times_a_second_and_no_more(monkeypatch):
