@@ -439,6 +439,39 @@ BANK = Profile(
     strikes=(6, 14),
 )
 
+DISKS = Profile(
+    name="disks",
+    text="brokers lose page caches, cannot read, and hold what has rotted, one after the other and in small segments",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+                "log.segment.bytes": "2048",
+                "log.index.interval.bytes": "64",
+            }
+        ),
+        workload=_workload(group_readers=1, sends_per_second=30.0),
+        struck=Struck.BROKERS,
+        transactions=True,
+        synced=False,
+    ),
+    kinds=(
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.READ_ERROR,
+        FaultKind.BIT_ROT,
+        FaultKind.RESTART,
+        FaultKind.KILL_LEADER,
+        FaultKind.LINK,
+        FaultKind.LOSS,
+    ),
+    strikes=(6, 12),
+    lengths=(0.5, 3.5),
+)
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -456,6 +489,7 @@ PROFILES: dict[str, Profile] = {
         IMPATIENT,
         GROUPS,
         MADE_AGAIN,
+        DISKS,
         BANK,
     )
 }
