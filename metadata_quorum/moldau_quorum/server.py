@@ -27,6 +27,7 @@ from moldau.runtime.config import (
     metadata_log_dir,
     quorum_voters,
 )
+from moldau.runtime.connection_tally import ConnectionTally
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import Server, ServerLimits, serve
 from moldau.runtime.tls_context import ListenerTls, listener_tls, outgoing_environment
@@ -236,9 +237,10 @@ async def _run(
     async with trio.open_nursery() as nursery:
         await nursery.start(log.run)
         nursery.start_soon(active.run)
+        tally = ConnectionTally()
         for endpoint, listener in bound:
             secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-            await nursery.start(_serve, environment, listener, connect, limits, secure, logger)
+            await nursery.start(_serve, environment, listener, connect, limits, tally, secure, logger)
         if node_id in voters:
             # Only this node's own file says where it is; one that joined is where the request that let it vote says.
             announce = functools.partial(announce_address, listener_name=bound[0][0].listener_name)
@@ -266,11 +268,14 @@ async def _serve(
     listener: Listener,
     connect: HandlerFactory,
     limits: ServerLimits,
+    tally: ConnectionTally,
     secure: ListenerTls | None,
     logger: EventLogger,
     task_status: trio.TaskStatus[Server],
 ) -> None:
-    await serve(environment, listener, connect, limits, secure=secure, logger=logger, task_status=task_status)
+    await serve(
+        environment, listener, connect, limits, tally=tally, secure=secure, logger=logger, task_status=task_status
+    )
 
 
 async def _known_voters(

@@ -155,6 +155,20 @@ class ConnectionLoop:
             self._end_reason = reason
             self._scope.cancel()
 
+    @property
+    def last_active_ms(self) -> float:
+        """See ``connection_tally.Removable``."""
+        return self._last_active_ms
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is about to end."""
+        return self._scope.cancel_called
+
+    def make_way(self) -> None:
+        """See ``connection_tally.Removable``."""
+        self._finish("makes way for a broker: max.connections reached")
+
     async def _guard(self, work: Callable[[], object]) -> None:
         """Runs a task of this connection; whatever goes wrong in it ends this connection and no other."""
         try:

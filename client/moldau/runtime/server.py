@@ -15,6 +15,7 @@ import trio
 
 from moldau.runtime.buffers import BufferPool
 from moldau.runtime.connection_loop import ConnectionLoop
+from moldau.runtime.connection_tally import ConnectionTally
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import ByteBudget
 
@@ -32,8 +33,9 @@ class ServerLimits:
     request_bytes_max: int = 100 * 1024 * 1024  # [socket.request.max.bytes] largest frame
     buffered_bytes_max: int = 256 * 1024 * 1024  # [queued.max.request.bytes] receive buffers beyond the first, and what
     # requests that wait keep beyond as much again, together
-    connections_max: int = 10_000  # [max.connections]
-    connections_per_ip_max: int = 10_000  # [max.connections.per.ip]
+    connections_max: int = 10_000  # [max.connections] of all listeners that share a tally
+    listener_connections_max: int = 1 << 31  # [listener.name.*.max.connections] of this one
+    connections_per_ip_max: int = 10_000  # [max.connections.per.ip] of all listeners that share a tally
     idle_ms: float = 600_000  # [connections.max.idle.ms] without a request and without an answer under way
     frame_ms: float = 60_000  # a frame that has begun must be complete after this time
     send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
@@ -72,8 +74,13 @@ class Server:
         limits: ServerLimits,
         budget: ByteBudget,
         logger: EventLogger,
+        tally: ConnectionTally | None = None,
+        *,
+        is_protected: bool = False,
     ) -> None:
         """Nothing is connected."""
+        self.tally = tally if tally is not None else ConnectionTally()
+        self.is_protected = is_protected
         self.clock = clock
         self.handler_factory = handler_factory
         self.limits = limits
@@ -83,7 +90,6 @@ class Server:
         self.connections: dict[int, ConnectionLoop] = {}
         self.keepers: dict[ConnectionLoop, None] = {}
         """Connections that keep bytes of the budget or wait for them, and some that no longer do."""
-        self.per_ip: dict[str, int] = {}
         self.accepted = 0
         self.refused = 0
         self.requests = 0
@@ -105,30 +111,39 @@ class Server:
 
     def refusal(self, peer_host: str) -> str | None:
         """Returns why one more connection from ``peer_host`` is not taken, None if it is."""
-        if len(self.connections) >= self.limits.connections_max:
-            return f"max.connections={self.limits.connections_max} reached"
-        if self.handshakes >= self.limits.handshakes_max:
+        limits, tally = self.limits, self.tally
+        if len(self.connections) >= limits.listener_connections_max:
+            return f"max.connections={limits.listener_connections_max} of the listener reached"
+        if self.handshakes >= limits.handshakes_max:
             return f"{self.handshakes} TLS handshakes are under way"
-        if self.per_ip.get(peer_host, 0) >= self.limits.connections_per_ip_max:
-            return f"max.connections.per.ip={self.limits.connections_per_ip_max} reached"
+        if tally.per_host.get(peer_host, 0) >= limits.connections_per_ip_max:
+            return f"max.connections.per.ip={limits.connections_per_ip_max} reached"
+        if tally.total >= limits.connections_max and not tally.make_room(self):
+            return f"max.connections={limits.connections_max} reached"
         return None
 
-    async def run_connection(
-        self, number: int, connection: Connection, secure: Callable[[Connection], Connection] | None
-    ) -> None:
-        """Serves one accepted connection until it ends; raises nothing but broken invariants and cancellation."""
-        host = connection.peer_address[0]
-        self.per_ip[host] = self.per_ip.get(host, 0) + 1
+    def admit(self, connection: Connection) -> tuple[int, ConnectionLoop]:
+        """Counts a connection that is taken, at once: several may be accepted before the first of them runs."""
+        self.accepted += 1
         loop = ConnectionLoop(self, connection)
-        self.connections[number] = loop
+        self.connections[self.accepted] = loop
+        self.tally.enter(connection.peer_address[0])
+        return self.accepted, loop
+
+    async def run_connection(
+        self, number: int, loop: ConnectionLoop, host: str, secure: Callable[[Connection], Connection] | None
+    ) -> None:
+        """Serves an admitted connection until it ends; raises nothing but broken invariants and cancellation."""
         try:
             await loop.run(secure)
         finally:
             del self.connections[number]
             self.keepers.pop(loop, None)
-            self.per_ip[host] -= 1
-            if self.per_ip[host] == 0:
-                del self.per_ip[host]
+            self.tally.leave(host)
+
+    def removable(self) -> list[ConnectionLoop]:
+        """See ``Tenant.removable``."""
+        return [loop for loop in self.connections.values() if not loop.is_ending]
 
     def _keepers(self) -> list[ConnectionLoop]:
         for loop in [loop for loop in self.keepers if not loop.keeps_or_waits]:
@@ -179,21 +194,25 @@ async def serve(
     limits: ServerLimits,
     *,
     budget: ByteBudget | None = None,
+    tally: ConnectionTally | None = None,
+    is_protected: bool = False,
     secure: Callable[[Connection], Connection] | None = None,
     logger: EventLogger | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves ``listener`` until cancelled; closes the listener and all connections on the way out.
 
-    ``budget`` shares ``limits.buffered_bytes_max`` among several listeners. ``secure`` wraps each accepted connection
+    ``budget`` shares ``limits.buffered_bytes_max`` among several listeners, ``tally`` the bounds on connections; where
+    brokers ask each other is ``is_protected``. ``secure`` wraps each accepted connection
     (TLS: ``moldau.runtime.tls_context.ListenerTls``); if the wrapper has a method ``handshake`` it runs within
     ``limits.handshake_ms``. Started with the ``Server``, whose ``statistics()`` shells export. Raises ``OSError`` if
     the listener dies.
     """
     logger = logger if logger is not None else EventLogger("moldau.server")
     shared = budget if budget is not None else ByteBudget(limits.buffered_bytes_max)
-    server = Server(environment.clock, handler_factory, limits, shared, logger)
+    server = Server(environment.clock, handler_factory, limits, shared, logger, tally, is_protected=is_protected)
     shared.add_user(server)
+    server.tally.add_tenant(server)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.sweep)
@@ -212,10 +231,11 @@ async def serve(
                             refused=server.refused,
                         )
                     continue
-                server.accepted += 1
+                number, loop = server.admit(connection)
                 if secure is not None:
                     server.handshakes += 1
-                nursery.start_soon(server.run_connection, server.accepted, connection, secure)
+                nursery.start_soon(server.run_connection, number, loop, connection.peer_address[0], secure)
     finally:
         shared.remove_user(server)
+        server.tally.remove_tenant(server)
         listener.close()

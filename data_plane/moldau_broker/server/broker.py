@@ -29,6 +29,7 @@ from moldau.runtime.config import (
     inter_broker_protocol,
     quorum_voters,
 )
+from moldau.runtime.connection_tally import ConnectionTally
 from moldau.runtime.exceptions import leaves
 from moldau.runtime.log import EventLogger
 from moldau.runtime.server import serve
@@ -364,6 +365,7 @@ class Broker:
 
     async def _serve(self, nursery: trio.Nursery) -> None:
         budget = ByteBudget(self._config.get_int("queued.max.request.bytes"))
+        tally = ConnectionTally()
         apis = api_table(BASE_APIS)
         for endpoint, listener in self._listeners:
             services = listener_services(self.context, endpoint.listener_name, apis)
@@ -375,6 +377,8 @@ class Broker:
                     partial(BrokerConnection, services),
                     listener_limits(self.context.config, endpoint),
                     budget=budget,
+                    tally=tally,
+                    is_protected=len(self._listeners) > 1 and endpoint.listener_name == self._inter_broker_listener,
                     secure=self._tls[endpoint.listener_name],
                     logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
                 )

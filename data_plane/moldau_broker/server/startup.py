@@ -104,13 +104,14 @@ def advertised_endpoints(config: Config, addresses: Mapping[str, tuple[str, int]
 
 
 def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
-    """The bounds of a listener as ``config`` has them now; ``max.connections`` may be its own."""
+    """The bounds of a listener as ``config`` has them now; beside the broker's ``max.connections`` it may have its
+    own."""
     own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
-    connections = config.get_int(own if own in config else "max.connections")
     return ServerLimits(
         request_bytes_max=config.get_int("socket.request.max.bytes"),
         buffered_bytes_max=config.get_int("queued.max.request.bytes"),
-        connections_max=min(connections, _UNBOUNDED_CONNECTIONS),
+        connections_max=min(config.get_int("max.connections"), _UNBOUNDED_CONNECTIONS),
+        listener_connections_max=config.get_int(own) if own in config else _UNBOUNDED_CONNECTIONS,
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         idle_ms=float(config.get_int("connections.max.idle.ms")),
     )

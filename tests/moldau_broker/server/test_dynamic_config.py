@@ -147,7 +147,8 @@ def test_limits_that_were_set_before_a_start_apply_too() -> None:
         client.close()
         assert (await alter(client, BROKER, "1", listener_name_plaintext_max_connections="5"))[0] == ErrorCode.NONE
         (server,) = cluster.running[1]._servers
-        await cluster.until(lambda: server.limits.connections_max == 5)
+        await cluster.until(lambda: server.limits.listener_connections_max == 5)
+        assert server.limits.connections_max == 3
 
     run_cluster(scenario)
 
