@@ -28,6 +28,7 @@ DEFAULTS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
+    "spark.python.authenticate.socketTimeout": "120s",  # for a machine that is busy elsewhere; Spark's default is 15
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -3,8 +3,10 @@ and with a source it found by itself. Method: one local Spark session, one clust
 """
 
 import json
+import time
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from interop_clients import ConfluentClient, create_topic, wait_for
 from moldau_jepsen.testing import cluster
@@ -43,8 +45,33 @@ def records_of(first, count):
     return [(b"key-%d" % (n % 7), b"value-%d" % n, [("n", b"%d" % n)]) for n in range(first, first + count)]
 
 
+SLOW_START = "connect back"
+"""Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
+
+
 def run_to_parquet(spark, brokers, topic, home, **more):
-    query = (
+    """Runs a query to the present end of the topic; one that was given up at its start is started again."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        query = start_to_parquet(spark, brokers, topic, home, **more)
+        assert ended(query)
+        failure = query.exception()
+        if failure is None:
+            return query
+        if SLOW_START not in str(failure) or time.monotonic() >= deadline:
+            raise failure
+
+
+def ended(query):
+    """Waits for the end of a query, whatever the end."""
+    try:
+        return query.awaitTermination(WAIT_S)
+    except StreamingQueryException:
+        return True
+
+
+def start_to_parquet(spark, brokers, topic, home, **more):
+    return (
         spark.readStream.format("moldau")
         .options(**options_of(brokers, topic, startingOffsets="earliest", **more))
         .load()
@@ -55,9 +82,6 @@ def run_to_parquet(spark, brokers, topic, home, **more):
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(WAIT_S)
-    assert query.exception() is None
-    return query
 
 
 def values_in(spark, home):
