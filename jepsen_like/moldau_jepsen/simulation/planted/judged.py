@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.planted.pressed import PIPED, SMALL_BATCHES, TRANSFERS
-from moldau_jepsen.simulation.profiles import BANK, GROUPS, MADE_AGAIN
+from moldau_jepsen.simulation.planted.pressed import PIPED, TRANSFERS
+from moldau_jepsen.simulation.profiles import BANK, GROUPS
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.profiles import Profile
@@ -83,16 +83,16 @@ ALONE: dict[str, Trial] = {
     "poll-skip": _trial("consumer-skips"),
     "nonmonotonic-poll": _trial("partial-chunk-repeats"),
     "group-skip": _trial("commits-what-was-fetched"),
-    "int-nonmonotonic-send": _trial("retries-numbered-anew", SMALL_BATCHES),
-    "nonmonotonic-send": _trial("retries-numbered-anew"),
+    "int-nonmonotonic-send": _trial("newest-batch-first"),
+    "nonmonotonic-send": _trial("newest-batch-first"),
     "G1c": _trial("last-stable-offset-ignored", TRANSFERS),
     "dual-ownership": _trial("generation-kept"),
     "pipe-lost": _trial("aborted-offsets-count"),
     "pipe-duplicate": _trial("transactional-offsets-not-loaded", GROUPS),
-    "pipe-disorder": _trial("retries-numbered-anew", SMALL_BATCHES),
+    "pipe-disorder": _trial("newest-batch-first"),
     "pipe-unknown": _trial("reads-beyond-watermark", PIPED),
     "split-brain": _trial("leader-epoch-kept"),
-    "seek-missed": _trial("index-off-by-one", BANK),
+    "seek-missed": _trial("seek-lands-behind"),
     "altered-record": _trial("empty-keys-lost"),
     "bank-torn-transfer": _trial("remote-markers-abort", BANK),
     "bank-transfer-twice": _trial("transactional-offsets-not-loaded", BANK),
@@ -102,5 +102,5 @@ ALONE: dict[str, Trial] = {
     "bank-total": _trial("remote-markers-abort", BANK),
     "bank-balance": _trial("last-stable-offset-ignored", BANK),
     "stuck": _trial("divergence-ignored"),
-    "topic-made-again": _trial("consumer-skips", MADE_AGAIN),
+    "topic-made-again": _trial("former-log-claimed"),
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau_broker.log import log_store
 from moldau_broker.log.claims import ClaimedLogStore
+from moldau_broker.log.log_store import LogStore
 from moldau_broker.log.partition_log import PartitionLog
 from moldau_broker.log.producer_state import ProducerStateManager
 from moldau_broker.log.segment import LogSegment
@@ -47,7 +48,9 @@ def index_off_by_one() -> list[Patch]:
 
 
 def former_log_claimed() -> list[Patch]:
-    """A log that a start found under the name of a topic is taken for that of the topic, whatever id it has."""
+    """Logs are known by the names of their partitions alone: that of a topic that was deleted is there again for the
+    next one of the name.
+    """
     original = ClaimedLogStore.claim
 
     def claim(
@@ -58,4 +61,7 @@ def former_log_claimed() -> list[Patch]:
             log.topic_id = topic_id
         return original(self, topic_partition, topic_id, now_ms)
 
-    return [(ClaimedLogStore, "claim", claim)]
+    def delete(self: LogStore, topic_partition: TopicPartition, now_ms: int) -> bool:
+        return topic_partition in self._logs
+
+    return [(ClaimedLogStore, "claim", claim), (LogStore, "delete", delete)]

@@ -1,4 +1,4 @@
-"""Bugs of the client library: in what it hands out, commits, and sends again."""
+"""Bugs of the client library: in what it hands out, commits and sends."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def partial_chunk_repeats() -> list[Patch]:
     return [(FetchedChunk, "take", take)]
 
 
-def retries_numbered_anew() -> list[Patch]:
-    """A batch that is sent again goes behind the others, and gets the sequence number that is next then."""
+def newest_batch_first() -> list[Patch]:
+    """Of the batches that wait for a partition, the one that was begun last is sent first."""
+    original = Accumulator.drain
 
-    def requeue(self: Accumulator, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        queue.outstanding.remove(batch)
-        queue.outstanding.append(batch)
-        batch.base_sequence = -1
-        queue.batches.append(batch)
-        self._renumber_if_drained(queue)
+    def drain(self: Accumulator, queues: list[PartitionQueue], now_ms: float) -> list[ProducerBatch]:
+        for queue in queues:
+            if not any(batch.has_sequence for batch in queue.batches):
+                queue.batches.rotate(1)
+        return original(self, queues, now_ms)
 
-    return [(Accumulator, "_requeue", requeue)]
+    return [(Accumulator, "drain", drain)]
 
 
 def empty_keys_lost() -> list[Patch]:
@@ -83,3 +83,13 @@ def empty_keys_lost() -> list[Patch]:
         ]
 
     return [(FetchedChunk, "take", take)]
+
+
+def seek_lands_behind() -> list[Patch]:
+    """An offset that is sought is taken for the last one that was read."""
+    original = Consumer.seek
+
+    def seek(self: Consumer, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+        original(self, partition, offset + 1, leader_epoch=leader_epoch)
+
+    return [(Consumer, "seek", seek)]

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moldau_jepsen.simulation.faults import FaultKind
-from moldau_jepsen.simulation.profiles import ELECTIONS, GROUPS, IMPATIENT, REPLICATION, TRANSACTIONS
-
-SLEEPY_CONTROLLERS = replace(
-    ELECTIONS,
-    name="sleepy-controllers",
-    text="controllers stand still for longer than an election takes, and answer what has come meanwhile",
-    kinds=(FaultKind.PAUSE,),
-    strikes=(15, 25),
-    lengths=(0.4, 1.5),
-)
+from moldau_jepsen.simulation.profiles import GROUPS, REPLICATION, TRANSACTIONS
 
 TRANSFERS = replace(
     TRANSACTIONS,
@@ -52,14 +42,15 @@ PIPED = replace(
     options=replace(REPLICATION.options, pipe=True),
 )
 
-_SMALL = {"linger.ms": 0, "batch.size": 64, "request.timeout.ms": 1_000, "delivery.timeout.ms": 8_000}
+_SMALL = {"linger.ms": 5, "batch.size": 64}
 
 SMALL_BATCHES = replace(
-    IMPATIENT,
+    REPLICATION,
     name="small-batches",
-    text="as impatient, with transactions and a pipe of many small batches",
+    text="as replication, with transactions and a pipe, and batches of one record",
     options=replace(
-        IMPATIENT.options,
+        REPLICATION.options,
+        workload=replace(REPLICATION.options.workload, producer=_SMALL),
         pipe=True,
         pipe_options=replace(PIPED.options.pipe_options, partitions=1, producer=_SMALL),
         transactions=True,

@@ -113,19 +113,6 @@ def conflicts_kept() -> list[Patch]:
     return [(RaftCore, "_on_append_request", on_append_request)]
 
 
-def reads_unconfirmed() -> list[Patch]:
-    """A leader answers reads from what it knows, without asking whether it still leads."""
-
-    def read_index(self: LeaderRole, read_id: int) -> bool:
-        core = self._core
-        if core.commit_index < self.first_index:
-            return False
-        core.read_done(read_id, core.commit_index)
-        return True
-
-    return [(LeaderRole, "read_index", read_index)]
-
-
 def configuration_applied_late() -> list[Patch]:
     """Changes of configuration are gathered, and some are applied after those of the entry that follows."""
     original = MetadataStateMachine.apply
