@@ -58,6 +58,15 @@ STEPWISE_BYTES_MAX = 1024 * 1024
 """Up to this size a frame's memory is reserved step by step, beyond it at once, so that two that have begun cannot wait
 for each other. A peer that announces a large frame and sends a trickle thus keeps nobody from the budget."""
 
+HEAVY_BYTES = 4096
+"""From this size on a request other than Produce is handled in a turn of its own: it may name thousands of things."""
+
+REQUESTS_PER_TURN = 256
+"""Requests of one connection before the others have their turn; only those without an answer can be so many."""
+
+_PRODUCE = b"\0\0"
+"""API key 0."""
+
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: no request is shorter."""
 
@@ -300,7 +309,7 @@ class ConnectionLoop:
                 await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
             answers: list[Sequence[ResponsePart] | Deferred] = []
             try:
-                more = self._handle_round(answers)
+                more = await self._take_turn(answers)
             except CloseConnection as close:
                 self._end = self._start
                 self._release_buffer()  # nothing more is read
@@ -313,16 +322,39 @@ class ConnectionLoop:
                 self._frame_deadline_ms = NEVER_MS
                 self._server.keepers[self] = None
                 await self._held.pay()
+            if more:
+                await trio.lowlevel.checkpoint()
 
-    def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
-        """Handles frames until none is complete (returns False) or the answers reach a bound (returns True)."""
+    async def _take_turn(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
+        """Handles what one turn of the event loop may; returns whether there may be more.
+
+        Requests that may take long are handled one at a time for all connections together, each in a turn of its own:
+        however many peers send them, a small request waits for one of them, not for one of each peer.
+        """
+        pending = self._end - self._start
+        if pending < HEAVY_BYTES or not self._is_heavy(self._start, _unpack_size(self._buffer, self._start)[0]):
+            return self._handle_round(answers, REQUESTS_PER_TURN)
+        self._frame_deadline_ms = NEVER_MS
+        async with self._server.heavy_lane:
+            self._handle_round(answers, 1)
+        return True
+
+    def _is_heavy(self, start: int, size: int) -> bool:
+        """Whether the complete frame at ``start`` may hold thousands of things. Records are checked in native code."""
+        return HEAVY_BYTES <= size <= self._end - start - SIZE_BYTES and self._buffer[start + 4 : start + 6] != _PRODUCE
+
+    def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred], requests_max: int) -> bool:
+        """Handles frames until none is complete (returns False) or a bound is reached (returns True).
+
+        Bounds are those on answers, and ``requests_max``; a heavy frame that is not the first ends the round too.
+        """
         handler = self._handler
         assert handler is not None
         limits = self._limits
         buffer, view = self._buffer, self._view
         start, end = self._start, self._end
         room = limits.answers_max - len(self._answers)
-        ready_bytes = 0
+        ready_bytes = handled = 0
         try:
             while end - start >= SIZE_BYTES:
                 size = _unpack_size(buffer, start)[0]
@@ -336,8 +368,11 @@ class ConnectionLoop:
                 stop = start + SIZE_BYTES + size
                 if stop > end:
                     return False
-                if room <= 0 or ready_bytes >= limits.answer_bytes_max:
+                if room <= 0 or ready_bytes >= limits.answer_bytes_max or handled >= requests_max:
                     return True
+                if handled and size >= HEAVY_BYTES and self._is_heavy(start, size):
+                    return True
+                handled += 1
                 self._server.requests += 1
                 self._start = start = stop
                 self._frame_deadline_ms = NEVER_MS

@@ -90,6 +90,8 @@ class Server:
         self.connections: dict[int, ConnectionLoop] = {}
         self.keepers: dict[ConnectionLoop, None] = {}
         """Connections that keep bytes of the budget or wait for them, and some that no longer do."""
+        self.heavy_lane = trio.Lock()
+        """Held while a request is handled that may take long."""
         self.accepted = 0
         self.refused = 0
         self.requests = 0
