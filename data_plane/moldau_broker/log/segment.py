@@ -213,6 +213,8 @@ class LogSegment:
                 end = position + header.size_bytes
             if end == self.size:
                 return None
+            if end == self.unreadable_from:  # the indexes have been built anew since then
+                raise CorruptLogFileError(self.file.path, end, "no batch header")
         self.rebuild_indexes()
         end = self.offset_index.lookup(offset).position
         for position, header in scan_headers(self.file, end, self.size):
@@ -291,6 +293,11 @@ class LogSegment:
             assert position == self.size
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         self.unreadable_from = self.size if self.size < size else None
+        if self.unreadable_from is not None:
+            # The tail ends where nothing more can be read, and not where the segment does: what is asked for behind it
+            # was not compacted away.
+            self._tail_last_offsets.clear()
+            self._tail_positions.clear()
         self.size = size
         self.spill_indexes()
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
 from moldau.runtime.answers import FileRange, ResponsePart
-from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError
+from moldau.runtime.log import EventLogger
+from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError
 from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.delayed import Operation
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from moldau_broker.replication.purgatory import Delayed
     from moldau_broker.server.partition import Partition, WatchKey
     from moldau_broker.server.replica_manager import ReplicaManager
+
+_logger = EventLogger("moldau.broker.fetch")
 
 _TOPIC_IDS = 13
 _FOLLOWER_READS = 11
@@ -355,6 +358,9 @@ class FetchService:
                 error = LogStorageError(log.parent_directory, f"reading {partition.key} failed: {error}")
             self._replicas.directory_failed(error)
             return FetchPartitionResult(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        except LogError as error:  # damaged records: the other partitions of the request are none the worse
+            _logger.warning("log-unreadable", partition=partition.key, offset=offset, error=error)
+            return FetchPartitionResult(wanted.partition, error.code)
         return FetchPartitionResult(
             wanted.partition,
             0,

@@ -190,6 +190,36 @@ def test_damage_below_the_recovery_point_is_never_taken_for_sound() -> None:
     assert refused >= 55
 
 
+def test_a_closed_segment_without_its_end_is_refused_each_time_it_is_read() -> None:
+    """Also after its indexes were built anew from what is left of it: that is not where the segment ends, and the next
+    segment does not follow there. Cut between two batches nobody could tell."""
+    driver = write_log(6)
+    files = contents(driver)
+    rows = dict(driver.history)
+    logs = sorted(path for path in files if path.endswith(".log"))[1:-1]
+    for number in range(30):
+        rnd = random.Random(number)
+        target = rnd.choice(logs)
+        batches = list(iterate_batches(files[target]))
+        position, header = rnd.choice(batches[1:])
+        driver.machine = reborn(
+            {**files, target: files[target][: position + rnd.randrange(1, header.size_bytes)]}, number
+        )
+        driver.start()
+        log = driver.log
+        for _ in range(3):
+            for lost in range(header.base_offset, batches[-1][1].last_offset + 1):
+                with pytest.raises(LogError, match="no batch header"):
+                    read_rows(log, lost)
+            offset = max(batches[0][1].base_offset, log.log_start_offset)
+            while offset < header.base_offset:
+                _, found, following = read_rows(log, offset)
+                assert all(rows[row.offset] == row for row in found)
+                assert following is not None
+                offset = following
+            assert offset == header.base_offset
+
+
 def test_dump_points_at_the_first_bad_byte() -> None:
     driver = write_log(7)
     files = contents(driver)
