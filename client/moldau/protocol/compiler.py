@@ -69,6 +69,16 @@ class Codec:
     source: str
 
 
+TAGGED_FIELDS_MAX = 64
+"""In one section; messages have at most a handful, and a peer must not make others step over millions."""
+
+
+def check_tagged_count(count: int) -> None:
+    """Raises ``DecodeError`` for a tagged section that announces more fields than ``TAGGED_FIELDS_MAX``."""
+    if count > TAGGED_FIELDS_MAX:
+        raise DecodeError(f"a tagged section announces {count} fields; at most {TAGGED_FIELDS_MAX} are allowed")
+
+
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most 32 bits; returns the value and the position after it."""
     result = 0
@@ -183,6 +193,7 @@ class _Generator:
             "Struct_unpack": struct.unpack_from,
             "Struct_pack": struct.pack,
             "read_uvarint": read_uvarint,
+            "check_tagged_count": check_tagged_count,
             "uvarint": uvarint,
             "UVARINTS": _UVARINTS,
             "read_uuid": read_uuid,
@@ -267,6 +278,7 @@ class _Generator:
             "    position += 1",
             "    if count:",
             "        if count > 127: count, position = read_uvarint(buffer, position - 1)",
+            "        check_tagged_count(count)",
             "        for _ in range(count):",
             "            tag, position = read_uvarint(buffer, position)",
             "            size, position = read_uvarint(buffer, position)",

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from moldau.protocol.api import APIS, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode_prefix, encode_into
-from moldau.protocol.compiler import read_uvarint
+from moldau.protocol.compiler import check_tagged_count, read_uvarint
 from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Request, Response
 
@@ -37,10 +37,11 @@ def skip_tagged_section(buffer: memoryview, position: int) -> int:
     """Step over a tagged section; returns the position after it.
 
     Raises:
-        DecodeError: it does not end inside the buffer.
+        DecodeError: it does not end inside the buffer, or has more fields than any message.
     """
     try:
         count, position = read_uvarint(buffer, position)
+        check_tagged_count(count)
         for _ in range(count):
             _, position = read_uvarint(buffer, position)
             size, position = read_uvarint(buffer, position)

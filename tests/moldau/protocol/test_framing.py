@@ -4,19 +4,24 @@ Method: every API and version is framed and read back; header bytes are compared
 are cut.
 """
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode
+from moldau.protocol.compiler import uvarint
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import (
     decode_request_header,
     decode_response,
     encode_request,
     encode_response,
+    skip_tagged_section,
 )
+from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.metadata import MetadataRequest
@@ -115,3 +120,21 @@ def test_error_codes_agree_with_kio() -> None:
     for theirs in KioErrorCode:
         ours = ErrorCode(int(theirs))
         assert ours.retriable == theirs.retriable, ours.name
+
+
+@pytest.mark.parametrize("tagged", [0, 64, 65, 1_000_000])
+def test_no_message_has_thousands_of_tagged_fields(tagged):
+    """Of an array of structs, of the header, and of the hand-written reader alike."""
+    section = uvarint(tagged) + b"".join(uvarint(1000 + tag) + b"\0" for tag in range(tagged))
+    fetch_head = struct.pack(">iiibii", 0, 1, 1, 0, 0, -1) + b"\x01\x01\x01"  # no topics, none forgotten, no rack
+    readers = [
+        lambda: skip_tagged_section(memoryview(section), 0),
+        lambda: decode(HeartbeatRequest, 4, b"\x02g" + struct.pack(">i", 1) + b"\x02m\x00" + section),
+        lambda: read_fetch_request(memoryview(fetch_head + section), 0, 15),
+    ]
+    for read in readers:
+        if tagged <= 64:
+            read()
+        else:
+            with pytest.raises(DecodeError, match=f"{tagged} fields; at most 64"):
+                read()

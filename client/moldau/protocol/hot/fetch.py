@@ -5,7 +5,13 @@ import struct
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from moldau.protocol.compiler import DecodeError, UnsupportedVersionError, read_uvarint, uvarint
+from moldau.protocol.compiler import (
+    DecodeError,
+    UnsupportedVersionError,
+    check_tagged_count,
+    read_uvarint,
+    uvarint,
+)
 from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.framing import skip_tagged_section
 from moldau.protocol.hot.produce import (
@@ -242,6 +248,7 @@ def _read_flexible(frame: memoryview, position: int, version: int, allowance: _A
 def _tags(frame: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
     """The tagged section as (tag, start, end), and the position after it."""
     count, position = read_uvarint(frame, position)
+    check_tagged_count(count)
     tags: list[tuple[int, int, int]] = []
     for _ in range(count):
         tag, position = read_uvarint(frame, position)
