@@ -76,7 +76,7 @@ def answers_sent_ahead_and_queued() -> list[Patch]:
     original = ConnectionLoop._dispatch
 
     async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
-        if not self._answers and not isinstance(answers[-1], list | tuple):
+        if answers and not self._answers and not isinstance(answers[-1], list | tuple):
             for answer in answers:
                 if not isinstance(answer, list | tuple):
                     break
