@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypedDict, cast
 
 import lz4.frame
 import msgpack
@@ -201,6 +201,19 @@ class Operation:
         return (operation for operation in self.operations if isinstance(operation, Poll))
 
 
+class _More(TypedDict, total=False):
+    """Fields of an operation that its line in a file may leave out."""
+
+    group: str
+    seeks: tuple[Seek, ...]
+    audit: Audit | None
+    leads: tuple[Lead, ...]
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+_STATUSES = {status.value: status for status in Status}
+
+
 class HistoryError(Exception):
     """A file is not a history, or is damaged before its end."""
 
@@ -247,8 +260,10 @@ def _pack(operation: Operation) -> list[object]:
 def _unpack_micro(packed: Sequence[object]) -> MicroOperation:
     if packed[0] == 0:
         _, topic, partition, value, offset = cast("tuple[int, str, int, int, int | None]", packed[:_SEND_FIELDS])
-        digest, *says = cast("tuple[int, ...]", packed[_SEND_FIELDS:] or (0,))
-        return Send(TopicPartition(topic, partition), value, offset, digest, tuple(says))
+        if len(packed) == _SEND_FIELDS:
+            return Send(TopicPartition(topic, partition), value, offset)
+        numbers = cast("tuple[int, ...]", packed[_SEND_FIELDS:])
+        return Send(TopicPartition(topic, partition), value, offset, numbers[0], numbers[1:])
     records = cast("tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]", packed[1])
     digests = cast("tuple[bytes, ...]", packed[2]) if len(packed) > _POLL_FIELDS else ()
     return Poll(
@@ -263,27 +278,33 @@ def _unpack(packed: Sequence[object]) -> Operation:
         "int, str]",
         packed[:_FIELDS],
     )
-    group, seeks, audit, leads = cast(
-        "tuple[str, tuple[tuple[str, int, int | None, int | None, int, int], ...], "
-        "tuple[tuple[tuple[str, int, int], ...], tuple[int, ...]] | None, "
-        "tuple[tuple[str, int, int, int, str], ...]]",
-        (*packed[_FIELDS:], *_LEFT_OUT[len(packed) - _FIELDS :]),
-    )
     return Operation(
         index=index,
         process=process,
-        kind=Kind(kind),
-        status=Status(status),
+        kind=_KINDS[kind],
+        status=_STATUSES[status],
         begun_ms=begun,
         ended_ms=ended,
         operations=tuple(map(_unpack_micro, micro)),
         aborted=bool(flags & 1),
         rebalanced=bool(flags & 2),
         final=bool(flags & 4),
-        partitions=tuple(TopicPartition(t, p) for t, p in partitions),
+        partitions=tuple(TopicPartition(t, p) for t, p in partitions) if partitions else (),
         generation=generation,
-        group=group,
         error=error,
+        **(_unpack_more(packed[_FIELDS:]) if len(packed) > _FIELDS else {}),
+    )
+
+
+def _unpack_more(packed: Sequence[object]) -> _More:
+    group, seeks, audit, leads = cast(
+        "tuple[str, tuple[tuple[str, int, int | None, int | None, int, int], ...], "
+        "tuple[tuple[tuple[str, int, int], ...], tuple[int, ...]] | None, "
+        "tuple[tuple[str, int, int, int, str], ...]]",
+        (*packed, *_LEFT_OUT[len(packed) :]),
+    )
+    return _More(
+        group=group,
         seeks=tuple(Seek(TopicPartition(seek[0], seek[1]), *seek[2:]) for seek in seeks),
         audit=None
         if audit is None
@@ -406,7 +427,7 @@ def _read_frame(frame: bytes, position: int) -> Iterator[Operation]:
     try:
         unpacked = _unpacked(lz4.frame.decompress(frame))
         yield from (_unpack(packed) for packed in cast("tuple[tuple[object, ...], ...]", unpacked))
-    except (ValueError, RuntimeError, TypeError, struct.error, msgpack.UnpackException) as error:
+    except (ValueError, KeyError, RuntimeError, TypeError, struct.error, msgpack.UnpackException) as error:
         raise HistoryError(f"damaged at byte {position}: {error}") from error
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.orders import NOTHING
+from moldau_jepsen.history import Poll
 
 if TYPE_CHECKING:
     from moldau_jepsen.checkers.orders import Orders, PartitionOrder
@@ -27,8 +28,10 @@ class IdentityChecker:
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
-        for poll in operation.polls:
-            for (partition, pairs), digests in zip(poll.records, poll.digests, strict=False):
+        for part in operation.operations:
+            if not isinstance(part, Poll) or not part.digests:
+                continue
+            for (partition, pairs), digests in zip(part.records, part.digests, strict=True):
                 order = self._orders.of(partition)
                 sent = order.digest_of
                 for (offset, value), digest in zip(pairs, digests, strict=True):
