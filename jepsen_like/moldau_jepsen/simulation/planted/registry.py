@@ -292,15 +292,9 @@ REPLICATED = (
     Mutant(
         name="produce-answered-twice",
         area="replication",
-        text="as before, and each completion has an answer sent",
+        text="a delayed produce is completed twice, and each time an answer is sent",
         patches=brokers.produce_answered_twice,
         profile=IMPATIENT,
-    ),
-    Mutant(
-        name="answers-sent-ahead",
-        area="broker",
-        text="answers sent ahead of one that waits are queued behind it as well",
-        patches=brokers.answers_sent_ahead_and_queued,
     ),
     Mutant(
         name="watermark-falls",
@@ -440,13 +434,6 @@ COORDINATORS = (
         area="transactions",
         text="a new producer of a transactional id begins with epoch 0",
         patches=coordinators.new_producer_begins_anew,
-        profile=TRANSACTIONS,
-    ),
-    Mutant(
-        name="decision-forgotten",
-        area="transactions",
-        text="a coordinator that loads a decided transaction takes it for open",
-        patches=coordinators.decision_forgotten,
         profile=TRANSACTIONS,
     ),
     Mutant(
