@@ -42,18 +42,30 @@ class Moves:
         self._cluster = cluster
         self._world = cluster.world
         self._machine = cluster.world.node(ADMIN_HOST)
+        self._unsettled: dict[str, int] = {}
+
+    def settled(self, name: str) -> bool:
+        """Whether no move of that name is under way, nor one that was not answered with success: such a one may take
+        effect at any time.
+        """
+        return name not in self._unsettled
 
     def start(self, name: str, move: Callable[[Admin], Awaitable[str]]) -> None:
         """Begins a move; its outcome goes into the timeline."""
         self._world.nursery.start_soon(self._move, name, move)
 
     async def _move(self, name: str, move: Callable[[Admin], Awaitable[str]]) -> None:
+        self._unsettled[name] = self._unsettled.get(name, 0) + 1
         config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
         try:
             async with Admin(config, environment=self._machine.environment) as admin:
                 outcome = await move(admin)
         except (KafkaError, OSError, trio.TooSlowError) as error:
             outcome = str(error)
+        else:
+            self._unsettled[name] -= 1
+            if not self._unsettled[name]:
+                del self._unsettled[name]
         self._world.trace.note("move", name, outcome)
 
     # --- voters

@@ -37,15 +37,21 @@ NOBODY = Outside()
 
 
 def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
-    """Draws who stays outside of the core: as many controllers as can be spared, and one broker, if one can be."""
-    cluster, keeping = injector.targets.cluster, injector.targets.safekeeping
+    """Draws who stays outside of the core: as many controllers as can be spared, and one broker, if one can be.
+
+    Nobody can be spared while a move is under way that could take what is needed from the core: a vote, or replicas.
+    """
+    cluster, keeping, moves = injector.targets.cluster, injector.targets.safekeeping, injector.moves
     nodes: list[int] = []
-    if len(injector.moves.voters()) == len(cluster.controller_ids):  # else a vote is missing already
+    if moves.settled("voters") and len(moves.voters()) == len(cluster.controller_ids):
         nodes += draw.sample(cluster.controller_ids, (len(cluster.controller_ids) - 1) // 2)
     brokers = [
         node_id
         for node_id in cluster.broker_ids
-        if not keeping.rotten and keeping.can_do_without(node_id) and _enough_without(injector, node_id)
+        if moves.settled("reassign")
+        and not keeping.rotten
+        and keeping.can_do_without(node_id)
+        and _enough_without(injector, node_id)
     ]
     if brokers:
         nodes.append(draw.choice(brokers))

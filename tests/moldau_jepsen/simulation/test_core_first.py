@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import trio
 
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.simulation.campaign import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.injector import FaultInjector
@@ -92,3 +93,36 @@ def test_a_core_is_a_majority_with_an_in_sync_replica_of_everything():
     assert {"client", "admin", "broker-1"} <= set(inside)
     assert set(cut) == {pair for one in outside for other in inside for pair in ((one, other), (other, one))}
     assert links == []
+
+
+async def unsettled(world):
+    """Draws who stays outside while votes and replicas move, and afterwards."""
+    cluster = SimulatedCluster(world, ClusterShape())
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    moves = injector.moves
+
+    async def slow(_):
+        await trio.sleep(2)
+        return "done"
+
+    async def refused(_):
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "it may still take effect")
+
+    seen = []
+    for name, move in (("voters", slow), ("reassign", slow), ("elect", refused), ("reassign", refused)):
+        moves.start(name, move)
+        await trio.sleep(1)
+        seen.append(draw_outside(injector, world.random("core")).nodes)
+        await trio.sleep(2)
+    return seen, draw_outside(injector, world.random("core")).nodes
+
+
+def test_nobody_is_spared_while_a_move_may_take_what_is_needed():
+    (voters, reassign, elect, unanswered), afterwards = run_world(unsettled, 4)
+    assert [node_id > 100 for node_id in voters] == [False], "a vote may go"
+    assert [node_id > 100 for node_id in reassign] == [True], "a replica may go"
+    assert [node_id > 100 for node_id in elect] == [True, False]
+    assert [node_id > 100 for node_id in unanswered] == [True]
+    assert [node_id > 100 for node_id in afterwards] == [True], "what was not answered may still take effect"
