@@ -162,5 +162,5 @@ def simulated_environment():
 def test_offsets_that_count_before_the_commit_lose_records(monkeypatch):
     replay = OffsetStore.replay_offset
     monkeypatch.setattr(OffsetStore, "replay_offset", lambda self, record, producer_id: replay(self, record, None))
-    verdict = judged(history_of(3, kills=False))
-    assert {"pipe-lost"} <= {kind.value for kind in verdict.counts}, verdict.counts
+    verdicts = (judged(history_of(seed, kills=False)) for seed in range(1, 9))  # some runs lose nothing by it
+    assert any(kind.value == "pipe-lost" for verdict in verdicts for kind in verdict.counts)

@@ -25,18 +25,17 @@ from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers import Bank
-from moldau_jepsen.history import Audit, Kind, Send, Status, TopicPartition
+from moldau_jepsen.history import Audit, Kind, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
-from moldau_jepsen.workloads.payload import says_of, send_payload
-from moldau_jepsen.workloads.pipe import Content, PipeOptions, PipeWorkload, persist
-from moldau_jepsen.workloads.recorder import acknowledgements
+from moldau_jepsen.workloads.payload import says_of
+from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
+from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Mapping
 
     from moldau.consumer import ConsumedBatch
-    from moldau.producer import Delivery
     from moldau.records import Record
     from moldau.runtime.environment import Environment
     from moldau_jepsen.workloads.recorder import Recorder
@@ -139,17 +138,6 @@ class Counter:
         return self.legs(*_REQUEST.unpack_from(says_of(record.value)))
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """What a teller has under way."""
-
-    begun_ms: float
-    sends: list[Send] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    """Of the sends, in their order; a send that was not handed over has none."""
-    committing: bool = False
-
-
 class BankWorkload:
     """Tellers, clerks and readers of one run."""
 
@@ -159,6 +147,7 @@ class BankWorkload:
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
+        self._teller = TransactionTeller(recorder)
         self._counter = Counter(options, environment.random)
         self._clerks = PipeWorkload(environment, bootstrap, options.clerks, recorder, self._counter)
         self._stopping = trio.Event()
@@ -206,7 +195,7 @@ class BankWorkload:
             "bootstrap.servers": self._bootstrap,
         }
         why = "the client crashed"
-        under_way: list[_Transaction] = []
+        under_way: list[OpenTransaction] = []
         try:
             with scope:
                 try:
@@ -216,7 +205,7 @@ class BankWorkload:
                 except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
                     why = f"{error.code.name}: {error}"
                 finally:
-                    self._tell_unfinished(process, under_way, why)
+                    self._teller.tell_unfinished(process, under_way, why)
                 await trio.sleep(RETRY_S)
         finally:
             ended.set()
@@ -224,68 +213,31 @@ class BankWorkload:
             self._recorder.operation(process, Kind.CRASH, Status.INFO, self._recorder.now_ms(), error="abandoned")
 
     async def _transact(
-        self, process: int, producer: Producer, environment: Environment, under_way: list[_Transaction]
+        self, process: int, producer: Producer, environment: Environment, under_way: list[OpenTransaction]
     ) -> None:
         draw, options = environment.random, self._options
         while not self._stopping.is_set():
-            transaction = _Transaction(self._recorder.now_ms())
+            transaction = OpenTransaction(self._recorder.now_ms())
             under_way[:] = [transaction]
             producer.begin_transaction()
             try:
                 for _ in range(draw.randint(1, options.transfers_max)):
                     for content in self._counter.legs(*self._counter.transfer(draw)):
-                        await self._send(producer, environment, transaction, content)
+                        await self._teller.send(producer, transaction, content)
                 if draw.random() < options.abort_share:
                     if draw.random() < _FLUSH_SHARE:
                         await producer.flush()
-                    await self._abort(process, producer, transaction, "")
+                    await self._teller.abort(process, producer, transaction, "")
                 else:
                     transaction.committing = True
                     await persist(producer.commit_transaction)
-                    self._tell(process, transaction, Status.OK)
+                    self._teller.tell(process, transaction, Status.OK)
             except FatalTransactionError:
                 raise
             except (TransactionError, KafkaError) as error:
-                await self._abort(process, producer, transaction, f"{error.code.name}: {error}")
+                await self._teller.abort(process, producer, transaction, f"{error.code.name}: {error}")
             under_way.clear()
             await trio.sleep(draw.expovariate(options.transactions_per_second))
-
-    async def _send(
-        self, producer: Producer, environment: Environment, transaction: _Transaction, content: Content
-    ) -> None:
-        value = self._recorder.new_value(content.partition)
-        payload = self._recorder.payload(value, content.said)
-        transaction.sends.append(Send(content.partition, value, None, payload.digest, content.says))
-        transaction.deliveries.append(await send_payload(producer, content.partition, payload))
-
-    async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
-        transaction.committing = False  # an abortable error says that it is not committed
-        await persist(producer.abort_transaction)
-        self._tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
-
-    def _tell(
-        self, process: int, transaction: _Transaction, status: Status, *, aborted: bool = False, error: str = ""
-    ) -> None:
-        sends = list(transaction.sends)
-        if status is Status.OK and not aborted:
-            for number, delivery in enumerate(transaction.deliveries):
-                sends[number] = sends[number]._replace(offset=delivery.result().offset)
-        self._recorder.operation(
-            process,
-            Kind.TRANSACTION,
-            status,
-            transaction.begun_ms,
-            *sends,
-            aborted=aborted,
-            error=error,
-            leads=acknowledgements(transaction.deliveries),
-        )
-
-    def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:
-        for transaction in transactions:
-            status = Status.INFO if transaction.committing else Status.FAIL
-            self._tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
-        transactions.clear()
 
     # -- clerks ------------------------------------------------------------------------------------------------------
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
-from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import (
     POLL_TIMEOUT_MS,
     RETRY_S,
@@ -32,10 +32,11 @@ from moldau_jepsen.workloads.final_read import (
 )
 from moldau_jepsen.workloads.payload import number_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
+from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
@@ -88,15 +89,6 @@ class PipeOptions:
         return [TopicPartition(self.target, number) for number in range(self.partitions)]
 
 
-class Content(NamedTuple):
-    """What a record holds beside its number."""
-
-    partition: TopicPartition
-    said: bytes = b""
-    says: tuple[int, ...] = ()
-    """The same as the history has it."""
-
-
 class Passage(Protocol):
     """What a pipe carries: what the feeder puts into the source, and what workers make of it."""
 
@@ -125,18 +117,6 @@ class OneToOne:
         return (Content(self._targets[(partition.partition + number) % len(self._targets)]),)
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """What a worker has under way."""
-
-    begun_ms: float
-    poll: Poll
-    rebalanced: bool
-    sends: list[Send] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    committing: bool = False
-
-
 class PipeWorkload:
     """The feeder and the workers of one run."""
 
@@ -153,6 +133,7 @@ class PipeWorkload:
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
+        self._teller = TransactionTeller(recorder)
         self._passage: Passage = OneToOne(options) if passage is None else passage
         self._fed = trio.Event()
         self._drained = False
@@ -291,7 +272,7 @@ class PipeWorkload:
 
     async def _live(self, process: int, transactional_id: str, environment: Environment) -> None:
         why = "the client crashed"
-        under_way: list[_Transaction] = []
+        under_way: list[OpenTransaction] = []
         rebalances = Rebalances()
         try:
             async with (
@@ -304,7 +285,7 @@ class PipeWorkload:
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
             why = f"{error.code.name}: {error}"
         finally:
-            self._tell_unfinished(process, under_way, why)  # a crash may come as a group of what was cancelled
+            self._teller.tell_unfinished(process, under_way, why)  # a crash may come as a group of what was cancelled
         await trio.sleep(RETRY_S)
 
     async def _transact(
@@ -314,7 +295,7 @@ class PipeWorkload:
         rebalances: Rebalances,
         producer: Producer,
         draw: random.Random,
-        under_way: list[_Transaction],
+        under_way: list[OpenTransaction],
     ) -> None:
         """Transaction after transaction, until everything is through."""
         seen = (-1, 0)
@@ -335,7 +316,7 @@ class PipeWorkload:
                 self._recorder.operation(process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=now[0])
             if not batches:
                 continue
-            transaction = _Transaction(begun, polled(batches), rebalanced=moved or rewound)
+            transaction = OpenTransaction(begun, [polled(batches)], rebalanced=moved or rewound)
             under_way[:] = [transaction]
             committed = await self._pass_on(process, consumer, producer, draw, transaction, batches)
             under_way.clear()
@@ -349,7 +330,7 @@ class PipeWorkload:
         consumer: Consumer,
         producer: Producer,
         draw: random.Random,
-        transaction: _Transaction,
+        transaction: OpenTransaction,
         batches: list[ConsumedBatch],
     ) -> bool:
         """One transaction; returns whether it was committed."""
@@ -359,7 +340,7 @@ class PipeWorkload:
             for partition, records in _by_partition(batches).items():
                 for record in records:
                     for content in self._passage.make(partition, number_of(record.value), record):
-                        await self._send(producer, transaction, content)
+                        await self._teller.send(producer, transaction, content)
             offsets = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
             member = consumer.group_metadata()
             if options.offsets_in_transaction:
@@ -367,7 +348,7 @@ class PipeWorkload:
             if draw.random() < options.abort_share:
                 if draw.random() < _FLUSH_SHARE:
                     await producer.flush()
-                await self._abort(process, producer, transaction, "")
+                await self._teller.abort(process, producer, transaction, "")
                 return False
             transaction.committing = True
             await persist(producer.commit_transaction)
@@ -377,47 +358,10 @@ class PipeWorkload:
         except FatalTransactionError:
             raise
         except (TransactionError, KafkaError) as error:
-            await self._abort(process, producer, transaction, f"{error.code.name}: {error}")
+            await self._teller.abort(process, producer, transaction, f"{error.code.name}: {error}")
             return False
-        self._tell(process, transaction, Status.OK)
+        self._teller.tell(process, transaction, Status.OK)
         return True
-
-    async def _send(self, producer: Producer, transaction: _Transaction, content: Content) -> None:
-        value = self._recorder.new_value(content.partition)
-        payload = self._recorder.payload(value, content.said)
-        transaction.sends.append(Send(content.partition, value, None, payload.digest, content.says))
-        transaction.deliveries.append(await send_payload(producer, content.partition, payload))
-
-    async def _abort(self, process: int, producer: Producer, transaction: _Transaction, error: str) -> None:
-        transaction.committing = False  # an abortable error says that it is not committed
-        await persist(producer.abort_transaction)
-        self._tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
-
-    def _tell(
-        self, process: int, transaction: _Transaction, status: Status, *, aborted: bool = False, error: str = ""
-    ) -> None:
-        sends = list(transaction.sends)
-        if status is Status.OK and not aborted:
-            for number, delivery in enumerate(transaction.deliveries):
-                sends[number] = sends[number]._replace(offset=delivery.result().offset)
-        self._recorder.operation(
-            process,
-            Kind.TRANSACTION,
-            status,
-            transaction.begun_ms,
-            transaction.poll,
-            *sends,
-            aborted=aborted,
-            rebalanced=transaction.rebalanced,
-            error=error,
-            leads=acknowledgements(transaction.deliveries),
-        )
-
-    def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:
-        for transaction in transactions:
-            status = Status.INFO if transaction.committing else Status.FAIL
-            self._tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
-        transactions.clear()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -455,15 +399,3 @@ def _rewind(consumer: Consumer, batches: list[ConsumedBatch]) -> None:
     for partition, offset in first.items():
         if partition in owned:
             consumer.seek(partition, offset)
-
-
-async def persist(call: Callable[[], Awaitable[None]]) -> None:
-    """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on."""
-    while True:
-        try:
-            await call()
-        except KafkaError as error:
-            if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                raise
-        else:
-            return

@@ -9,9 +9,6 @@ application does that reads, writes and aborts; the others go on reading, and no
 Each client owns a transactional id. A client that crashes leaves its transaction open; its successor takes the same id
 over, which fences the old one and aborts what it left (KIP-98). A transaction is one operation of the history: its
 sends are seen together by readers of committed data, or never.
-
-What a client knows of a transaction that it could not finish: before it asked for the commit, nothing of it can ever be
-committed (FAIL); afterwards the outcome is open (INFO).
 """
 
 from __future__ import annotations
@@ -26,18 +23,15 @@ from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_jepsen.history import Kind, Poll, Seek, Send, Status, TopicPartition
+from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.payload import send_payload
-from moldau_jepsen.workloads.recorder import acknowledgements
+from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist
 
 if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Mapping
 
-    from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
-    from moldau_jepsen.history import MicroOperation
     from moldau_jepsen.workloads.recorder import Recorder
 
 TRANSACTION_TIMEOUT_MS = 5_000
@@ -79,22 +73,11 @@ class TransactionOptions:
 
 
 @dataclass(slots=True)
-class _Transaction:
+class _Transaction(OpenTransaction):
     """What a client has under way."""
 
-    begun_ms: float
-    parts: list[MicroOperation] = field(default_factory=list)
-    """Sends, their offsets not filled in, and polls, in the order in which they were begun."""
-    deliveries: list[Delivery] = field(default_factory=list)
-    """Of the sends, in their order; a send that was not handed over has none."""
     read_from: dict[TopicPartition, int] = field(default_factory=dict)
     """Where the reader stood when the transaction began, as far as that was known."""
-    committing: bool = False
-
-    @property
-    def has_read(self) -> bool:
-        """Whether a poll returned anything."""
-        return any(isinstance(part, Poll) for part in self.parts)
 
 
 class _Client:
@@ -120,6 +103,7 @@ class TransactionWorkload:
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
+        self._teller = TransactionTeller(recorder)
         self._stopping = False
 
     def stop(self) -> None:
@@ -172,7 +156,9 @@ class TransactionWorkload:
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
             why = f"{error.code.name}: {error}"
         finally:
-            self._tell_unfinished(process, open_transaction, why)  # a crash may come as a group of what was cancelled
+            self._teller.tell_unfinished(
+                process, open_transaction, why
+            )  # a crash may come as a group of what was cancelled
         await trio.sleep(0.2)
 
     @contextlib.asynccontextmanager
@@ -224,48 +210,25 @@ class TransactionWorkload:
                 await self._abort(client, transaction, "")
                 return
             transaction.committing = True
-            await self._commit(producer)
+            await persist(producer.commit_transaction)
         except FatalTransactionError:
             raise
         except (TransactionError, KafkaError) as error:
             await self._abort(client, transaction, f"{error.code.name}: {error}")
             return
-        self._tell(client.process, transaction, Status.OK)
+        self._teller.tell(client.process, transaction, Status.OK)
 
     async def _send(self, producer: Producer, draw: random.Random, transaction: _Transaction) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
-        value = self._recorder.new_value(partition)
-        payload = self._recorder.payload(value)
-        transaction.parts.append(Send(partition, value, None, payload.digest))
-        transaction.deliveries.append(await send_payload(producer, partition, payload))
+        await self._teller.send(producer, transaction, Content(partition))
 
     async def _poll(self, consumer: Consumer, transaction: _Transaction) -> None:
         batches = await consumer.poll(self._options.poll_timeout_ms)
         if batches:
             transaction.parts.append(polled(batches))
 
-    async def _commit(self, producer: Producer) -> None:
-        """Commits; a time-out leaves the outcome open, and the same call goes on waiting for it."""
-        while True:
-            try:
-                await producer.commit_transaction()
-            except KafkaError as error:
-                if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                    raise
-            else:
-                return
-
     async def _abort(self, client: _Client, transaction: _Transaction, error: str) -> None:
-        transaction.committing = False  # an abortable error says that it is not committed
-        while True:
-            try:
-                await client.producer.abort_transaction()
-            except KafkaError as failure:
-                if isinstance(failure, TransactionError) or failure.code is not ErrorCode.REQUEST_TIMED_OUT:
-                    raise
-            else:
-                break
-        self._tell(client.process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
+        await self._teller.abort(client.process, client.producer, transaction, error)
         if client.consumer is not None and transaction.has_read and client.draw.random() < self._options.rewind_share:
             self._rewind(client.process, client.consumer, transaction.read_from)
 
@@ -284,37 +247,6 @@ class TransactionWorkload:
         """Positions start over."""
         partitions = tuple(self._options.topic_partitions)
         self._recorder.operation(process, Kind.ASSIGN, Status.OK, begun_ms, partitions=partitions)
-
-    def _tell(
-        self, process: int, transaction: _Transaction, status: Status, *, aborted: bool = False, error: str = ""
-    ) -> None:
-        parts: list[MicroOperation] = []
-        deliveries = iter(transaction.deliveries)
-        for part in transaction.parts:
-            if isinstance(part, Poll):
-                parts.append(part)
-                continue
-            delivery, offset = next(deliveries, None), None
-            if status is Status.OK and not aborted and delivery is not None and delivery.is_done:
-                found = delivery.result().offset
-                offset = found if found >= 0 else None
-            parts.append(part._replace(offset=offset))
-        self._recorder.operation(
-            process,
-            Kind.TRANSACTION,
-            status,
-            transaction.begun_ms,
-            *parts,
-            aborted=aborted,
-            error=error,
-            leads=acknowledgements(transaction.deliveries),
-        )
-
-    def _tell_unfinished(self, process: int, transactions: list[_Transaction], why: str) -> None:
-        for transaction in transactions:
-            status = Status.INFO if transaction.committing else Status.FAIL
-            self._tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
-        transactions.clear()
 
 
 def _positions(consumer: Consumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

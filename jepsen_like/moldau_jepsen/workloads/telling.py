@@ -1,0 +1,117 @@
+"""Transactions of a client as the history has them: what was sent and polled in each, and what became of it.
+
+A transaction is one operation of the history. What a client knows of one that it could not finish: before it asked for
+the commit, nothing of it can ever be committed (FAIL); afterwards the outcome is open (INFO).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from moldau.producer.transaction_values import TransactionError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_jepsen.history import Kind, Poll, Send, Status
+from moldau_jepsen.workloads.payload import send_payload
+from moldau_jepsen.workloads.recorder import acknowledgements
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from moldau.producer import Delivery, Producer
+    from moldau_jepsen.history import MicroOperation, TopicPartition
+    from moldau_jepsen.workloads.recorder import Recorder
+
+
+class Content(NamedTuple):
+    """What a record holds beside its number."""
+
+    partition: TopicPartition
+    said: bytes = b""
+    says: tuple[int, ...] = ()
+    """The same as the history has it."""
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """What a client has under way."""
+
+    begun_ms: float
+    parts: list[MicroOperation] = field(default_factory=list)
+    """Sends, their offsets not filled in, and polls, in the order in which they were begun."""
+    deliveries: list[Delivery] = field(default_factory=list)
+    """Of the sends, in their order; a send that was not handed over has none."""
+    committing: bool = False
+    rebalanced: bool = False
+    """Whether partitions may have moved since the poll before that of this transaction."""
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a poll returned anything."""
+        return any(isinstance(part, Poll) for part in self.parts)
+
+
+class TransactionTeller:
+    """Sends and ends transactions, and tells the history of them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """``recorder`` gives out values and takes the operations."""
+        self._recorder = recorder
+
+    async def send(self, producer: Producer, transaction: OpenTransaction, content: Content) -> None:
+        """Sends a new value. Raises what the producer does; the send is a part of the transaction then, too."""
+        value = self._recorder.new_value(content.partition)
+        payload = self._recorder.payload(value, content.said)
+        transaction.parts.append(Send(content.partition, value, None, payload.digest, content.says))
+        transaction.deliveries.append(await send_payload(producer, content.partition, payload))
+
+    async def abort(self, process: int, producer: Producer, transaction: OpenTransaction, error: str) -> None:
+        """Aborts: by choice, or because of an ``error``."""
+        transaction.committing = False  # an abortable error says that it is not committed
+        await persist(producer.abort_transaction)
+        self.tell(process, transaction, Status.FAIL if error else Status.OK, aborted=True, error=error)
+
+    def tell(
+        self, process: int, transaction: OpenTransaction, status: Status, *, aborted: bool = False, error: str = ""
+    ) -> None:
+        """Adds the transaction, which has just ended; a committed one with the offsets of its sends."""
+        parts: list[MicroOperation] = []
+        deliveries = iter(transaction.deliveries)
+        for part in transaction.parts:
+            if isinstance(part, Poll):
+                parts.append(part)
+                continue
+            delivery, offset = next(deliveries, None), None
+            if status is Status.OK and not aborted and delivery is not None and delivery.is_done:
+                found = delivery.result().offset
+                offset = found if found >= 0 else None
+            parts.append(part._replace(offset=offset))
+        self._recorder.operation(
+            process,
+            Kind.TRANSACTION,
+            status,
+            transaction.begun_ms,
+            *parts,
+            aborted=aborted,
+            rebalanced=transaction.rebalanced,
+            error=error,
+            leads=acknowledgements(transaction.deliveries),
+        )
+
+    def tell_unfinished(self, process: int, transactions: Sequence[OpenTransaction], why: str) -> None:
+        """Adds transactions that their client could not finish."""
+        for transaction in transactions:
+            status = Status.INFO if transaction.committing else Status.FAIL
+            self.tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
+
+
+async def persist(call: Callable[[], Awaitable[None]]) -> None:
+    """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on."""
+    while True:
+        try:
+            await call()
+        except KafkaError as error:
+            if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                raise
+        else:
+            return
