@@ -26,6 +26,7 @@ from moldau_jepsen.simulation.shrink import shrink_seed
         ("cleaner-drops-last-value", {"compaction-keeps"}),
         ("retention-deletes-active-segment", {"retention-keeps"}),
         ("marker-written-twice", {"producer-epoch", "transaction-outcome"}),
+        ("decision-forgotten", {"transaction-state"}),
         ("consumer-skips", {"unseen", "lost-write", "poll-skip", "int-poll-skip"}),
     ],
 )

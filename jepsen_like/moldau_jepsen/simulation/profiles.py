@@ -439,6 +439,36 @@ BANK = Profile(
     strikes=(6, 14),
 )
 
+DECISIONS = Profile(
+    name="decisions",
+    text="coordinators die and hand over while brokers are so slow that decided transactions wait for their markers",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=5.0),
+        struck=Struck.BROKERS,
+        transactions=True,
+        bank=True,
+        config_changes_per_second=0.5,
+        fault_seconds=25.0,
+    ),
+    kinds=(FaultKind.KILL_LEADER, FaultKind.KILL_LEADER, FaultKind.RESTART, FaultKind.SLOW),
+    strikes=(2, 5),
+    lengths=(0.3, 2.0),
+    story=(
+        (FaultKind.SLOW, 0.0, 3.5),  # a decision is durable, and answered, long before the last marker is
+        (FaultKind.SLOW, 0.0, 3.5),
+        (FaultKind.SLOW, 0.0, 3.5),
+        (FaultKind.KILL_LEADER, 2.0, 2.8),  # who loads the decision meanwhile has to carry it out
+    ),
+)
+
 DISKS = Profile(
     name="disks",
     text="brokers lose page caches, cannot read, and hold what has rotted, one after the other and in small segments",
@@ -491,6 +521,7 @@ PROFILES: dict[str, Profile] = {
         MADE_AGAIN,
         DISKS,
         BANK,
+        DECISIONS,
     )
 }
 """What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""

@@ -12,7 +12,9 @@ from moldau_broker.coordinator.group_core import GroupCore
 from moldau_broker.coordinator.offsets import OffsetStore
 from moldau_broker.coordinator.rebalance import Rebalancer
 from moldau_broker.coordinator.transaction_core import TransactionCore
+from moldau_broker.coordinator.transaction_lifecycle import TransactionLifecycle
 from moldau_broker.coordinator.transaction_shell import TransactionShard
+from moldau_broker.coordinator.transaction_state import Transaction, TransactionStatus
 from moldau_broker.log.partition_log import PartitionLog
 from moldau_broker.log.producer_state import ProducerStateManager
 from moldau_broker.server.replica_manager import ReplicaManager
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
     from moldau_broker.coordinator.effects import Effect, Marker, Moment
-    from moldau_broker.coordinator.transaction_state import Transaction
     from moldau_broker.server.partition import Partition
     from moldau_jepsen.simulation.planted import Patch
 
@@ -147,6 +148,19 @@ def new_producer_begins_anew() -> list[Patch]:
         return None if after is None else dataclasses.replace(after, producer_epoch=0)
 
     return [(TransactionCore, "_next_producer", next_producer)]
+
+
+def decision_forgotten() -> list[Patch]:
+    """A coordinator that loads a decided transaction takes it for an open one."""
+    original = TransactionLifecycle.start
+
+    def start(self: TransactionLifecycle, moment: Moment) -> list[Effect]:
+        for name, transaction in self.transactions.items():
+            if transaction.status.is_preparing:
+                self.transactions[name] = dataclasses.replace(transaction, status=TransactionStatus.ONGOING)
+        return original(self, moment)
+
+    return [(TransactionLifecycle, "start", start)]
 
 
 def others_hear_of_no_commit() -> list[Patch]:

@@ -33,6 +33,7 @@ from moldau_jepsen.simulation.profiles import (
     BANK,
     CLEANING,
     CRASHES,
+    DECISIONS,
     DIVERGENCE,
     ELECTIONS,
     GROUPS,
@@ -435,6 +436,13 @@ COORDINATORS = (
         text="a new producer of a transactional id begins with epoch 0",
         patches=coordinators.new_producer_begins_anew,
         profile=TRANSACTIONS,
+    ),
+    Mutant(
+        name="decision-forgotten",
+        area="transactions",
+        text="a coordinator that loads a decided transaction takes it for open",
+        patches=coordinators.decision_forgotten,
+        profile=DECISIONS,
     ),
     Mutant(
         name="offset-commit-unfenced",
