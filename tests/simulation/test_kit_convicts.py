@@ -27,6 +27,7 @@ from moldau_jepsen.simulation.shrink import shrink_seed
         ("retention-deletes-active-segment", {"retention-keeps"}),
         ("marker-written-twice", {"producer-epoch", "transaction-outcome"}),
         ("decision-forgotten", {"transaction-state"}),
+        ("answers-sent-ahead", {"answered-once"}),
         ("consumer-skips", {"unseen", "lost-write", "poll-skip", "int-poll-skip"}),
     ],
 )

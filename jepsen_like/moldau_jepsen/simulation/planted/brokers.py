@@ -71,6 +71,21 @@ def min_isr_ignored() -> list[Patch]:
     return [(Replica, "effective_min_isr", property(lambda self: 1))]
 
 
+def answers_sent_ahead_and_queued() -> list[Patch]:
+    """Answers that are ready go out ahead of one that is not, and then stand in the queue behind it as well."""
+    original = ConnectionLoop._dispatch
+
+    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        if answers and not self._answers and not isinstance(answers[-1], list | tuple):
+            for answer in answers:
+                if not isinstance(answer, list | tuple):
+                    break
+                await self._send(answer)
+        await original(self, answers)
+
+    return [(ConnectionLoop, "_dispatch", dispatch)]
+
+
 def produce_answered_twice() -> list[Patch]:
     """What leaves the purgatory by its condition leaves its deadline behind, and each of them has the answer sent."""
     dispatch_once = ConnectionLoop._dispatch

@@ -298,6 +298,13 @@ REPLICATED = (
         profile=IMPATIENT,
     ),
     Mutant(
+        name="answers-sent-ahead",
+        area="broker",
+        text="answers sent ahead of one that waits are queued behind it as well",
+        patches=brokers.answers_sent_ahead_and_queued,
+        profile=DECISIONS,
+    ),
+    Mutant(
         name="watermark-falls",
         area="replication",
         text="the high watermark follows what followers say now, also downwards",
