@@ -214,7 +214,8 @@ class RuleWatcher:
                     log_start=log.log_start_offset,
                     watermark=partition.replica.high_watermark,
                     size_bytes=log.size_bytes,
-                    retention_bytes=config.retention_bytes if config.delete else -1,
+                    # A follower's log begins where its leader's does, however far behind its end is.
+                    retention_bytes=config.retention_bytes if config.delete and partition.replica.is_leader else -1,
                 )
         if not is_cleaned(partition):
             return
