@@ -74,8 +74,10 @@ class Safekeeping:
         if partition.leader == NO_LEADER:
             return True
         broker = image.brokers.get(broker_id)
-        anew = broker is not None and broker.incarnation_id != incarnation_id
-        return not anew and (partition.leader == broker_id or broker_id in partition.isr)
+        if broker is None or broker.incarnation_id != incarnation_id:
+            return False
+        # While its session lasts, the life that lost something may yet join: what it had fetched before may be decided.
+        return not broker.fenced or partition.leader == broker_id or broker_id in partition.isr
 
     # --- who may lose what it has
 

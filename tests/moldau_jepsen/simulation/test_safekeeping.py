@@ -4,6 +4,7 @@ Method: a cluster that never syncs by itself, under load; what the rules allow i
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import trio
 
@@ -157,3 +158,29 @@ def test_read_errors_end_a_node_or_a_directory_and_lose_nothing():
         assert result.passed, result.violations
         failed += len([text for text in told(result, "disk-error") if " read " in text])
     assert failed
+
+
+def test_a_loss_counts_until_its_session_is_over_even_outside_of_the_in_sync_set():
+    """Found by seed 100: a change that was under way let the broker join after it had lost its page cache."""
+    brokers = {number: SimpleNamespace(incarnation_id=f"life of {number}", fenced=False) for number in (1, 2, 3)}
+    partition = SimpleNamespace(replicas=(1, 2, 3), leader=2, isr=(2, 3), elr=(), last_known_elr=())
+    topic = SimpleNamespace(partitions={0: partition})
+    image = SimpleNamespace(brokers=brokers, topics_by_name={"flights": topic})
+    cluster = SimpleNamespace(
+        broker_ids=(1, 2, 3),
+        newest_image=lambda: image,
+        settings=lambda _: {"min.insync.replicas": "2"},
+        offline_directories=lambda _: (),
+        brokers={
+            number: SimpleNamespace(is_built=True, context=SimpleNamespace(incarnation_id=broker.incarnation_id))
+            for number, broker in brokers.items()
+        },
+    )
+    keeping = Safekeeping(cluster)
+    keeping.lose(1)
+    assert keeping.needs(2), "its session lasts: it may yet join"
+    brokers[1].fenced = True
+    assert not keeping.needs(2)
+    keeping.lose(1)
+    brokers[1].fenced, brokers[1].incarnation_id = False, "another life"
+    assert not keeping.needs(2)
