@@ -29,7 +29,7 @@ from moldau_jepsen.history import Audit, Kind, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
 from moldau_jepsen.workloads.payload import says_of
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
-from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist
+from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist, transactional_config
 
 if TYPE_CHECKING:
     import random
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from moldau.runtime.environment import Environment
     from moldau_jepsen.workloads.recorder import Recorder
 
-TRANSACTION_TIMEOUT_MS = 5_000
 _LEG = struct.Struct(">QIq")
 _REQUEST = struct.Struct(">QIIq")
 _FLUSH_SHARE = 0.8
@@ -186,14 +185,7 @@ class BankWorkload:
     ) -> None:
         """One teller. ``ended`` is set when it is no more, whatever ended it."""
         process = self._recorder.new_process()
-        config = {
-            "linger.ms": 1,
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            "max.block.ms": 10_000,
-            **self._options.producer,
-            "transactional.id": transactional_id,
-            "bootstrap.servers": self._bootstrap,
-        }
+        config = transactional_config(transactional_id, self._bootstrap, self._options.producer)
         why = "the client crashed"
         under_way: list[OpenTransaction] = []
         try:

@@ -32,7 +32,7 @@ from moldau_jepsen.workloads.final_read import (
 )
 from moldau_jepsen.workloads.payload import number_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
-from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist
+from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist, transactional_config
 
 if TYPE_CHECKING:
     import random
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from moldau.records import Record
     from moldau.runtime.environment import Environment
 
-TRANSACTION_TIMEOUT_MS = 5_000
 DRAIN_FACTOR_MAX = 20
 """How many times ``drain_seconds`` the end may take in all while it gets on."""
 _FLUSH_SHARE = 0.5
@@ -260,14 +259,7 @@ class PipeWorkload:
         return Consumer(config, environment=environment, on_assigned=told, on_revoked=told)
 
     def _producer(self, environment: Environment, transactional_id: str) -> Producer:
-        config = {
-            "linger.ms": 1,
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            "max.block.ms": 10_000,
-            **self._options.producer,
-            "transactional.id": transactional_id,
-            "bootstrap.servers": self._bootstrap,
-        }
+        config = transactional_config(transactional_id, self._bootstrap, self._options.producer)
         return Producer(config, environment=environment)
 
     async def _live(self, process: int, transactional_id: str, environment: Environment) -> None:

@@ -16,11 +16,26 @@ from moldau_jepsen.workloads.payload import send_payload
 from moldau_jepsen.workloads.recorder import acknowledgements
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau.producer import Delivery, Producer
     from moldau_jepsen.history import MicroOperation, TopicPartition
     from moldau_jepsen.workloads.recorder import Recorder
+
+TRANSACTION_TIMEOUT_MS = 5_000
+"""The coordinator ends what a crashed client left open after this time, if no successor does."""
+
+
+def transactional_config(transactional_id: str, bootstrap: str, given: Mapping[str, object]) -> dict[str, object]:
+    """The producer of a client whose transactions are told; ``given`` is what a workload was asked to set."""
+    return {
+        "linger.ms": 1,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "max.block.ms": 10_000,
+        **given,
+        "transactional.id": transactional_id,
+        "bootstrap.servers": bootstrap,
+    }
 
 
 class Content(NamedTuple):

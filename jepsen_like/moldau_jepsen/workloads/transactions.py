@@ -25,7 +25,7 @@ from moldau.producer.transaction_values import FatalTransactionError, Transactio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist
+from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist, transactional_config
 
 if TYPE_CHECKING:
     import random
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.workloads.recorder import Recorder
-
-TRANSACTION_TIMEOUT_MS = 5_000
-"""The coordinator ends what a crashed client left open after this time, if no successor does."""
 
 _FLUSH_SHARE = 0.8
 """Of the aborted transactions: their records are in the logs when the abort comes, not dropped before they are sent."""
@@ -130,14 +127,7 @@ class TransactionWorkload:
                 self._recorder.operation(process, Kind.CRASH, Status.INFO, now, error="abandoned")
 
     async def _live(self, process: int, transactional_id: str, draw: random.Random) -> None:
-        config = {
-            "linger.ms": 1,
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            "max.block.ms": 10_000,
-            **self._options.producer,
-            "transactional.id": transactional_id,
-            "bootstrap.servers": self._bootstrap,
-        }
+        config = transactional_config(transactional_id, self._bootstrap, self._options.producer)
         why = "the client crashed"
         open_transaction: list[_Transaction] = []
         try:
