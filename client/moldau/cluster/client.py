@@ -69,6 +69,9 @@ class ClusterClient:
         self.client_id = config.get_str("client.id") or f"moldau-{kind}"
         self.logger = EventLogger("moldau.client", client=self.client_id)
         self._bootstrap = addresses(config, "bootstrap.servers")
+        # Each client has an order of its own: a server that swallows what it is sent must not delay all of a list.
+        self._bootstrap_nodes = [-1 - index for index in range(len(self._bootstrap))]
+        environment.random.shuffle(self._bootstrap_nodes)
         self._links: dict[tuple[int, str], _Link] = {}
         self._request_timeout_ms = config.get_int("request.timeout.ms")
         self._setup_timeout_ms = config.get_int("socket.connection.setup.timeout.ms")
@@ -261,7 +264,7 @@ class ClusterClient:
 
     def candidates(self) -> list[int]:
         """Returns the nodes that may answer any request: brokers with an open connection first, bootstrap servers
-        last.
+        last; of either, those that could not be reached last time come after the others.
         """
         brokers = sorted(self.picture.brokers)
         self.environment.random.shuffle(brokers)
@@ -276,7 +279,7 @@ class ClusterClient:
             return 2 if link.retry_at_ms <= now_ms else 3
 
         brokers.sort(key=rank)
-        return [*brokers, *(-1 - index for index in range(len(self._bootstrap)))]
+        return [*brokers, *sorted(self._bootstrap_nodes, key=rank)]
 
     async def request_any(self, response_class: type[R], message: Request, *, timeout_ms: float | None = None) -> R:
         """Asks brokers one after the other until one answers. Raises the last one's error when none does."""
