@@ -33,6 +33,7 @@ from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
 from moldau.cluster.offsets import list_offsets
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -66,6 +67,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.config import ADMIN_CONFIG, Config, ConfigError, ConfigSource
@@ -83,6 +85,16 @@ EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
 _METADATA_TOPIC = "__cluster_metadata"
+
+QUESTIONS = (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeQuorumRequest,
+    ListPartitionReassignmentsRequest,
+    MetadataRequest,
+)
+"""What any broker answers and nothing changes by: may be put to a second broker while a first one is silent."""
 
 
 class AdminError(KafkaError):
@@ -153,7 +165,8 @@ class AdminBase:
             problem: str
             try:
                 if node_id is None:
-                    response = await client.request_any(response_class, request)
+                    put = client.ask_any if isinstance(request, QUESTIONS) else client.request_any
+                    response = await put(response_class, request)
                 else:
                     response = await client.request(node_id, response_class, request)
             except TRANSPORT_ERRORS as error:

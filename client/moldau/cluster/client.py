@@ -4,12 +4,14 @@ Theory of operation: one ``ClusterClient`` serves one producer, consumer or admi
 connections for each broker (ordinary requests, and a second one for requests that the broker makes wait, so that a
 long poll holds up nothing else), opened on demand and again after a back-off. A background task refreshes metadata
 when it is asked to or when it is too old; whoever needs a change waits for ``changed``. Which broker to ask is drawn
-among those known; where none answers, the bootstrap servers are asked again.
+among those known; where none answers, the bootstrap servers are asked again. A question that a node leaves without an
+answer is put to the next one meanwhile: one process that hangs does not hold up a client that works with others.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -28,7 +30,7 @@ from moldau.runtime.sync import Signal
 from moldau.runtime.tls_context import client_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sized
 
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
@@ -43,11 +45,18 @@ GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 METADATA_RETRY_MS = 100.0
 
+PATIENCE_MS = 1_000.0
+"""A question without an answer for so long is put to the next node too."""
+
+
+def _is_longer(items: Sized, length: int) -> bool:
+    return len(items) > length
+
 
 class _Link:
     """One connection slot of a broker. Invariant: at most one task opens it at a time."""
 
-    __slots__ = ("connection", "failures", "lock", "opening", "retry_at_ms", "used_at_ms")
+    __slots__ = ("connection", "failures", "lock", "opening", "retry_at_ms", "silent_until_ms", "used_at_ms")
 
     def __init__(self) -> None:
         self.connection: RpcConnection | None = None
@@ -55,6 +64,7 @@ class _Link:
         self.opening = False
         self.failures = 0
         self.retry_at_ms = -math.inf
+        self.silent_until_ms = -math.inf  # a question is out that the node has not answered in good time
         self.used_at_ms = -math.inf
 
 
@@ -264,7 +274,7 @@ class ClusterClient:
 
     def candidates(self) -> list[int]:
         """Returns the nodes that may answer any request: brokers with an open connection first, bootstrap servers
-        last; of either, those that could not be reached last time come after the others.
+        last; of either, those that could not be reached last time or owe an answer come after the others.
         """
         brokers = sorted(self.picture.brokers)
         self.environment.random.shuffle(brokers)
@@ -274,6 +284,8 @@ class ClusterClient:
             link = self._links.get((node_id, ""))
             if link is None:
                 return 1
+            if link.silent_until_ms > now_ms:
+                return 3
             if link.connection is not None and link.connection.is_open:
                 return 0
             return 2 if link.retry_at_ms <= now_ms else 3
@@ -290,9 +302,57 @@ class ClusterClient:
             except TRANSPORT_ERRORS as error:
                 last = error
                 self._last_error = error
-        raise ConnectionError(
-            f"no broker of {', '.join(f'{host}:{port}' for host, port in self._bootstrap)} answers: {last}"
-        ) from last
+        raise self._nobody_answers(last) from last
+
+    async def ask_any(self, response_class: type[R], question: Request, *, timeout_ms: float | None = None) -> R:
+        """Puts a question to brokers until one answers: as ``request_any``, for requests that change nothing.
+
+        A node that says nothing for ``PATIENCE_MS`` (a process that hangs, a host that is cut off) keeps its time, but
+        the next one is asked meanwhile, and the first answer counts. The silent one is asked last from then on, until
+        it answers or ``request.timeout.ms`` is over. Raises the last error when none answers.
+        """
+        self._check_open()
+        assert self._nursery is not None, "the client runs"
+        ended: list[R | Exception] = []
+        news = Signal()
+
+        async def put(node_id: int) -> None:
+            outcome: R | Exception = ConnectionError("the client is closed")
+            try:
+                outcome = await self.request(node_id, response_class, question, timeout_ms=timeout_ms)
+            except (*TRANSPORT_ERRORS, KafkaError) as error:
+                outcome = error
+            finally:
+                self._link(node_id, "").silent_until_ms = -math.inf
+                ended.append(outcome)
+                news.notify()
+
+        def decided() -> list[R | Exception]:
+            return [outcome for outcome in ended if not isinstance(outcome, TRANSPORT_ERRORS)]
+
+        asked = 0
+        for node_id in self.candidates():
+            heard = len(ended)
+            asked += 1
+            self._nursery.start_soon(put, node_id)
+            with trio.move_on_after(PATIENCE_MS / 1000) as patience:
+                await news.wait_until(partial(_is_longer, ended, heard))
+            if decided():
+                break
+            if patience.cancelled_caught:
+                self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
+        await news.wait_until(lambda: bool(decided()) or len(ended) == asked)
+        outcome = (decided() or ended)[-1]
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        if isinstance(outcome, Exception):
+            self._last_error = outcome
+            raise self._nobody_answers(outcome) from outcome
+        return outcome
+
+    def _nobody_answers(self, last: Exception) -> ConnectionError:
+        servers = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
+        return ConnectionError(f"no broker of {servers} answers: {last}")
 
     # --- metadata
 
@@ -371,7 +431,7 @@ class ClusterClient:
             topics=None if is_full else [MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in names],
             allow_auto_topic_creation=self.allow_auto_create,
         )
-        response = await self.request_any(MetadataResponse, request)
+        response = await self.ask_any(MetadataResponse, request)
         self.picture.update(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
         picture = self.picture
@@ -390,7 +450,7 @@ class ClusterClient:
         Raises ``KafkaError`` with the broker's code (``COORDINATOR_NOT_AVAILABLE`` is retriable) or a transport error.
         """
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
-        response = await self.request_any(FindCoordinatorResponse, request)
+        response = await self.ask_any(FindCoordinatorResponse, request)
         if response.coordinators:
             found = response.coordinators[0]
             code, message = ErrorCode.of(found.error_code), found.error_message

@@ -313,7 +313,7 @@ class Sender:
     async def _init_producer_id(self) -> None:
         client = self._client
         try:
-            response = await client.request_any(
+            response = await client.ask_any(  # an id that is given twice is one that nobody uses
                 InitProducerIdResponse,
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
             )

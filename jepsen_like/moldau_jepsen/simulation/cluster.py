@@ -177,6 +177,10 @@ class SimulatedCluster:
             self.world.trace.note("stop", self.host(node_id))
             self._stops[node_id].set()
 
+    def is_stopping(self, node_id: int) -> bool:
+        """Whether the process was asked to end in order, and runs still."""
+        return self.machines[node_id].is_running and self._stops[node_id].is_set()
+
     async def restart(self, node_id: int) -> None:
         """Ends the process of a node in order, and starts it again."""
         self.stop(node_id)
@@ -190,7 +194,7 @@ class SimulatedCluster:
 
     def _stop_where_directories_failed(self) -> None:
         for node_id in self.broker_ids if self.shape.directories > 1 else ():
-            if self.offline_directories(node_id) and not self._stops[node_id].is_set():
+            if self.offline_directories(node_id) and not self.is_stopping(node_id):
                 self.stop(node_id)
 
     @property
@@ -228,8 +232,10 @@ class SimulatedCluster:
     def is_healthy(self, outside: Outside = NOBODY) -> bool:
         """Whether every broker runs and serves, a controller is active, and every partition has its replicas in sync.
 
-        The nodes outside do not count, and must not be counted on.
+        The nodes outside do not count, and must not be counted on; who is about to end is not well.
         """
+        if any(self.is_stopping(node_id) for node_id in self.machines if node_id not in outside):
+            return False
         ids = [node_id for node_id in self.broker_ids if node_id not in outside]
         brokers = [self.brokers[node_id] for node_id in ids if node_id in self.brokers]
         if len(brokers) < len(ids) or self.active_controller() in (None, *outside.nodes):

@@ -56,7 +56,6 @@ class FaultInjector:
             **self._links.deeds,
             **self._disks.deeds,
             FaultKind.BIT_ROT: self._rot.strike,
-            FaultKind.ROLL: self.moves.roll,
             FaultKind.VOTERS: self.moves.remove_voter,
             FaultKind.REASSIGN: self.moves.reassign,
             FaultKind.MOVE_DIRECTORY: self.moves.move_directories,

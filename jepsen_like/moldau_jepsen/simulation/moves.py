@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 ADMIN_HOST = "admin"
 API_TIMEOUT_MS = 5_000
 RETRY_S = 0.2
-SETTLE_S = 1.0
 
 
 class Moves:
@@ -210,31 +209,6 @@ class Moves:
             )
         shown = ", ".join(f"{topic}-{number} to {path}" for topic, number, path in targets)
         self._world.trace.note("move", "directories", f"of {host}: {shown}: {outcome}")
-
-    # --- restarts
-
-    def roll(self, draw: random.Random) -> Callable[[], None]:
-        """Restarts the brokers in order, one after the other has come back; the last may be under way at the end."""
-        active = True
-
-        async def rolling() -> None:
-            for node_id in draw.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
-                if not active:
-                    return
-                self._cluster.stop(node_id)
-                with trio.move_on_after(SETTLE_S * 10):
-                    await self._cluster.machines[node_id].wait_ended()
-                self._cluster.start(node_id)
-                with trio.move_on_after(SETTLE_S * 3):
-                    while not self._cluster.is_healthy():  # noqa: ASYNC110 - health is looked at, nobody tells of it
-                        await trio.sleep(RETRY_S)
-
-        def end() -> None:
-            nonlocal active
-            active = False
-
-        self._world.nursery.start_soon(rolling)
-        return end
 
 
 def ring_cuts(hosts: list[str]) -> list[tuple[str, str]]:

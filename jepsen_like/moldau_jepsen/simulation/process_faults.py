@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau_jepsen.simulation.faults import FaultKind, Struck
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ CLIENT_PAUSE_PROBABILITY = 0.3
 HANG_SECONDS = 1.2
 HANG_SECONDS_GOING_ON = 0.4
 REFUSED_AGAIN_SECONDS = 0.25
+STOP_SECONDS = 10.0
+SETTLE_SECONDS = 3.0
+LOOK_SECONDS = 0.2
 
 
 class ProcessFaults:
@@ -35,6 +40,7 @@ class ProcessFaults:
             FaultKind.POWER_ALL: lambda _: self._power(targets.may_lose_power),
             FaultKind.POWER_UNSYNCED: self._power_unsynced,
             FaultKind.RESTART: self._restart,
+            FaultKind.ROLL: self._roll,
             FaultKind.PAUSE: self._pause,
             FaultKind.HANG: self._hang,
         }
@@ -140,8 +146,32 @@ class ProcessFaults:
 
     def _restart(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
-        self._cluster.stop(node_id)
+        self._targets.stop(node_id)
         return lambda: self._targets.start([node_id])
+
+    def _roll(self, draw: random.Random) -> Callable[[], None]:
+        """Restarts the brokers in order, one after the other has come back; the last may be under way at the end."""
+        active = True
+
+        async def rolling() -> None:
+            for node_id in draw.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
+                if not active:
+                    return
+                if not self._targets.stop(node_id):
+                    continue
+                with trio.move_on_after(STOP_SECONDS):
+                    await self._cluster.machines[node_id].wait_ended()
+                self._cluster.start(node_id)
+                with trio.move_on_after(SETTLE_SECONDS):
+                    while not self._cluster.is_healthy():  # noqa: ASYNC110 - health is looked at, nobody tells of it
+                        await trio.sleep(LOOK_SECONDS)
+
+        def end() -> None:
+            nonlocal active
+            active = False
+
+        self._world.nursery.start_soon(rolling)
+        return end
 
     def _pause(self, draw: random.Random) -> Callable[[], None]:
         targets = self._targets

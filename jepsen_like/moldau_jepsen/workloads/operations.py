@@ -145,7 +145,7 @@ class ClusterOperations:
             ]
         )
         try:
-            response = await self._client.request_any(DescribeQuorumResponse, request, timeout_ms=REQUEST_TIMEOUT_MS)
+            response = await self._client.ask_any(DescribeQuorumResponse, request, timeout_ms=REQUEST_TIMEOUT_MS)
         except (*TRANSPORT_ERRORS, KafkaError):
             return []
         if response.error_code or not response.topics or not response.topics[0].partitions:

@@ -1,34 +1,98 @@
-"""Goal: one bootstrap server that swallows what it is sent delays some clients of a list for once, and not all of them.
+"""Goal: one server that swallows what it is sent delays a client that works with others for a moment, and once.
 
-Method: clients of simulated brokers, the first of which is cut off without a word.
+Method: clients of simulated brokers. One of them is cut off without a word, before the client's first question or after
+it has been connected.
 """
+
+import pytest
+import trio
 
 from client_fake_cluster import FakeCluster
 from moldau.admin import Admin
+from moldau.cluster.client import PATIENCE_MS
+from moldau.protocol.errors import KafkaError
 from moldau_jepsen.simulation.world import run_world
 
 CLIENTS = 20
-SETUP_TIMEOUT_S = 10
+
+
+async def list_topics(admin, clock):
+    """Returns how many seconds a question took."""
+    begun = clock.monotonic_ms()
+    assert [one.name for one in await admin.list_topics()] == ["t"]
+    return (clock.monotonic_ms() - begun) / 1000
+
+
+def cluster_of(world, brokers):
+    cluster = FakeCluster(world, brokers)
+    cluster.add_topic("t", 1)
+    cluster.start()
+    return cluster
 
 
 def test_clients_of_one_list_begin_at_different_servers():
     async def main(world):
-        cluster = FakeCluster(world, 2)
-        cluster.add_topic("t", 1)
-        cluster.start()
+        cluster = cluster_of(world, 2)
         world.network.cut_between(["client"], ["broker1"])
-        clock = world.node("client").environment.clock
+        environment = world.node("client").environment
         took = []
         for _ in range(CLIENTS):
-            begun = clock.monotonic_ms()
-            async with Admin(
-                {"bootstrap.servers": cluster.bootstrap}, environment=world.node("client").environment
-            ) as admin:
-                assert [one.name for one in await admin.list_topics()] == ["t"]
-            took.append((clock.monotonic_ms() - begun) / 1000)
+            async with Admin({"bootstrap.servers": cluster.bootstrap}, environment=environment) as admin:
+                took.append(await list_topics(admin, environment.clock))
         return took
 
     took = run_world(main, 1)
-    prompt = [seconds for seconds in took if seconds < 1]
+    prompt = [seconds for seconds in took if seconds < PATIENCE_MS / 1000]
     assert CLIENTS / 4 < len(prompt) < CLIENTS
-    assert max(took) < SETUP_TIMEOUT_S + 1, "the second server is asked after the first has had its time"
+    assert max(took) < PATIENCE_MS / 1000 + 0.5, "the second server is asked while the first has its time"
+
+
+def test_a_broker_that_falls_silent_is_asked_last():
+    async def main(world):
+        cluster = cluster_of(world, 3)
+        environment = world.node("client").environment
+        first, then = [], []
+        async with Admin({"bootstrap.servers": cluster.bootstrap}, environment=environment) as admin:
+            await list_topics(admin, environment.clock)
+            for name in ("broker1", "broker2", "broker3"):  # one of them is the one that the client is connected with
+                world.network.cut_between(["client"], [name])
+                first.append(await list_topics(admin, environment.clock))
+                then += [await list_topics(admin, environment.clock) for _ in range(5)]
+                world.network.heal_all()
+                await trio.sleep(40)
+        return first, then
+
+    first, then = run_world(main, 1)
+    assert PATIENCE_MS / 1000 <= max(first) < PATIENCE_MS / 1000 + 0.5, "the one that was connected fell silent"
+    assert max(then) < PATIENCE_MS / 1000 / 2, "it is left alone once it has been silent"
+
+
+def test_a_question_that_nobody_answers_ends_with_the_reason():
+    async def main(world):
+        cluster = cluster_of(world, 2)
+        environment = world.node("client").environment
+        world.network.cut_between(["client"], ["broker1", "broker2"])
+        config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 25_000}
+        begun = environment.clock.monotonic_ms()
+        async with Admin(config, environment=environment) as admin:
+            with pytest.raises(KafkaError, match=r"no broker of .*9092.* answers: ") as raised:
+                await admin.list_topics()
+        return raised.value, (environment.clock.monotonic_ms() - begun) / 1000
+
+    error, took = run_world(main, 1)
+    assert error.code.name == "REQUEST_TIMED_OUT"
+    assert 20 < took < 60
+
+
+def test_an_admin_client_that_closes_leaves_no_question_behind():
+    async def main(world):
+        cluster = cluster_of(world, 2)
+        environment = world.node("client").environment
+        world.network.cut_between(["client"], ["broker1"])
+        begun = environment.clock.monotonic_ms()
+        for _ in range(CLIENTS):
+            async with Admin({"bootstrap.servers": cluster.bootstrap}, environment=environment) as admin:
+                await admin.list_topics()
+        return (environment.clock.monotonic_ms() - begun) / 1000
+
+    assert run_world(main, 1) < CLIENTS * (PATIENCE_MS / 1000 + 0.5), "closing does not wait for the silent server"

@@ -139,5 +139,5 @@ def test_a_cluster_behind_lossy_links_loses_no_record():
     )
     result = run_seed(2, RunOptions(faults=faults, fault_seconds=6.0, pipe=False, transactions=False))
     assert result.passed, result.violations
-    assert result.acknowledged > 50
+    assert result.acknowledged > 20
     assert result.faults_by_kind == {"loss": 4}

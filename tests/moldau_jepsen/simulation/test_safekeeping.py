@@ -104,6 +104,55 @@ def test_until_a_loss_is_made_good_nobody_else_dies_or_loses_anything():
     assert afterwards == ""
 
 
+async def orderly_ends_after_a_loss(world, cluster):
+    """Broker 1 has lost its page cache and broker 2 was killed: who ends when all are restarted in order?"""
+    injector = FaultInjector(cluster, ["client"], synced=False, struck=Struck.BROKERS)
+    keeping = injector.targets.safekeeping
+    asked = {"before": [node_id for node_id in cluster.broker_ids if keeping.is_last_keeper(node_id)]}
+    cluster.kill(2)
+    cluster.start(2)
+    keeping.lose(1)
+    cluster.lose_power(1)
+    asked["after"] = [node_id for node_id in cluster.broker_ids if keeping.is_last_keeper(node_id)]
+    roll = PlannedFault(kind=FaultKind.ROLL, begin=0.0, end=8.0, number=0)
+    injector.schedule([roll], trio.current_time())
+    await trio.sleep(8)
+    asked["incarnations"] = {node_id: cluster.machines[node_id].incarnation for node_id in cluster.broker_ids}
+    injector.end_all()
+    await cluster.wait_healthy(60)
+    asked["healed"] = [node_id for node_id in cluster.broker_ids if keeping.is_last_keeper(node_id)]
+    return asked
+
+
+def test_the_last_keeper_does_not_even_end_in_order():
+    """Found by seed 100: the controller handed over to the life that had just lost its page cache."""
+    asked = whole_cluster(orderly_ends_after_a_loss)
+    assert asked["before"] == []
+    assert asked["after"] == [3]
+    assert asked["incarnations"][3] == 1
+    assert asked["incarnations"][2] > 2, "others are restarted"
+    assert asked["healed"] == []
+
+
+async def stopped_while_healing(world, cluster):
+    """A broker is asked to end while no controller is there, so that it cannot; is such a cluster healthy?"""
+    for node_id in cluster.controller_ids:
+        cluster.machines[node_id].pause()
+    cluster.stop(1)
+    await trio.sleep(0.5)
+    for node_id in cluster.controller_ids:
+        cluster.machines[node_id].resume()
+    said = [cluster.is_stopping(1), cluster.is_healthy()]
+    await cluster.wait_healthy(60)
+    said += [cluster.machines[1].is_running, cluster.is_stopping(1), cluster.machines[1].incarnation]
+    return said
+
+
+def test_who_is_about_to_end_is_not_well():
+    """Found by seed 94024: a core went to work while one of its two brokers was ending, and nobody started it again."""
+    assert whole_cluster(stopped_while_healing) == [True, False, True, False, 2]
+
+
 def told(result, kind):
     lines = [line.split(maxsplit=2) for line in result.timeline]
     return [rest.split(maxsplit=1)[1] for _, star, rest in lines if star == "*" and rest.split()[0] == kind]
@@ -171,6 +220,7 @@ def test_a_loss_counts_until_its_session_is_over_even_outside_of_the_in_sync_set
         newest_image=lambda: image,
         settings=lambda _: {"min.insync.replicas": "2"},
         offline_directories=lambda _: (),
+        is_stopping=lambda _: False,
         brokers={
             number: SimpleNamespace(is_built=True, context=SimpleNamespace(incarnation_id=broker.incarnation_id))
             for number, broker in brokers.items()
