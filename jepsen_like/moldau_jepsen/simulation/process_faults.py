@@ -146,7 +146,7 @@ class ProcessFaults:
 
     def _restart(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
-        self._targets.stop(node_id)
+        self._cluster.stop(node_id)
         return lambda: self._targets.start([node_id])
 
     def _roll(self, draw: random.Random) -> Callable[[], None]:
@@ -157,8 +157,7 @@ class ProcessFaults:
             for node_id in draw.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
                 if not active:
                     return
-                if not self._targets.stop(node_id):
-                    continue
+                self._cluster.stop(node_id)
                 with trio.move_on_after(STOP_SECONDS):
                     await self._cluster.machines[node_id].wait_ended()
                 self._cluster.start(node_id)

@@ -5,9 +5,8 @@ them may lose it, as long as another keeps it: KIP-966 takes a broker that comes
 and ELR, and it fetches anew what it lost. The promise does not cover two such losses at once, and the controller cannot
 tell a broker that lost its page cache from one whose process was killed: both come back unclean, both leave the ELR,
 and when nobody is left, the last known leader leads, whatever it has lost. So from the loss on until every partition
-has a leader that does not count on what was lost, no other broker may die uncleanly; and the last one that keeps what
-was lost may not even end in order, because the controller then elects somebody whom it takes for alive, and a life that
-has lost its page cache counts as alive until its session is over.
+has a leader that does not count on what was lost, no other broker may die uncleanly; and a loss has to wait while
+another replica that the metadata count on is down, or back and not yet registered: that was one unclean stop already.
 
 The same rule says when the disk of a broker may be replaced by an empty one.
 """
@@ -58,28 +57,6 @@ class Safekeeping:
         lost = self._not_made_good(self._cluster.newest_image())
         return lost is not None and node_id != lost and node_id in self._cluster.broker_ids
 
-    def is_last_keeper(self, node_id: int) -> bool:
-        """Whether the node must not even end in order: it is the last one that keeps what another broker has lost."""
-        if not self.needs(node_id):
-            return False
-        image = self._cluster.newest_image()
-        if image is None:
-            return True
-        keepers = [keeper for keeper in self._keepers(image) if keeper != node_id]
-        return any(
-            node_id in _holders(partition) and not any(keeper in _holders(partition) for keeper in keepers)
-            for partition in _partitions(image)
-        )
-
-    def _keepers(self, image: MetadataImage) -> list[int]:
-        """The brokers that keep what the metadata say that they have, and have lost nothing of it."""
-        lost = self._lost[0] if self._lost is not None else None
-        return [
-            broker_id
-            for broker_id in self._cluster.broker_ids
-            if broker_id != lost and broker_id not in self.rotten and self._lives_as_registered(broker_id, image)
-        ]
-
     def _not_made_good(self, image: MetadataImage | None) -> int | None:
         """The broker that has lost what others keep for it still; None if there is none."""
         if self._lost is None:
@@ -120,12 +97,17 @@ class Safekeeping:
         for other in others:
             if other in self._endangered or cluster.offline_directories(other):
                 return f"broker {other} may die"
-        keepers = [keeper for keeper in self._keepers(image) if keeper != broker_id]
+        alive = [other for other in others if self._lives_as_registered(other, image)]
         for partition in _partitions(image):
-            holders = _holders(partition)
+            holders = (*partition.isr, *partition.elr)
             concerned = (*holders, *partition.last_known_elr, partition.leader)
-            if broker_id in concerned and not any(keeper in holders for keeper in keepers):
+            if broker_id not in concerned:
+                continue
+            if not any(other in holders for other in alive if other not in self.rotten):
                 return "a partition has no other in-sync replica"
+            ended = [holder for holder in holders if holder != broker_id and holder not in alive]
+            if ended:
+                return f"broker {ended[0]} has ended, and the metadata count on what it had"
         return ""
 
     def can_do_without(self, broker_id: int) -> bool:
@@ -140,7 +122,7 @@ class Safekeeping:
         self._lost = (broker_id, image.brokers[broker_id].incarnation_id)
 
     def _lives_as_registered(self, broker_id: int, image: MetadataImage) -> bool:
-        """Whether the broker runs on, in the life that the metadata know: the next one begins outside ISR and ELR."""
+        """Whether the broker runs, and in the life that the metadata know: the next one begins outside ISR and ELR."""
         broker = self._cluster.brokers.get(broker_id)
         registered = image.brokers.get(broker_id)
         return (
@@ -148,13 +130,7 @@ class Safekeeping:
             and broker.is_built
             and registered is not None
             and broker.context.incarnation_id == registered.incarnation_id
-            and not self._cluster.is_stopping(broker_id)
         )
-
-
-def _holders(partition: PartitionImage) -> tuple[int, ...]:
-    """The brokers that have every committed record of a partition."""
-    return (*partition.isr, *partition.elr)
 
 
 def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:

@@ -85,15 +85,7 @@ class Targets:
         for node_id in nodes:
             self.cluster.start(node_id)
 
-    # --- ends
-
-    def stop(self, node_id: int) -> bool:
-        """Asks the process to end in order, unless it is needed; returns whether it did."""
-        if self.safekeeping.is_last_keeper(node_id):
-            self.world.trace.note("spared", self.cluster.host(node_id))
-            return False
-        self.cluster.stop(node_id)
-        return True
+    # --- deaths that are not in order
 
     def spares(self, node_id: int) -> bool:
         """Whether the node must not die now; the timeline tells of it."""
