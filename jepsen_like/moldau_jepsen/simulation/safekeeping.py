@@ -84,10 +84,22 @@ class Safekeeping:
 
     def refusal(self, broker_id: int) -> str:
         """Why the broker may not lose what it has now; empty if it may."""
-        cluster = self._cluster
-        image = cluster.newest_image()
+        image = self._cluster.newest_image()
         if image is None:
             return "there is no controller"
+        alone = self._alone(broker_id, image)
+        if alone:
+            return alone
+        for partition in _partitions(image):
+            holders, concerned = _concerned(partition)
+            for holder in holders:
+                if broker_id in concerned and holder != broker_id and not self._lives_as_registered(holder, image):
+                    return f"broker {holder} has ended, and the metadata count on what it had"
+        return ""
+
+    def _alone(self, broker_id: int, image: MetadataImage) -> str:
+        """Why nobody else may be relied on for what the broker has; empty if somebody may."""
+        cluster = self._cluster
         if int(str(cluster.settings(broker_id)[MIN_ISR])) < 2:
             return f"{MIN_ISR} is less than 2"
         lost = self._not_made_good(image)
@@ -97,22 +109,19 @@ class Safekeeping:
         for other in others:
             if other in self._endangered or cluster.offline_directories(other):
                 return f"broker {other} may die"
-        alive = [other for other in others if self._lives_as_registered(other, image)]
+        keepers = [other for other in others if other not in self.rotten and self._lives_as_registered(other, image)]
         for partition in _partitions(image):
-            holders = (*partition.isr, *partition.elr)
-            concerned = (*holders, *partition.last_known_elr, partition.leader)
-            if broker_id not in concerned:
-                continue
-            if not any(other in holders for other in alive if other not in self.rotten):
+            holders, concerned = _concerned(partition)
+            if broker_id in concerned and not any(keeper in holders for keeper in keepers):
                 return "a partition has no other in-sync replica"
-            ended = [holder for holder in holders if holder != broker_id and holder not in alive]
-            if ended:
-                return f"broker {ended[0]} has ended, and the metadata count on what it had"
         return ""
 
     def can_do_without(self, broker_id: int) -> bool:
         """Whether everything that was acknowledged is on other brokers that run."""
-        return self._not_made_good(self._cluster.newest_image()) == broker_id or not self.refusal(broker_id)
+        image = self._cluster.newest_image()
+        if self._not_made_good(image) == broker_id:
+            return True
+        return image is not None and not self._alone(broker_id, image)
 
     def lose(self, broker_id: int) -> None:
         """The broker loses what it has, by a loss of power or with its disk. It must have been allowed."""
@@ -131,6 +140,12 @@ class Safekeeping:
             and registered is not None
             and broker.context.incarnation_id == registered.incarnation_id
         )
+
+
+def _concerned(partition: PartitionImage) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The brokers that have every committed record of a partition, and all that may come to lead it."""
+    holders = (*partition.isr, *partition.elr)
+    return holders, (*holders, *partition.last_known_elr, partition.leader)
 
 
 def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:
