@@ -32,11 +32,12 @@ from moldau.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.rpc import RpcConnection
-from moldau_jepsen.chaos.claims import LIST_OFFSETS_VERSION, ClaimSampler, claimed, claimed_quorum, question, served
+from moldau_jepsen.chaos.claims import ClaimSampler, claimed, claimed_quorum, epochs, served
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import Evidence, HistoryFile, Kind, Lead, Send, Status, TopicPartition, write_history
 from moldau_jepsen.launcher import Node
+from moldau_jepsen.launcher.probe import LIST_OFFSETS_VERSION, ask_for_ends
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.workloads.recorder import Recorder, acknowledgements
 
@@ -178,7 +179,7 @@ def test_a_record_that_failed_or_is_on_its_way_was_acknowledged_by_nobody() -> N
 async def shown(cluster, broker_id: int, *topics: str) -> list[Lead]:
     client = cluster.client(broker_id)
     claims = claimed(broker_id, await client.request(metadata_of(topics), METADATA_VERSION))
-    return claims + served(claims, await client.request(question(claims), LIST_OFFSETS_VERSION))
+    return claims + served(claims, await client.request(ask_for_ends(epochs(claims)), LIST_OFFSETS_VERSION))
 
 
 def metadata_of(topics) -> MetadataRequest:
@@ -198,7 +199,7 @@ def test_brokers_show_what_they_lead_and_nothing_of_others() -> None:
                 told = [lead.partition for lead in leads if lead.evidence is evidence]
                 assert told == [place for place in led if leaders[place] == broker_id]
         claims = [lead._replace(epoch=lead.epoch + 1) for lead in found[leaders[led[0]]]]
-        answer = await cluster.client(claims[0].leader).request(question(claims), LIST_OFFSETS_VERSION)
+        answer = await cluster.client(claims[0].leader).request(ask_for_ends(epochs(claims)), LIST_OFFSETS_VERSION)
         assert served(claims, answer) == []  # it does not answer for an epoch that is not its own
         everything = [lead for leads in found.values() for lead in leads]
         verdict = check_history(Story().add(0, Kind.CLAIM, leads=tuple(everything)).history, CheckOptions())

@@ -12,12 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from moldau.runtime.config import parse_address
 from moldau_jepsen.history import Evidence, Lead, TopicPartition
 from moldau_jepsen.launcher import probe
@@ -28,13 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau.protocol.messages.describe_quorum import DescribeQuorumResponse
+    from moldau.protocol.messages.list_offsets import ListOffsetsResponse
     from moldau.protocol.messages.metadata import MetadataResponse
     from moldau_jepsen.launcher import LocalCluster
 
 ANSWER_TIMEOUT_MS = 300.0
-LIST_OFFSETS_VERSION = 5
-LATEST = -1
-CLIENT = -1
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 QUORUM = TopicPartition(probe.METADATA_TOPIC, 0)
 
@@ -52,21 +44,13 @@ def claimed(broker_id: int, answer: MetadataResponse) -> list[Lead]:
     ]
 
 
-def question(claims: Sequence[Lead]) -> ListOffsetsRequest:
-    """Asks for the ends of these partitions whoever leads them at the epochs that were claimed."""
-    by_topic: dict[str, list[ListOffsetsPartition]] = {}
-    for lead in claims:
-        wanted = ListOffsetsPartition(
-            partition_index=lead.partition.partition, current_leader_epoch=lead.epoch, timestamp=LATEST
-        )
-        by_topic.setdefault(lead.partition.topic, []).append(wanted)
-    return ListOffsetsRequest(
-        replica_id=CLIENT, topics=[ListOffsetsTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
-    )
+def epochs(claims: Sequence[Lead]) -> dict[tuple[str, int], int]:
+    """The epochs that were claimed, by topic and number: who does not lead in them does not say where the log ends."""
+    return {(lead.partition.topic, lead.partition.partition): lead.epoch for lead in claims}
 
 
 def served(claims: Sequence[Lead], answer: ListOffsetsResponse) -> list[Lead]:
-    """Which of the claims the broker has acted on, by its answer to their ``question``."""
+    """Which of the claims the broker has acted on, by its answer to a question with their ``epochs``."""
     led = {
         TopicPartition(topic.name, part.partition_index)
         for topic in answer.topics
@@ -109,7 +93,7 @@ class ClaimSampler:
             if not claims:
                 continue
             found += claims
-            answer = probe.ask(door, question(claims), LIST_OFFSETS_VERSION, ListOffsetsResponse, ANSWER_TIMEOUT_MS)
+            answer = probe.fetch_ends(door, epochs(claims), ANSWER_TIMEOUT_MS)
             found += [] if answer is None else served(claims, answer)
         for node in () if self._cluster is None else self._cluster.controllers:
             if self._runs(node.node_id):

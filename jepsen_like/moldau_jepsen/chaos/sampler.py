@@ -8,12 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from moldau_jepsen.launcher import probe
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.reports.chaos import ClusterSample
@@ -27,9 +21,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.reports.gather import PartitionsOverTime
 
 ANSWER_TIMEOUT_MS = 300.0
-LIST_OFFSETS_VERSION = 5
-LATEST = -1
-CLIENT = -1
 
 Key = tuple[str, int]
 
@@ -91,15 +82,7 @@ class ClusterSampler:
         nodes = [node for node in self._cluster.brokers if node.node_id == leader]
         if not nodes or self._cluster.state(leader) is not ProcessState.RUNNING:
             return
-        by_topic: dict[str, list[ListOffsetsPartition]] = {}
-        for topic, partition in keys:
-            wanted = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
-            by_topic.setdefault(topic, []).append(wanted)
-        request = ListOffsetsRequest(
-            replica_id=CLIENT,
-            topics=[ListOffsetsTopic(name=topic, partitions=wanted) for topic, wanted in by_topic.items()],
-        )
-        answer = probe.ask(nodes[0].door, request, LIST_OFFSETS_VERSION, ListOffsetsResponse, ANSWER_TIMEOUT_MS)
+        answer = probe.fetch_ends(nodes[0].door, dict.fromkeys(keys, probe.ANY_LEADER_EPOCH), ANSWER_TIMEOUT_MS)
         for topic_answer in () if answer is None else answer.topics:
             for partition_answer in topic_answer.partitions:
                 if partition_answer.error_code == 0:

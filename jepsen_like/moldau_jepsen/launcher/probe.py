@@ -17,18 +17,28 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau_jepsen.launcher.spec import HOST, Door
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau.protocol.schema import Request
 
 CLIENT_ID = "moldau-launcher"
 METADATA_VERSION = 9
 DESCRIBE_QUORUM_VERSION = 1
+LIST_OFFSETS_VERSION = 5
+LATEST = -1
+ANY_LEADER_EPOCH = -1
+CLIENT = -1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 METADATA_TOPIC = "__cluster_metadata"
 
@@ -68,6 +78,26 @@ def fetch_metadata(where: int | Door, topics: Sequence[str] | None, timeout_ms: 
     names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     return ask(where, request, METADATA_VERSION, MetadataResponse, timeout_ms)
+
+
+def ask_for_ends(leader_epochs: Mapping[tuple[str, int], int]) -> ListOffsetsRequest:
+    """The question for the high watermarks of partitions, which their leaders answer.
+
+    Keys are topic and number; values are the epoch in which the broker must lead, or ``ANY_LEADER_EPOCH``.
+    """
+    by_topic: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, number), epoch in leader_epochs.items():
+        wanted = ListOffsetsPartition(partition_index=number, current_leader_epoch=epoch, timestamp=LATEST)
+        by_topic.setdefault(topic, []).append(wanted)
+    topics = [ListOffsetsTopic(name=name, partitions=wanted) for name, wanted in by_topic.items()]
+    return ListOffsetsRequest(replica_id=CLIENT, topics=topics)
+
+
+def fetch_ends(
+    where: int | Door, leader_epochs: Mapping[tuple[str, int], int], timeout_ms: float
+) -> ListOffsetsResponse | None:
+    """High watermarks as the broker ``where`` knows them (see ``ask_for_ends``); each has its own error code."""
+    return ask(where, ask_for_ends(leader_epochs), LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_ms)
 
 
 def fetch_quorum(where: int | Door, timeout_ms: float) -> DescribeQuorumResponse | None:
