@@ -32,18 +32,17 @@ from moldau.runtime.answers import (
     EarlyAnswer,
     FileRange,
     ResponsePart,
-    drop_parts,
-    range_failed,
 )
-from moldau.runtime.buffers import byte_count, drop_sent
+from moldau.runtime.buffers import byte_count
 from moldau.runtime.held import HeldBytes
 from moldau.runtime.sync import Signal
 from moldau.runtime.tls import TlsHandshakeError, looks_like_tls
+from moldau.runtime.transmission import NEVER_MS, Transmission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moldau.runtime.environment import Buffer, Connection
+    from moldau.runtime.environment import Connection
     from moldau.runtime.server import Server
 
 _unpack_size = struct.Struct(">i").unpack_from
@@ -69,8 +68,6 @@ _PRODUCE = b"\0\0"
 
 FRAME_BYTES_MIN = 8
 """API key, version and correlation id: no request is shorter."""
-
-NEVER_MS = float("inf")
 
 
 def _byte_count(parts: Sequence[ResponsePart]) -> int:
@@ -101,10 +98,10 @@ class ConnectionLoop:
         "_parked",
         "_reserved",
         "_scope",
-        "_send_deadline_ms",
         "_server",
         "_stalled_since_ms",
         "_start",
+        "_transmission",
         "_view",
         "_work",
     )
@@ -127,7 +124,7 @@ class ConnectionLoop:
         self._last_active_ms = server.clock.monotonic_ms()
         self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
         self._frame_deadline_ms = NEVER_MS
-        self._send_deadline_ms = NEVER_MS
+        self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
         self._noted_pending = -1  # bytes of the frame that has begun, when it had last come quickly enough; -1: none
         self._noted_ms = 0.0  # and when that was
 
@@ -137,7 +134,7 @@ class ConnectionLoop:
         try:
             with self._scope:
                 if secure is not None:
-                    self._connection = secure(self._connection)
+                    self._connection = self._transmission.connection = secure(self._connection)
                     try:
                         await self._guard(self._shake_hands)
                     finally:
@@ -215,7 +212,7 @@ class ConnectionLoop:
         self._note_progress(now_ms)
         if now_ms >= self._frame_deadline_ms:
             self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
-        elif now_ms >= self._send_deadline_ms:
+        elif now_ms >= self._transmission.deadline_ms:
             self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
         elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
             self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
@@ -503,10 +500,10 @@ class ConnectionLoop:
             self._work.notify()
             return
         if len(answers) == 1:
-            await self._send(cast("Sequence[ResponsePart]", answers[0]))
+            await self._transmission.send(cast("Sequence[ResponsePart]", answers[0]))
         else:
             ready = cast("list[Sequence[ResponsePart]]", answers)
-            await self._send([part for parts in ready for part in parts])
+            await self._transmission.send([part for parts in ready for part in parts])
 
     async def _write(self) -> None:
         """The writer: waits for answers that were not ready, and sends them in order."""
@@ -515,12 +512,12 @@ class ConnectionLoop:
             while answers:
                 answer = answers[0]
                 if isinstance(answer, (list, tuple)):
-                    await self._send(answer)
+                    await self._transmission.send(answer)
                     self._held.answer_sent(_byte_count(answer))
                 else:
                     parts = await cast("Deferred", answer).wait()
                     if parts:
-                        await self._send(parts)
+                        await self._transmission.send(parts)
                     del parts
                     self._held.request_answered()
                 del answer
@@ -528,85 +525,3 @@ class ConnectionLoop:
                 self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
                 self._work.notify()
             await self._work.wait()
-
-    async def _wait_writable(self) -> None:
-        self._send_deadline_ms = self._server.clock.monotonic_ms() + self._limits.send_ms
-        await self._connection.wait_writable()
-        self._send_deadline_ms = NEVER_MS
-
-    async def _send(self, parts: Sequence[ResponsePart]) -> None:
-        for part in parts:
-            if isinstance(part, FileRange):
-                await self._send_with_files(parts)
-                return
-        await self._send_buffers(cast("Sequence[Buffer]", parts))
-
-    async def _send_buffers(self, buffers: Sequence[Buffer]) -> None:
-        connection = self._connection
-        while buffers:
-            try:
-                sent = connection.send_nowait(buffers)
-            except BlockingIOError:
-                await self._wait_writable()
-                continue
-            buffers = drop_sent(buffers, sent)
-
-    async def _send_with_files(self, parts: Sequence[ResponsePart]) -> None:
-        """Reads small file ranges at the head into a pooled buffer and sends them in one call; the rest by sendfile.
-
-        The pooled buffer is never held over a wait: a peer that reads slowly costs no memory. A large range is never
-        read here: what a consumer that catches up is sent goes from the page cache to the socket.
-        """
-        for part in drop_parts(parts, self._send_gathered(parts)):
-            if not isinstance(part, FileRange):
-                await self._send_buffers((part,))
-                continue
-            position, count = part.position, part.count
-            while count:
-                try:
-                    sent = self._connection.send_file_nowait(part.file, position, count)
-                except BlockingIOError:
-                    await self._wait_writable()
-                    continue
-                except OSError:
-                    try:
-                        part.file.read(position, 1)
-                    except OSError as error:
-                        raise range_failed(part, error) from error
-                    raise  # the file can be read: it was the connection
-                position += sent
-                count -= sent
-
-    def _send_gathered(self, parts: Sequence[ResponsePart]) -> int:
-        """Sends as much of the head of ``parts`` as fits a pooled buffer and the transport; returns the bytes taken."""
-        pool = self._server.pool
-        storage = pool.take()
-        try:
-            view = memoryview(storage)
-            used = 0
-            buffers: list[Buffer] = []
-            for part in parts:
-                if not isinstance(part, FileRange):
-                    buffers.append(part)
-                    continue
-                if part.count >= self._limits.sendfile_bytes_min:
-                    break
-                count = min(part.count, len(view) - used)
-                if count < part.count and used + count < len(view):
-                    raise AssertionError("a gathered range ends early only where the buffer ends")
-                target = view[used : used + count]
-                try:
-                    found = part.file.read_into([target], part.position)
-                except OSError as error:
-                    raise range_failed(part, error) from error
-                if found != count:
-                    raise EOFError(f"{part.file.path}: content ends before {part.position + count}")
-                buffers.append(target)
-                used += count
-                if count < part.count:
-                    break
-            return self._connection.send_nowait(buffers)
-        except BlockingIOError:
-            return 0
-        finally:
-            pool.give_back(storage)

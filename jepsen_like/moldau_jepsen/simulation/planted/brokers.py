@@ -80,7 +80,7 @@ def answers_sent_ahead_and_queued() -> list[Patch]:
             for answer in answers:
                 if not isinstance(answer, list | tuple):
                     break
-                await self._send(answer)
+                await self._transmission.send(answer)
         await original(self, answers)
 
     return [(ConnectionLoop, "_dispatch", dispatch)]
