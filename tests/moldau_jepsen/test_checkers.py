@@ -141,7 +141,15 @@ def test_a_transaction_of_unknown_outcome_is_seen_as_a_whole_or_not_at_all() -> 
 
 def test_a_transaction_must_not_read_what_it_has_not_committed() -> None:
     story = Story().add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P0, ((0, 0),)),)))
-    assert found(story.check(final_phase=False)) == {K.PRECOMMITTED_READ: 1}
+    convicted = story.check(final_phase=False)
+    assert found(convicted) == {K.PRECOMMITTED_READ: 1}
+    assert not convicted.valid
+    allowed = story.check(final_phase=False, read_committed=False)
+    assert found(allowed) == {K.PRECOMMITTED_READ: 1}, "a figure"
+    assert allowed.valid
+    assert allowed.anomalies[0].allowed
+    others = Story().add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P1, ((0, 0),)),)))
+    assert others.check(final_phase=False).counts == {}, "the same value of another partition is not its own"
 
 
 def test_polls_that_jump_or_go_back() -> None:
@@ -199,6 +207,10 @@ def test_cycles_of_transactions() -> None:
     verdict = reads.check(final_phase=False)
     assert found(verdict) == {K.G1C: 1}
     assert not verdict.valid
+    uncommitted = reads.check(final_phase=False, read_committed=False)
+    assert found(uncommitted) == {K.G1C: 1}, "a figure: both read what was not committed yet"
+    assert uncommitted.valid
+    assert uncommitted.anomalies[0].allowed
     mixed = (
         Story()
         .add(1, Kind.TRANSACTION, Send(P0, 0, 0), Poll(((P1, ((0, 0),)),)))

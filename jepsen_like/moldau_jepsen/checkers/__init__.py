@@ -7,6 +7,7 @@ and Redpanda.
 
 from moldau_jepsen.checkers.anomalies import Anomaly, AnomalyKind, Bank, CheckOptions, Verdict
 from moldau_jepsen.checkers.check import check_history
+from moldau_jepsen.checkers.reads import check_read
 from moldau_jepsen.checkers.register import RegisterOperation, RegisterVerdict, check_register
 from moldau_jepsen.checkers.topics import TopicRead, TopicWrite, check_topics
 
@@ -21,6 +22,7 @@ __all__ = [
     "TopicWrite",
     "Verdict",
     "check_history",
+    "check_read",
     "check_register",
     "check_topics",
 ]

@@ -4,7 +4,8 @@ Transactions that committed are the vertices. A write-write edge leads from the 
 the next record of the same partition; a write-read edge leads from a writer to whoever polled the record within a
 transaction. A component of more than one transaction is a cycle. Kafka's transactions do not order writes of
 different partitions against each other, so cycles that need a write-write edge are figures; a cycle of write-read
-edges alone would mean that two transactions each saw the other committed.
+edges alone would mean that two transactions each saw the other committed, which readers of committed data never do;
+readers of uncommitted data may, for they see what is not committed yet.
 """
 
 from __future__ import annotations
@@ -126,10 +127,10 @@ def find_cycles(committed: array[int], writes: Dependencies, reads: Dependencies
     write_edges, read_edges = writes.edges(committed), reads.edges(committed)
     count = len(committed)
     pure: set[int] = set()
-    for kind, graph, allowed in ((AnomalyKind.G0, write_edges, True), (AnomalyKind.G1C, read_edges, False)):
+    for kind, graph in ((AnomalyKind.G0, write_edges), (AnomalyKind.G1C, read_edges)):
         for component in components(count, graph):
             pure.update(component)
-            _add(findings, kind, committed, component, allowed=allowed)
+            _add(findings, kind, committed, component)
     write_edges.extend(read_edges)
     for component in components(count, write_edges):
         if pure.isdisjoint(component):
@@ -144,7 +145,12 @@ def _vertex(committed: array[int], operation: int) -> int:
 
 
 def _add(
-    findings: Findings, kind: AnomalyKind, committed: array[int], component: Sequence[int], *, allowed: bool
+    findings: Findings,
+    kind: AnomalyKind,
+    committed: array[int],
+    component: Sequence[int],
+    *,
+    allowed: bool | None = None,
 ) -> None:
     operations = tuple(committed[vertex] for vertex in component)
     findings.add(kind, _text(operations), operations=operations, allowed=allowed)
