@@ -43,6 +43,33 @@ def test_the_documented_tests_run_on_processes(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
+LOSSES = {
+    "head": """
+    from moldau.blocking import Admin
+    with Admin(settings) as admin:
+        admin.delete_records({PAYMENTS: 1})
+""",
+    "tail": """
+    history.sent("payments", 0, metadata.offset + 1, "100")  # acknowledged by a leader that lost it
+""",
+}
+"""What is put between the writing and the reading of the documented test, so that an acknowledged record is gone."""
+
+
+@pytest.mark.processes
+def test_the_documented_test_fails_when_an_acknowledged_record_is_lost(tmp_path: Path) -> None:
+    read_back = "\n    with Consumer("
+    assert examples()[1].count(read_back) == 1
+    for name, loss in LOSSES.items():
+        text = examples()[1].replace(read_back, loss + read_back).replace("payments", f"payments-{name}")
+        (tmp_path / f"test_{name}.py").write_text(text)
+    done = run_pytest(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 failed" in done.stdout
+    for number in (0, 100):
+        assert re.search(rf"PipelineError: .*\b1 acknowledged without effect: '{number}'\n", done.stdout), done.stdout
+
+
 FAULTS = """
 import pytest
 import trio
