@@ -94,7 +94,12 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
             title="Chaos <test>",
             verdict=verdict,
             series=series_of(HISTORY),
-            faults=[FaultEvent(kind="kill", target="one", nodes=(2,), begin_ms=150, end_ms=2900, detail="a & b")],
+            faults=[
+                FaultEvent(kind="kill", target="one", nodes=(2,), begin_ms=150, end_ms=2900, detail="a & b"),
+                FaultEvent(
+                    kind="bit-rot", target="one", nodes=(), begin_ms=150, end_ms=9, detail="no file", struck=False
+                ),
+            ],
             samples=[
                 ClusterSample(at_ms=0, in_sync_min=3, leaderless=0, high_watermark_sum=0),
                 ClusterSample(at_ms=3000, in_sync_min=2, leaderless=1, high_watermark_sum=4),
@@ -114,6 +119,12 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert "a & b" in reader.text
     assert "broker 3 ended by itself" in reader.text
     assert page.count('class="lane"') == 1
+    words = " ".join(reader.text.split())
+    assert "faults 1 in 3 s; 1 more of the plan struck nobody" in words
+    done, missed = words.partition("Planned only")[::2]
+    assert "kill one 2 0.1 2.9 a & b" in done
+    assert "no file" not in done
+    assert "bit-rot one 0.1 0.0 no file" in missed
     assert page.count('class="lane dark"') == 1
     assert "Smallest in-sync set" in reader.text
     assert "<test>" in reader.text

@@ -172,6 +172,8 @@ def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     assert all(state is ProcessState.RUNNING for state in cluster.states.values())
     assert links.rule(Link(1, 2)) == LinkRule()
     assert [event.kind for event in events] == [kind.value]
+    # Nobody has connections that could be reset, and no files that could rot.
+    assert events[0].struck is not (kind in (FaultKind.RESET, FaultKind.BIT_ROT))
     if kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.POWER):
         assert len(cluster.calls) >= 2
         assert events[0].nodes
@@ -340,7 +342,7 @@ def test_unsynced_brokers_lose_power_one_at_a_time_and_only_when_the_others_have
     assert len(events[0].nodes) == 1
     cluster = ValueCluster(whole=False)
     events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)])
-    assert events[0].nodes == ()
+    assert (events[0].nodes, events[0].struck) == ((), False)
     assert "not struck" in events[0].detail
     assert cluster.calls == []
 
@@ -402,9 +404,49 @@ def test_a_broker_whose_records_rotted_gets_an_empty_disk_and_the_others_do_not(
 def test_nothing_rots_while_replicas_are_missing(tmp_path: Path) -> None:
     cluster = ValueCluster(brokers=[broker_with_segments(tmp_path)], whole=False)
     before = contents(tmp_path)
-    run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE)])
+    events, _ = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE)])
     assert contents(tmp_path) == before
     assert cluster.calls == []
+    assert (events[0].nodes, events[0].struck) == ((), False)
+
+
+class BusyOperations(ValueOperations):
+    async def reassign(self, draw: random.Random) -> str:
+        return "not asked: 2 brokers for 3 replicas"
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        (FaultKind.KILL, Target.ALL),  # the nodes are another fault's
+        (FaultKind.RESTART, Target.ALL),
+        (FaultKind.DISK_SLOW, Target.ALL),
+        (FaultKind.POWER, Target.ALL),
+        (FaultKind.BIT_ROT, Target.ONE),
+        (FaultKind.RESET, Target.ALL),  # there are no connections
+        (FaultKind.CUT, Target.RING),  # two nodes make no ring
+        (FaultKind.REASSIGN, Target.ONE),  # too few brokers are in service
+        (FaultKind.VOTERS, Target.ONE),  # two controllers need each other
+    ],
+)
+def test_a_fault_that_had_nobody_to_strike_says_so_and_counts_for_nothing(kind: FaultKind, target: Target) -> None:
+    cluster = ValueCluster()
+    cluster.controllers.pop()
+    cluster.brokers.pop()
+    events: list[FaultEvent] = []
+
+    async def main() -> None:
+        nemesis = Nemesis(
+            cluster, Links({}), BusyOperations(), events.append, voters=ValueVoters(), synced=True, in_thread=inline
+        )
+        for node_id in (1, 2, 101, 102):
+            nemesis._taken[node_id] = FaultKind.PAUSE
+        await nemesis.run([fault(kind, target)])
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert not events[0].struck
+    assert events[0].detail
+    assert cluster.calls == cluster.orders == []
 
 
 def test_a_node_that_ends_by_itself_is_a_death_and_one_that_was_struck_is_none() -> None:

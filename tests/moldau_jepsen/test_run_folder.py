@@ -20,7 +20,10 @@ FACTS = RunFacts(
     duration_s=5.0,
     settings={"seed": "1"},
     promised=CheckOptions(subscribe=True, pipes=(("in", "out"),), banks=(Bank(("legs",), "", 3, 100),)),
-    faults=(FaultEvent(kind="kill", target="one", nodes=(1,), begin_ms=1, end_ms=2, detail=""),),
+    faults=(
+        FaultEvent(kind="kill", target="one", nodes=(1,), begin_ms=1, end_ms=2, detail=""),
+        FaultEvent(kind="power-loss", target="one", nodes=(), begin_ms=1, end_ms=2, detail="not struck", struck=False),
+    ),
     samples=(ClusterSample(at_ms=1, in_sync_min=3, leaderless=0, high_watermark_sum=0),),
 )
 
@@ -58,6 +61,7 @@ def test_a_folder_is_judged_alike_at_any_time(tmp_path: Path, lost: bool) -> Non
     document = json.loads((path / "verdict.json").read_text())
     assert document["valid"] is not lost
     assert document["figures"]["sends_acknowledged"] == 1
+    assert (document["figures"]["faults"], document["figures"]["faults_planned"]) == (1, 2)
     assert [anomaly["kind"] for anomaly in document["anomalies"]] == (["unseen"] if lost else [])
 
 

@@ -83,6 +83,7 @@ class ChaosResult:
     verdict: Verdict
     report: Path
     faults: tuple[FaultEvent, ...]
+    """Also those that had nobody to strike."""
     deaths: tuple[str, ...]
     unavailable_s: float
     document: Mapping[str, object]
@@ -299,7 +300,8 @@ def verdict_document(
         "figures": {
             **asdict(verdict.figures),
             "duration_s": facts.duration_s,
-            "faults": len(facts.faults),
+            "faults": sum(fault.struck for fault in facts.faults),
+            "faults_planned": len(facts.faults),
             "register_operations": len(facts.register),
             "topics_made": len({write.topic_id for write in facts.topics.writes}),
             "topic_writes": sum(write.offset != UNKNOWN for write in facts.topics.writes),

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import trio
 
@@ -26,9 +26,9 @@ from moldau_jepsen.launcher.spec import LauncherError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from moldau_jepsen.chaos.needs import Cluster, Operations, Voters
     from moldau_jepsen.chaos.rules import InThread, LinkRules
     from moldau_jepsen.launcher.control import Control
-    from moldau_jepsen.launcher.spec import Node
     from moldau_jepsen.launcher.undo import PowerLoss
 
 CONTROLLER_SHARE = 0.35
@@ -48,74 +48,9 @@ FAILED_FOR_S = 10.0
 CHURN_EVERY_S = (1.0, 5.0)
 ANSWERS_SHOWN = 4
 VOTERS_MIN = 3
-
-
-class Cluster(Protocol):
-    """What the nemesis needs of ``moldau_jepsen.launcher.LocalCluster``; all calls block."""
-
-    @property
-    def brokers(self) -> Sequence[Node]: ...
-
-    @property
-    def controllers(self) -> Sequence[Node]: ...
-
-    def state(self, node_id: int) -> ProcessState: ...
-
-    def kill(self, node_id: int) -> None: ...
-
-    def pause(self, node_id: int) -> None: ...
-
-    def resume(self, node_id: int) -> None: ...
-
-    def stop_node(self, node_id: int) -> bool: ...
-
-    def launch(self, node_id: int) -> None: ...
-
-    def lose_power(self, node_id: int, seed: int) -> PowerLoss: ...
-
-    def control(self, node_id: int, change: Callable[[Control], Control]) -> None: ...
-
-    def wipe(self, node_id: int) -> None: ...
-
-    def is_whole(self) -> bool: ...
-
-    def can_do_without(self, node_id: int) -> bool: ...
-
-
-class Operations(Protocol):
-    """Administrative operations that run as faults, and the questions that name the leaders."""
-
-    async def broker_leaders(self) -> list[int]:
-        """Ids of the brokers that lead a partition of the workload now; empty when nobody knows."""
-        ...
-
-    async def active_controller(self) -> list[int]:
-        """Id of the active controller, empty when nobody knows."""
-        ...
-
-    async def reassign(self, draw: random.Random) -> str:
-        """Moves a drawn partition of the workload to drawn brokers; returns what was asked, for the report."""
-        ...
-
-    async def elect_preferred(self) -> str:
-        """Elects the preferred leader of every partition of the workload; returns what was asked, for the report."""
-        ...
-
-
-class Voters(Protocol):
-    """Who votes in the metadata quorum, as ``moldau_jepsen.chaos.moves.Operator`` changes it."""
-
-    async def remove_voter(self, node_id: int) -> str:
-        """Takes a controller's vote away; returns what was answered, for the report."""
-        ...
-
-    async def add_voter(self, node_id: int) -> str:
-        """Gives it back."""
-        ...
-
-    async def restore_voters(self, timeout_s: float) -> bool:
-        """Gives every vote back that was taken; returns whether that was done in time."""
-        ...
+NOT_DONE = ("not asked", "not struck")
+"""How answers begin that tell of nothing done."""
+BUSY = "not struck: other faults hold all nodes that were chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +63,22 @@ class FaultEvent:
     begin_ms: float
     end_ms: float
     detail: str = ""
+    struck: bool = True
+    """False for one that was planned and had nobody to strike when its time came; ``detail`` says why."""
+
+
+class _Deed(NamedTuple):
+    """What came of a planned fault."""
+
+    nodes: Sequence[int]
+    """Those that it struck; none for what concerns no single node."""
+    detail: str
+    struck: bool
+
+
+def _upon(nodes: Sequence[int], detail: str = "") -> _Deed:
+    """Of a fault that strikes nodes: it struck if there were any."""
+    return _Deed(nodes, detail if nodes or detail else BUSY, bool(nodes))
 
 
 class Nemesis:
@@ -242,29 +193,28 @@ class Nemesis:
         await trio.sleep_until(started + fault.begin_ms / 1000)
         end = started + fault.end_ms / 1000
         begun_ms = (trio.current_time() - started) * 1000
-        nodes: list[int] = []
-        detail = ""
         match fault.kind:
             case FaultKind.REASSIGN | FaultKind.ELECT | FaultKind.VOTERS:
-                nodes, detail = await self._churn(fault, draw, end)
+                deed = await self._churn(fault, draw, end)
             case FaultKind.KILL | FaultKind.PAUSE | FaultKind.RESTART:
-                nodes = await self._strike_processes(fault, draw, end)
+                deed = await self._strike_processes(fault, draw, end)
             case FaultKind.POWER:
-                nodes, detail = await self._strike_power(fault, draw, end)
+                deed = await self._strike_power(fault, draw, end)
             case FaultKind.BIT_ROT:
-                nodes, detail = await self._strike_files(fault, draw, end)
+                deed = await self._strike_files(fault, draw, end)
             case FaultKind.DISK_FULL | FaultKind.DISK_ERROR | FaultKind.DISK_SLOW | FaultKind.CLOCK:
-                nodes, detail = await self._strike_machines(fault, draw, end)
+                deed = await self._strike_machines(fault, draw, end)
             case _:
-                nodes, detail = await self._strike_links(fault, draw, end)
+                deed = await self._strike_links(fault, draw, end)
         self._report(
             FaultEvent(
                 kind=fault.kind.value,
                 target=fault.target.value,
-                nodes=tuple(nodes),
+                nodes=tuple(deed.nodes),
                 begin_ms=begun_ms,
                 end_ms=(trio.current_time() - started) * 1000,
-                detail=detail,
+                detail=deed.detail,
+                struck=deed.struck,
             )
         )
 
@@ -288,25 +238,28 @@ class Nemesis:
         for node_id in struck:
             self._taken.pop(node_id, None)
 
-    async def _strike_processes(self, fault: PlannedFault, draw: random.Random, end: float) -> list[int]:
+    async def _strike_processes(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
         struck = self._take(chosen, fault.kind)
+        hit = []
         if fault.kind is FaultKind.RESTART:
             for number, node_id in enumerate(struck):
                 if number:
                     await self._wait_whole(ROLLING_WAIT_S)
                 await self._stop(node_id)
                 await self._call(self._cluster.launch, node_id)
+                hit.append(node_id)
         else:
             strike = self._cluster.kill if fault.kind is FaultKind.KILL else self._cluster.pause
             for node_id in struck:
                 if await self._call(self._cluster.state, node_id) is ProcessState.RUNNING:
                     await self._call(strike, node_id)
+                    hit.append(node_id)
             await trio.sleep_until(end)
             for node_id in struck:
                 await self._bring_back(node_id)
         self._give_back(struck)
-        return struck
+        return _upon(hit)
 
     async def _stop(self, node_id: int) -> None:
         if await self._call(self._cluster.state, node_id) is not ProcessState.STOPPED:
@@ -324,14 +277,14 @@ class Nemesis:
 
     # -- machines -----------------------------------------------------------------------------------------------------
 
-    async def _strike_power(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+    async def _strike_power(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
         brokers = [node.node_id for node in self._cluster.brokers]
         careful = not self._synced and chosen[0] in brokers
         struck = self._take(chosen[:1] if careful else chosen, fault.kind)
         if careful and not await self._is_whole():
             self._give_back(struck)
-            return [], "not struck: records may live in one page cache alone"
+            return _upon([], "not struck: records may live in one page cache alone")
         texts = []
         for node_id in struck:
             seed = draw.getrandbits(32)
@@ -341,17 +294,17 @@ class Nemesis:
         for node_id in struck:
             await self._bring_back(node_id)
         self._give_back(struck)
-        return struck, ", ".join(texts)
+        return _upon(struck, ", ".join(texts))
 
     def _cut_power(self, seed: int, node_id: int) -> PowerLoss:
         return self._cluster.lose_power(node_id, seed)
 
-    async def _strike_files(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+    async def _strike_files(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         brokers = self._cluster.brokers
         leaders = await self._operations.broker_leaders() if fault.target is Target.LEADERS else []
         chosen = choose_nodes(fault.target, [node.node_id for node in brokers], leaders, draw)
         struck = self._take(chosen, fault.kind)
-        texts = []
+        texts, hit = [], []
         for node_id in struck:
             if self._rotten or not await self._is_whole():
                 texts.append("not struck: the other replicas are not all there")
@@ -359,7 +312,9 @@ class Nemesis:
             await self._stop(node_id)
             (data,) = (Path(node.directory) for node in brokers if node.node_id == node_id)
             done = damage(data, draw)
-            texts.append("nothing to damage" if done is None else done.text)
+            texts.append("not struck: no file is closed" if done is None else done.text)
+            if done is not None:
+                hit.append(node_id)
             if done is not None and done.records:
                 self._rotten[node_id] = done.text
             await self._call(self._cluster.launch, node_id)
@@ -369,9 +324,9 @@ class Nemesis:
             if node_id in self._rotten and await self._call(self._cluster.can_do_without, node_id):
                 await self._replace_disk(node_id)
         self._give_back(struck)
-        return struck, ", ".join(texts)
+        return _upon(hit, ", ".join(texts))
 
-    async def _strike_machines(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+    async def _strike_machines(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
         struck = self._take(chosen, fault.kind)  # a node whose disk fails may end for it
         order = draw_order(fault.kind, draw)
@@ -384,11 +339,11 @@ class Nemesis:
             if fault.kind in (FaultKind.DISK_FULL, FaultKind.DISK_ERROR):
                 self._failed_until[node_id] = trio.current_time() + FAILED_FOR_S
         self._give_back(struck)
-        return struck, order.text
+        return _upon(struck, order.text if struck else "")
 
     # -- churn --------------------------------------------------------------------------------------------------------
 
-    async def _churn(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+    async def _churn(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         """Goes on until the fault ends; returns the nodes and the first few answers."""
         answers: list[str] = []
         nodes: dict[int, None] = {}
@@ -406,7 +361,8 @@ class Nemesis:
             await trio.sleep(pause)
         await trio.sleep_until(end)
         more = f"; {len(answers) - ANSWERS_SHOWN} more" if len(answers) > ANSWERS_SHOWN else ""
-        return sorted(nodes), "; ".join(answers[:ANSWERS_SHOWN]) + more
+        done = any(not answer.startswith(NOT_DONE) for answer in answers)
+        return _Deed(sorted(nodes), "; ".join(answers[:ANSWERS_SHOWN]) + more, done)
 
     async def _churn_voters(
         self, fault: PlannedFault, draw: random.Random, end: float, nodes: dict[int, None]
@@ -425,7 +381,7 @@ class Nemesis:
 
     # -- links --------------------------------------------------------------------------------------------------------
 
-    async def _strike_links(self, fault: PlannedFault, draw: random.Random, end: float) -> tuple[list[int], str]:
+    async def _strike_links(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         if self._links is None:
             raise LauncherError(f"fault {fault.kind.value} needs a cluster whose links are ruled")
         struck, role = await self._choose(fault, draw)
@@ -434,12 +390,12 @@ class Nemesis:
             while trio.current_time() < end:
                 count += await self._links.reset(struck)
                 await trio.sleep(min(draw.uniform(*RESET_EVERY_S), max(0.0, end - trio.current_time())))
-            return struck, f"{count} connections"
+            return _Deed(struck, f"{count} connections", count > 0)
         rules, detail = self._rules_of(fault, draw, struck, role)
         token = await self._links.impose(rules)
         await trio.sleep_until(end)
         await self._links.lift(token)
-        return struck, detail
+        return _Deed(struck, detail if rules else "not struck: no links are to be cut", bool(rules))
 
     def _rules_of(
         self, fault: PlannedFault, draw: random.Random, struck: Sequence[int], role: Sequence[int]

@@ -310,9 +310,11 @@ class _Run:
                     begin_ms=event.begin_ms + offset_ms,
                     end_ms=event.end_ms + offset_ms,
                     detail=event.detail,
+                    struck=event.struck,
                 )
             )
-            self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {list(event.nodes)}")
+            done = str(list(event.nodes)) if event.struck else event.detail
+            self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {done}")
 
         if cluster is None:
             await self._strike(Nemesis(Nobody(), links, operations, report), plan)

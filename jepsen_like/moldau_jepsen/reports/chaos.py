@@ -83,7 +83,7 @@ def chaos_page(report: ChaosReport) -> str:
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
     headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
     headline += control_headline(report.control, report.controls)
-    body = [headline, _cards(report), _charts(report), _fault_table(report.faults), _anomalies(report)]
+    body = [headline, _cards(report), _charts(report), _fault_tables(report.faults), _anomalies(report)]
     if report.control is None:
         body.append(controls_section(report.controls))
     body.append(_coverage(report))
@@ -102,6 +102,7 @@ def _coverage(report: ChaosReport) -> str:
 
 def _cards(report: ChaosReport) -> str:
     figures, series = report.verdict.figures, report.series
+    struck = sum(fault.struck for fault in report.faults)
     dark = sum(end - begin for begin, end in series.unavailable)
     entries = [
         ("operations", f"{figures.operations:,}", f"{figures.partitions} partitions"),
@@ -109,7 +110,7 @@ def _cards(report: ChaosReport) -> str:
         ("writes of unknown outcome", f"{figures.sends_unknown:,}", "time-outs and lost connections"),
         ("records read", f"{figures.records_polled:,}", f"{figures.values_seen:,} distinct"),
         ("leader epochs", f"{figures.leaderships:,}", "of partitions and the quorum, whose leader is known"),
-        ("faults", f"{len(report.faults)}", f"in {report.duration_s:,.0f} s"),
+        ("faults", f"{struck}", f"in {report.duration_s:,.0f} s{_missed_text(len(report.faults) - struck)}"),
         ("no write acknowledged for", f"{dark:.1f} s", f"stretches over 1 s: {len(series.unavailable)}"),
         (
             "acknowledgement",
@@ -135,6 +136,7 @@ def _charts(report: ChaosReport) -> str:
                 detail=f"{fault.target} {_names(fault)} {fault.detail}".strip(),
             )
             for fault in report.faults
+            if fault.struck
         ),
         active=report.active,
         partitions=report.partitions,
@@ -166,7 +168,22 @@ def _names(fault: FaultEvent) -> str:
     return ", ".join(str(node) for node in fault.nodes)
 
 
-def _fault_table(faults: Sequence[FaultEvent]) -> str:
+def _missed_text(count: int) -> str:
+    """How many faults of the plan had nobody to strike."""
+    return f"; {count} more of the plan struck nobody" if count else ""
+
+
+def _fault_tables(faults: Sequence[FaultEvent]) -> str:
+    """Those that struck, and those of the plan that did not."""
+    missed = [fault for fault in faults if not fault.struck]
+    text = "<h2>Faults</h2>" + _fault_table([fault for fault in faults if fault.struck], "what was done")
+    if missed:
+        hint = "Nobody was there to strike when their time came: they count nowhere."
+        text += f"<h3>Planned only</h3><p class='hint'>{hint}</p>" + _fault_table(missed, "why not")
+    return text
+
+
+def _fault_table(faults: Sequence[FaultEvent], last: str) -> str:
     rows = [
         (
             fault.kind,
@@ -178,8 +195,7 @@ def _fault_table(faults: Sequence[FaultEvent]) -> str:
         )
         for fault in faults
     ]
-    columns = ("fault", "target", "nodes", "begin, s", "end, s", "what was done")
-    return "<h2>Faults</h2>" + table(columns, rows, words=(1, 2, 5))
+    return table(("fault", "target", "nodes", "begin, s", "end, s", last), rows, words=(1, 2, 5))
 
 
 def _anomalies(report: ChaosReport) -> str:
