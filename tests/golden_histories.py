@@ -101,6 +101,45 @@ def good() -> Story:
     )
 
 
+def transaction_history(seed: int, *, losing: bool) -> tuple[list[Operation], set[tuple[TopicPartition, int]]]:
+    """Random transactions, many of unknown outcome, whose records lie in three partitions of two topics and are polled
+    before or after their client gives up. Where it is ``losing``, the logs lack some of the records of transactions
+    that were committed, and of which they have others: returns those that they lack.
+    """
+    draw = random.Random(seed)
+    places = (P0, P1, TopicPartition("u", 0))
+    logs: dict[TopicPartition, list[int]] = {place: [] for place in places}
+    values = dict.fromkeys(places, 0)
+    story = Story()
+    proven: set[tuple[TopicPartition, int]] = set()
+    for number in range(60):
+        sends: list[Send] = []
+        gone: list[tuple[TopicPartition, int]] = []
+        unknown, committed, lost = draw.random() < 0.6, draw.random() < 0.7, losing and draw.random() < 0.3
+        for _ in range(draw.randint(1, 4)):
+            place = draw.choice(places)
+            value, values[place] = values[place], values[place] + 1
+            offset = len(logs[place])
+            if unknown and committed and lost and draw.random() < 0.5:
+                gone.append((place, value))
+            elif not unknown or committed:
+                logs[place].append(value)
+            sends.append(Send(place, value, None if unknown else offset))
+        kept = [send for send in sends if (send.partition, send.value) not in gone]
+        if unknown and committed and kept:
+            proven.update(gone)
+        polls: list[tuple[TopicPartition, tuple[tuple[int, int], ...]]] = []
+        for place in places:
+            begin = draw.randint(0, len(logs[place]))
+            polls.append((place, tuple(enumerate(logs[place]))[begin : draw.randint(begin, len(logs[place]))]))
+        if draw.random() < 0.5:
+            story.add(100 + number, Kind.POLL, Poll(tuple(polls)))
+        story.add(1, Kind.TRANSACTION, *sends, status=Status.INFO if unknown else Status.OK)
+    for place in places:
+        story.poll(999, *enumerate(logs[place]), partition=place, final=True)
+    return story.history, proven
+
+
 def model_history(seed: int, mistake: AnomalyKind | None) -> tuple[list[Operation], int]:
     """Random producers and consumers over one partition; returns how often the mistake was made, too."""
     draw = random.Random(seed)

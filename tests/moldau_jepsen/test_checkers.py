@@ -6,11 +6,12 @@ are all valid, and in which each planted mistake is found.
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from golden_histories import P0, P1, Story, assert_same, good, model_history
-from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history
+from golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history, orders
 from moldau_jepsen.checkers.graph import Edges, components
 from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import (
@@ -20,6 +21,7 @@ from moldau_jepsen.history import (
     Poll,
     Send,
     Status,
+    TopicPartition,
     write_history,
 )
 
@@ -133,10 +135,98 @@ def test_a_transaction_of_unknown_outcome_is_seen_as_a_whole_or_not_at_all() -> 
     assert story(0, 1).check().valid
     assert story().check().valid
     torn = story(0).check()
-    assert found(torn) == {K.TORN: 1}
+    assert found(torn) == {K.TORN: 1, K.LOST_WRITE: 1}, "what the final read saw of it proves that it was committed"
     assert torn.anomalies[0].text == "a transaction was seen without its values 1 of t-0"
     assert story(0).check(read_committed=False).valid
     assert story(0).check(final_phase=False).valid
+
+
+U0 = TopicPartition("u", 0)
+
+
+def proven_story(*final: int, sends: tuple[Send, ...] = (), **more: Any) -> Story:
+    """Of a transaction of unknown outcome a reader polls value 0; what of it the final phase reads is ``final``."""
+    story = Story().poll(2, (0, 0)) if more.pop("early", False) else Story()
+    sends = sends or (Send(P0, 0, None), Send(P0, 1, None), Send(P1, 0, None))
+    story.add(1, Kind.TRANSACTION, *sends, status=Status.INFO, **more)
+    story.poll(2, (0, 0)).send(3, 2, 2)
+    story.poll(9, *((value, value) for value in (*final, 2)), final=True)
+    return story
+
+
+def test_all_of_a_transaction_that_is_proven_committed_must_not_be_lost() -> None:
+    whole = proven_story(0, 1).poll(9, (0, 0), partition=P1, final=True)
+    assert whole.check().valid
+    lost = proven_story(0, 1).check()
+    assert found(lost) == {K.TORN: 1, K.LOST_WRITE: 1}, "the final phase has read the topic, and nothing of t-1"
+    write = next(one for one in lost.anomalies if one.kind is K.LOST_WRITE)
+    assert write.text == (
+        "value 0 of a transaction that was committed, for its value 0 of t-0 was polled, was polled by nobody, "
+        "and is not in the final read"
+    )
+    assert (write.partition, write.operations, write.allowed) == (P1, (0, 1), False)
+    all_lost = proven_story().check()
+    assert found(all_lost) == {K.UNSEEN: 1, K.LOST_WRITE: 2}, "nothing is torn, for the final read saw nothing of it"
+    early = next(one for one in proven_story(early=True).check().anomalies if one.kind is K.LOST_WRITE)
+    assert early.operations == (0, 1), "a reader may be told before the client loses sight of it"
+
+
+def test_what_is_not_proven_committed_is_not_lost() -> None:
+    assert proven_story().check(read_committed=False).valid, "these readers see what is aborted later"
+    nobody = Story().add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P0, 1, None), status=Status.INFO)
+    assert nobody.send(3, 2, 2).poll(9, (2, 2), final=True).check().valid
+    aborted = proven_story(aborted=True).check()
+    assert found(aborted) == {K.G1A: 1}, "its client chose to abort it"
+    single = Story().add(1, Kind.SEND, Send(P0, 0, None), Send(P0, 1, None), status=Status.INFO)
+    assert single.poll(2, (0, 0)).poll(9, (0, 0), final=True).check().valid, "sends are no transaction"
+
+
+def test_a_record_of_a_proven_transaction_is_lost_only_where_all_was_read() -> None:
+    stuck = proven_story(0, 1).add(8, Kind.POLL, status=Status.INFO, final=True, error="timed out")
+    assert K.LOST_WRITE not in stuck.check().counts
+    elsewhere = proven_story(0, sends=(Send(P0, 0, None), Send(U0, 0, None)))
+    assert K.LOST_WRITE not in elsewhere.check().counts, "nobody has read that topic"
+    assert found(elsewhere.poll(9, (3, 3), partition=U0, final=True).check())[K.LOST_WRITE] == 1
+    assert proven_story(0, 1).check(final_phase=False).valid
+
+
+def test_the_offset_of_a_record_of_a_proven_transaction_tells_that_it_was_passed() -> None:
+    def story(offset: int) -> Story:
+        sends = (Send(P0, 0, 0), Send(P1, 0, offset))
+        return proven_story(0, sends=sends).poll(4, (7, 7), partition=P1)
+
+    verdict = story(7).send(1, 9, 7, partition=U0).check(final_phase=False)
+    assert found(verdict) == {K.LOST_WRITE: 1}
+    assert verdict.anomalies[0].text == (
+        "value 0, which landed at offset 7, of a transaction that was committed, for its value 0 of t-0 was polled, "
+        "was polled by nobody, though offset 7 was"
+    )
+    assert (verdict.anomalies[0].operations, verdict.anomalies[0].offsets) == ((0, 1), (7, 7))
+    assert story(8).check(final_phase=False).valid, "it may be yet to come"
+    assert story(7).check(final_phase=False, read_committed=False).valid
+
+
+def test_lost_writes_are_found_though_their_witnesses_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "EARLY_MAX", 2)
+    story = Story().poll(2, *((value, value) for value in range(5)))
+    for value in range(5):
+        story.add(1, Kind.TRANSACTION, Send(P0, value, None), Send(P1, value, None), status=Status.INFO)
+    story.poll(9, *((value, value) for value in range(5)), final=True)
+    lost = [one.operations for one in story.check().anomalies if one.kind is K.LOST_WRITE]
+    assert lost == [(0, 1), (0, 2), (3,), (4,), (5,)]
+
+
+def test_each_lost_write_of_random_transactions_is_found_and_nothing_else() -> None:
+    found_ = 0
+    for seed in range(60):
+        history, lost = transaction_history(seed, losing=seed % 3 > 0)
+        verdict = check_history(history, CheckOptions())
+        assert_same(check_in_shards(history, CheckOptions()), verdict)
+        convicted = [(one.partition, int(one.text.split()[1])) for one in verdict.anomalies if one.kind is K.LOST_WRITE]
+        assert sorted(convicted) == sorted(lost), seed
+        assert set(verdict.counts) == ({K.TORN, K.LOST_WRITE} if lost else set()), seed
+        found_ += len(lost)
+    assert found_ > 100
 
 
 def test_a_transaction_must_not_read_what_it_has_not_committed() -> None:

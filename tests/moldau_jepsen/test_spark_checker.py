@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from golden_histories import P0, P1, Story, assert_same, good, model_history
+from golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.checkers.spark import check_history_with_spark
 from moldau_jepsen.history import HistoryError, HistoryFile, HistoryWriter, Kind, Operation, Poll, Send, Status
@@ -76,6 +76,9 @@ HISTORIES = {
     "model-unseen": (model_history(4, K.UNSEEN)[0], CheckOptions(subscribe=True)),
     "pipe": (with_transactions(), CheckOptions(pipes=(("t", "u"),))),
     "groups": (with_groups(), CheckOptions()),
+    "transactions-whole": (transaction_history(0, losing=False)[0], CheckOptions()),
+    "transactions-lost": (transaction_history(1, losing=True)[0], CheckOptions()),
+    "uncommitted": (with_transactions(), CheckOptions(read_committed=False)),
     "empty": (Story().history, CheckOptions()),
 }
 
@@ -86,7 +89,7 @@ def test_the_job_says_what_the_checkers_say(spark, tmp_path: Path, name: str) ->
     path = in_frames(tmp_path / "history", history, 7)
     verdict = check_history(HistoryFile(path), options)
     assert_same(check_history_with_spark(spark, path, options), verdict)
-    assert verdict.valid == (name in ("good", "model", "empty"))
+    assert verdict.valid == (name in ("good", "model", "transactions-whole", "empty"))
 
 
 def test_what_is_no_history_is_refused_by_the_driver(spark, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from moldau_jepsen.checkers.bank import BankChecker
 from moldau_jepsen.checkers.cycles import CycleChecker
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.identity import IdentityChecker
-from moldau_jepsen.checkers.orders import Orders, check_atomicity, check_writes
+from moldau_jepsen.checkers.open_transactions import check_open_transactions
+from moldau_jepsen.checkers.orders import Orders, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.split_brain import SplitBrainChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
@@ -32,7 +33,8 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     """Judges a history.
 
     Memory is some 32 bytes per record, one more for each group that reads it, 60 more per transaction, 30 more per
-    record of a pipe, and 600 more per transfer of a bank; the operations themselves are never held.
+    record of a pipe, some 300 more per record of a transaction of unknown outcome, and 600 more per transfer of a bank;
+    the operations themselves are never held.
 
     Args:
         history: Read twice from its beginning, and a third time if it has anomalies.
@@ -44,7 +46,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     findings = Findings(options)
     orders = Orders(history, findings)
     check_writes(orders, findings)
-    check_atomicity(orders, findings)
+    check_open_transactions(orders.open_transactions(), orders.topics_read(), findings)
     steps, cycles, owners = StepChecker(orders, findings), CycleChecker(orders, findings), OwnershipChecker(findings)
     skips, leaders = SkipChecker(orders, findings), SplitBrainChecker(findings)
     identity = IdentityChecker(orders, findings)

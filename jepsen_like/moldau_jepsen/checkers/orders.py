@@ -16,11 +16,14 @@ from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import HistoryError, Kind, Operation, Send, Status, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 NOTHING = -1
 NUMBER_MAX = 1 << 31
 """Largest offset and value of a history: beyond it the arrays would not fit into memory."""
+
+EARLY_MAX = 10_000
+"""Records per partition that were polled before the history tells of their sends, and whose first readers are kept."""
 
 _ACKNOWLEDGED = 1
 _FAILED = 2  # certainly not written, or aborted
@@ -32,7 +35,16 @@ _OPEN = 16  # sent in a transaction whose outcome its client was not told
 class PartitionOrder:
     """What is known of one partition. Arrays grow to the largest offset or value."""
 
-    __slots__ = ("digest_of", "highest_polled", "marks", "offset_of", "value_at", "writer_of")
+    __slots__ = (
+        "digest_of",
+        "early",
+        "highest_polled",
+        "is_read_at_end",
+        "marks",
+        "offset_of",
+        "value_at",
+        "writer_of",
+    )
 
     def __init__(self) -> None:
         """Nothing is known."""
@@ -45,6 +57,11 @@ class PartitionOrder:
         self.marks = bytearray()
         """Per value: what happened to it."""
         self.highest_polled = NOTHING
+        self.is_read_at_end = False
+        """Whether the final phase polled it."""
+        self.early: dict[int, int] = {}
+        """Of values that were polled and whose sends are yet to come, the operation that polled first: the first
+        ``EARLY_MAX``. Few at a time, for an outcome is told soon after a record can be polled."""
 
     def _reach_value(self, value: int) -> None:
         if not 0 <= value < NUMBER_MAX:
@@ -114,6 +131,14 @@ class OpenSend(NamedTuple):
     """The final phase polled it."""
     reader: int
     """The operation that did, ``NOTHING`` if it is not known."""
+    was_polled: bool
+    """Somebody polled it, at any time."""
+    poller: int
+    """The first operation that did, ``NOTHING`` if it is not known."""
+    offset: int
+    """Where it landed, ``NOTHING`` if its client was not told."""
+    passed_by: int
+    """The highest offset of the partition that was polled, ``NOTHING`` if that is not known to lie behind it."""
 
 
 class Orders:
@@ -127,9 +152,11 @@ class Orders:
         self._count = dict.fromkeys(Status, 0)
         self._operations = 0
         self._polled = 0
-        self.open_transactions: dict[int, list[tuple[TopicPartition, int]]] = {}
-        """Sends of the transactions whose outcome their client was not told, by operation."""
+        self._open: dict[int, list[tuple[TopicPartition, int, int]]] = {}
+        """Sends of the transactions whose outcome their client was not told, with their offsets, by operation."""
         self._open_read: dict[tuple[TopicPartition, int], int] = {}  # of them: the operation that read it at the end
+        self._open_polled: dict[tuple[TopicPartition, int], int] = {}  # of them: the first operation that polled it
+        self._is_stuck = False
         for operation in history:
             self._add(operation)
 
@@ -142,6 +169,8 @@ class Orders:
 
     def _add(self, operation: Operation) -> None:
         self._operations += 1
+        if operation.final and operation.status is not Status.OK:
+            self._is_stuck = True
         for part in operation.operations:
             if isinstance(part, Send):
                 self._add_send(operation, part)
@@ -149,20 +178,36 @@ class Orders:
             for partition, pairs in part.records:
                 order = self.of(partition)
                 self._polled += len(pairs)
+                order.is_read_at_end |= operation.final
                 for offset, value in pairs:
                     self._place(operation, partition, order, value, offset)
-                    if operation.final and order.marks[value] & _OPEN:
+                    marks = order.marks[value]
+                    if operation.final and marks & _OPEN:
                         self._open_read.setdefault((partition, value), operation.index)
+                    if not marks & _POLLED:
+                        self._note_first_poll(operation.index, partition, value)
                     order.mark(value, _POLLED | _FINAL if operation.final else _POLLED)
                     order.highest_polled = max(order.highest_polled, offset)
+
+    def _note_first_poll(self, index: int, partition: TopicPartition, value: int) -> None:
+        """Who polled a record first is kept where it may prove that a transaction was committed."""
+        order = self.of(partition)
+        if order.marks[value] & _OPEN:
+            self._open_polled[partition, value] = index
+        elif order.writer_of[value] == NOTHING and len(order.early) < EARLY_MAX:
+            order.early[value] = index
 
     def _add_send(self, operation: Operation, send: Send) -> None:
         order = self.of(send.partition)
         order.sent(send.value, operation.index, send.digest)
         self._count[operation.status] += 1
-        if operation.kind is Kind.TRANSACTION and operation.status is Status.INFO:
-            self.open_transactions.setdefault(operation.index, []).append((send.partition, send.value))
+        poller = order.early.pop(send.value, NOTHING)
+        if operation.kind is Kind.TRANSACTION and operation.status is Status.INFO and not operation.aborted:
+            offset = NOTHING if send.offset is None else send.offset
+            self._open.setdefault(operation.index, []).append((send.partition, send.value, offset))
             order.mark(send.value, _OPEN)
+            if poller != NOTHING:
+                self._open_polled[send.partition, send.value] = poller
         if operation.status is Status.FAIL or (operation.kind is Kind.TRANSACTION and operation.aborted):
             order.mark(send.value, _FAILED)
         elif operation.status is Status.OK:
@@ -207,11 +252,30 @@ class Orders:
         self._disputes[dispute] = None
         return True
 
-    def sends_at_the_end(self, sends: Iterable[tuple[TopicPartition, int]]) -> Iterator[OpenSend]:
-        """Sends of a transaction of unknown outcome, with what the final phase saw of them."""
-        for partition, value in sends:
-            was_read = bool(self.of(partition).marks[value] & _FINAL)
-            yield OpenSend(partition, value, was_read, self._open_read.get((partition, value), NOTHING))
+    def open_transactions(self) -> Iterator[tuple[int, list[OpenSend]]]:
+        """Transactions whose outcome their client was not told, by operation, with what was seen of their sends."""
+        for index, sends in sorted(self._open.items()):
+            yield index, [self._open_send(*send) for send in sends]
+
+    def _open_send(self, partition: TopicPartition, value: int, offset: int) -> OpenSend:
+        order = self.of(partition)
+        marks, place = order.marks[value], (partition, value)
+        return OpenSend(
+            partition,
+            value,
+            was_read=bool(marks & _FINAL),
+            reader=self._open_read.get(place, NOTHING),
+            was_polled=bool(marks & _POLLED),
+            poller=self._open_polled.get(place, NOTHING),
+            offset=offset,
+            passed_by=order.highest_polled if NOTHING < offset <= order.highest_polled else NOTHING,
+        )
+
+    def topics_read(self) -> frozenset[str]:
+        """Topics that the final phase has read: none if a part of it did not come to its end."""
+        if self._is_stuck:
+            return frozenset()
+        return frozenset(partition.topic for partition, order in self.partitions.items() if order.is_read_at_end)
 
     def figures(self) -> Figures:
         """Sizes of what was read."""
@@ -277,26 +341,4 @@ def _check_unseen(partition: TopicPartition, order: PartitionOrder, findings: Fi
             operations=(writer,) if writer != NOTHING else (),
             offsets=(offset,) if offset != NOTHING else (),
             sought=(Sought(How.PASSED, partition, offset), Sought(How.POLLED, partition, value=value)),
-        )
-
-
-def check_atomicity(orders: Orders, findings: Findings) -> None:
-    """Finds transactions of unknown outcome of which the final read saw a part. Known outcomes are G1a and unseen."""
-    if not findings.options.final_phase:
-        return
-    for index, sends in sorted(orders.open_transactions.items()):
-        add_torn(index, list(orders.sends_at_the_end(sends)), findings)
-
-
-def add_torn(index: int, sends: Sequence[OpenSend], findings: Findings) -> None:
-    """Adds a transaction of unknown outcome if the final read saw some of its sends and not all."""
-    seen = [send for send in sorted(sends) if send.was_read]
-    if seen and len(seen) < len(sends):
-        missing = ", ".join(f"{send.value} of {send.partition}" for send in sorted(sends) if not send.was_read)
-        readers = [send.reader for send in seen if send.reader != NOTHING]
-        findings.add(
-            AnomalyKind.TORN,
-            f"a transaction was seen without its values {missing}",
-            partition=seen[0].partition,
-            operations=(index, *readers),
         )

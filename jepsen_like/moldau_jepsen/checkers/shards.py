@@ -18,7 +18,8 @@ from moldau_jepsen.checkers.bank import BankChecker, is_of
 from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
 from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
 from moldau_jepsen.checkers.identity import IdentityChecker
-from moldau_jepsen.checkers.orders import OpenSend, Orders, add_torn, check_writes
+from moldau_jepsen.checkers.open_transactions import check_open_transactions
+from moldau_jepsen.checkers.orders import OpenSend, Orders, check_writes
 from moldau_jepsen.checkers.pipe import PipeChecker
 from moldau_jepsen.checkers.split_brain import SplitBrainChecker
 from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
@@ -73,6 +74,8 @@ class ShardResult:
     reads: tuple[bytes, bytes] = (b"", b"")
     unknown: list[tuple[int, OpenSend]] = field(default_factory=list)
     """Transactions of unknown outcome, and what they sent."""
+    topics_read: frozenset[str] = frozenset()
+    """Topics that the final phase has read."""
 
 
 def touched(operation: Operation) -> Iterator[TopicPartition]:
@@ -168,9 +171,8 @@ def _check_partition(history: History, findings: Findings) -> ShardResult:
         if cycles.is_committed(first):
             committed_reads.add(first, second)
     result.reads = (committed_reads.first.tobytes(), committed_reads.second.tobytes())
-    result.unknown = [
-        (index, send) for index, sends in orders.open_transactions.items() for send in orders.sends_at_the_end(sends)
-    ]
+    result.unknown = [(index, send) for index, sends in orders.open_transactions() for send in sends]
+    result.topics_read = orders.topics_read()
     return result
 
 
@@ -188,6 +190,7 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
     leaderships = 0
     writes, reads = Dependencies(), Dependencies()
     unknown: dict[int, list[OpenSend]] = {}
+    topics_read: set[str] = set()
     for result in results:
         for kind, count in result.counts.items():
             findings.counts[kind] = findings.counts.get(kind, 0) + count
@@ -200,9 +203,10 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
         reads.extend(Dependencies(*result.reads))
         for index, send in result.unknown:
             unknown.setdefault(index, []).append(send)
-    if options.final_phase:
-        for index, sends in sorted(unknown.items()):
-            add_torn(index, sends, findings)
+        topics_read |= result.topics_read
+    if findings.counts.get(AnomalyKind.STUCK):  # a final read that did not end may have missed anything
+        topics_read.clear()
+    check_open_transactions(sorted(unknown.items()), topics_read, findings)
     committed = array("q", sorted({*writes.first, *writes.second, *reads.first, *reads.second}))
     find_cycles(committed, writes, reads, findings)
     return Verdict(
