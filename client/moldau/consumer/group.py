@@ -73,7 +73,8 @@ class GroupClient:
         self._session_ms = config.get_int("session.timeout.ms")
         self._poll_interval_ms = config.get_int("max.poll.interval.ms")
         self._requires_stable = config.get_str("isolation.level") == "read_committed"
-        self.partition_counts: dict[str, int] = {}  # what the last assignment of this leader was based on
+        self.partition_counts: dict[str, int] | None = None
+        """What the last assignment was based on, of the topics that this member wants; None if it was another's."""
 
     # --- the coordinator
 
@@ -165,7 +166,7 @@ class GroupClient:
         step = membership.on_join(joined)
         if step is not Next.GO_ON:
             return step, []
-        assignment = None
+        assignment = self.partition_counts = None
         if membership.is_leader(joined):
             members = membership.members_of(joined)
             wanted = list(dict.fromkeys(topic for member in members for topic in member.topics))

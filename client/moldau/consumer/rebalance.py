@@ -152,7 +152,9 @@ class Rebalancer:
             membership.rejoin("the subscription changed")
             return
         known = self._client.picture.topics
-        for topic in (*counts, *(self._joined_topics if counts else ())):
+        if counts is None:
+            return  # the group's leader looks after that
+        for topic in self._joined_topics:
             info = known.get(topic)
             if info is not None and info.partitions and len(info.partitions) != counts.get(topic):
                 membership.rejoin(f"topic {topic} has {len(info.partitions)} partitions, not {counts.get(topic, 0)}")

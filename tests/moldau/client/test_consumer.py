@@ -689,6 +689,22 @@ def test_new_partitions_and_matching_topics_make_a_rebalance():
     simulate(scenario)
 
 
+def test_a_leader_that_knew_no_topic_when_it_assigned_joins_again_for_what_it_learns():
+    """Nothing was assigned for want of metadata; the first member is its own leader, and nobody else will tell it."""
+
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(group_id="g", metadata_max_age_ms=1000) as consumer:
+            consumer.subscribe(["t"])
+            assert await consumer.poll(3000) == []
+            assert consumer.group_generation == 1
+            assert consumer.assignment == []
+            fill(cluster.add_topic("t")[0], 0, 5)
+            assert await take(consumer, 5) == numbers(0, 5)
+            assert consumer.group_generation == 2
+
+    simulate(scenario)
+
+
 def test_changing_the_subscription_and_unsubscribing():
     async def scenario(cluster, open_consumer):
         fill(cluster.add_topic("a")[0], 0, 5)
