@@ -10,6 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from broker_cluster import BROKER_PORT, run_cluster
+from moldau.consumer import Consumer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.real import real_environment
 from moldau_broker.server.replica_manager import ReplicaManager
@@ -24,6 +26,7 @@ from moldau_jepsen.simulation.profiles import PROFILES
 from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.workloads.transactions import TransactionOptions
 
 PLACES = [TopicPartition("queue", number) for number in range(2)]
 NOTHING = "for 30 s after the cluster was healthy"
@@ -131,6 +134,31 @@ def test_a_group_must_read_what_was_acknowledged_since():
     assert missing_after(owing(), acknowledged, polled_in_group(PLACES[0], 4, 5)) == ("", 0)
 
 
+@pytest.mark.parametrize(
+    ("reads_until_s", "text", "passed_s"), [(100, "", 95), (25, "for 60 s", 60), (200, "for 90 s", 90)]
+)
+def test_a_group_that_reads_older_records_gets_more_time_but_not_for_ever(reads_until_s, text, passed_s):
+    """Stretches of 30 s, 90 in all, or 120; the new record is read after 95 s, unless the reading ended before."""
+    liveness = Liveness(1000.0, PLACES[:1], read_by_group=PLACES[:1])
+    liveness.saw(operation(Kind.SEND, Send(PLACES[0], 1, 500)))
+
+    async def read():
+        for offset in range(0, reads_until_s, 5):
+            await trio.sleep(5)
+            liveness.saw(polled_in_group(PLACES[0], 500 if offset == 90 and reads_until_s == 100 else offset))
+
+    async def wait():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            found = await liveness.wait(30, at_most_s=90 if reads_until_s == 200 else 120)
+            passed = trio.current_time()
+            nursery.cancel_scope.cancel()
+        return found, passed
+
+    found, passed = in_virtual_time(wait)
+    assert (text in found, bool(text), passed) == (True, bool(found), pytest.approx(passed_s))
+
+
 def test_clients_that_send_nothing_owe_nothing():
     assert missing_after(Liveness(0.0, [])) == ("", 0)
 
@@ -156,6 +184,50 @@ def test_the_clients_of_chaos_owe_what_they_do(workload, senders, owed):
     text, _ = missing_after(RunClients(environment, "127.0.0.1:1", options, recorder, None).liveness())
     assert text.startswith(owed)
     assert bool(text) == bool(owed)
+
+
+@pytest.mark.parametrize("workload", [Workload.QUEUE, Workload.TRANSACTIONS])
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_group_of_a_chaos_run_that_never_polls_again_is_stuck(workload, hangs, monkeypatch):
+    """Its members live and own their partitions: nothing but the records that nobody reads tells."""
+    hanging = trio.Event()
+    poll = Consumer.poll
+
+    async def hang(self, timeout_ms, *more):
+        if hanging.is_set() and self._group_id is not None:
+            await trio.sleep_forever()
+        return await poll(self, timeout_ms, *more)
+
+    monkeypatch.setattr(Consumer, "poll", hang)
+    options = ClientOptions(
+        workload=workload,
+        queue=QueueOptions(partitions=2, senders=1, sends_per_second=20.0, crash_every_s=0),
+        transactions=TransactionOptions(clients=1, transactions_per_second=5.0, crash_every_s=0),
+    )
+
+    async def scenario(cluster):
+        environment = cluster.client_environment
+        bootstrap = f"b1:{BROKER_PORT}"
+        kept = []
+        recorder = Recorder(environment.clock, lambda one: [liveness.saw(one) for liveness in kept])
+        clients = RunClients(environment, bootstrap, options, recorder, None)
+        await clients.create_topics(1, {})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clients.run)
+            await trio.sleep(5)
+            if hangs:
+                hanging.set()
+            kept.append(clients.liveness())
+            began = trio.current_time()
+            text = await kept[0].wait(20)
+            nursery.cancel_scope.cancel()
+        return text, trio.current_time() - began
+
+    (text, seconds), _ = run_cluster(scenario)
+    if hangs:
+        assert text.startswith("no member of a group read what was acknowledged in queue-0, queue-1 for 20 s")
+    else:
+        assert (text, seconds < 10) == ("", True)
 
 
 class FakeClients:

@@ -200,9 +200,10 @@ def _answer(result: ChaosResult) -> None:
     said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
     struck = sum(fault.struck for fault in result.faults)
     missed = len(result.faults) - struck
+    more = f" ({missed} more of the plan struck nobody)" if missed else ""
     text = (
         f"{said}; {figures.sends_acknowledged:,} writes acknowledged, {figures.sends_unknown:,} of unknown outcome, "
-        f"{figures.records_polled:,} records read, {struck} faults{f' ({missed} more of the plan struck nobody)' if missed else ''}, "
+        f"{figures.records_polled:,} records read, {struck} faults{more}, "
         f"{result.unavailable_s:.1f} s without an acknowledged write\nreport: {result.report}"
     )
     document = cast("dict[str, output.Json]", dict(result.document))

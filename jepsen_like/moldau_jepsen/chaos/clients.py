@@ -138,7 +138,7 @@ class RunClients:
         queue = replace(
             options.queue,
             producer={**QUICK, **options.queue.producer},
-            consumer={**QUICK, **options.queue.consumer},
+            consumer={**QUICK, **QUICK_SESSION, **options.queue.consumer},
             seek_share=options.seek_share,
         )
         pipe = replace(
@@ -222,15 +222,20 @@ class RunClients:
                 nursery.start_soon(self._topics.run)
 
     def liveness(self) -> Liveness:
-        """What they must get done from now on: records in all partitions that they send to, and a transaction."""
+        """What they must get done from now on: a transaction, and records in all partitions that they send to, which
+        the group of the queue must read.
+        """
         options = self._options
+        queue = options.queue
         transfers = options.works(Workload.TRANSACTIONS) and options.transactions.clients > 0
-        sends = transfers or (options.works(Workload.QUEUE) and options.queue.senders > 0)
-        partitions = options.queue.topic_partitions if sends else []
+        sends = transfers or (options.works(Workload.QUEUE) and queue.senders > 0)
+        partitions = queue.topic_partitions if sends else []
         partitions += options.pipe.source_partitions if options.works(Workload.PIPE) else []
         bank = [*options.bank.account_partitions, *options.bank.clerks.source_partitions]
         partitions += bank if options.works(Workload.BANK) else []
-        return Liveness(self._recorder.now_ms(), partitions, options.queue.topic if transfers else "")
+        earliest = queue.consumer.get("auto.offset.reset", "earliest") == "earliest"
+        read = queue.topic_partitions if sends and queue.group_readers and earliest else []
+        return Liveness(self._recorder.now_ms(), partitions, queue.topic if transfers else "", read)
 
     def stop(self) -> None:
         """Lets all clients end after what they have under way."""

@@ -65,6 +65,8 @@ FLUSH_MESSAGES = "log.flush.interval.messages"
 READY_TIMEOUT_MS = 90_000
 PROGRESS_S = 60.0
 """How long clients may get nothing done after the cluster is healthy."""
+READING_S = 600.0
+"""How long a group may take to come to what is new, as long as it reads what is older."""
 CONTROL_BROKERS = 3
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 """In namespaces, where every node has all ports for itself."""
@@ -280,7 +282,7 @@ class _Run:
         if self.options.control is not None or self.deaths:
             return
         self.liveness = workload.liveness()
-        missing = await self.liveness.wait(PROGRESS_S)
+        missing = await self.liveness.wait(PROGRESS_S, at_most_s=READING_S)
         if missing:
             self.deaths.append(f"stuck: {missing}")
 
