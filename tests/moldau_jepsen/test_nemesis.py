@@ -16,7 +16,7 @@ import trio.testing
 
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
-from moldau_jepsen.chaos.nemesis import CONTROLLER_SHARE, FaultEvent, Nemesis
+from moldau_jepsen.chaos.nemesis import ANSWERS_SHOWN, CONTROLLER_SHARE, FaultEvent, Nemesis
 from moldau_jepsen.chaos.rot import damage
 from moldau_jepsen.chaos.rules import CLIENT, Link, LinkRule, LinkRules
 from moldau_jepsen.chaos.schedule import (
@@ -91,7 +91,10 @@ class ValueCluster:
         return self.whole
 
 
+@dataclass
 class ValueOperations:
+    calls: list[tuple[str, str]] = field(default_factory=list)  # what was asked, and what was answered
+
     async def broker_leaders(self) -> list[int]:
         return [2]
 
@@ -99,10 +102,12 @@ class ValueOperations:
         return [103]
 
     async def reassign(self, draw: random.Random) -> str:
-        return f"partition {draw.randrange(3)}"
+        self.calls.append(("reassign", f"partition {draw.randrange(3)}"))
+        return self.calls[-1][1]
 
     async def elect_preferred(self) -> str:
-        return "all"
+        self.calls.append(("elect", f"all, time {len(self.calls) + 1}"))
+        return self.calls[-1][1]
 
 
 @dataclass
@@ -160,11 +165,11 @@ def fault(kind: FaultKind, target: Target, begin_ms: float = 0, end_ms: float = 
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
     events: list[FaultEvent] = []
-    cluster, voters = ValueCluster(), ValueVoters()
+    cluster, voters, operations = ValueCluster(), ValueVoters(), ValueOperations()
     links = Links({}) if kind in PROXY_KINDS else ValueLinks()
 
     async def main() -> None:
-        nemesis = Nemesis(cluster, links, ValueOperations(), events.append, voters=voters, in_thread=inline)
+        nemesis = Nemesis(cluster, links, operations, events.append, voters=voters, in_thread=inline)
         await nemesis.run([fault(kind, TARGETS[kind][-1])])
         assert not nemesis.deaths
 
@@ -183,8 +188,10 @@ def test_each_kind_strikes_is_undone_and_is_reported(kind: FaultKind) -> None:
         for control in cluster.controls.values():
             assert calm_disk(control) == control
             assert control.rate == 1.0
-    if kind is FaultKind.VOTERS:
-        assert [call for call, _ in voters.calls] == ["remove", "add"]
+    assert [call for call, _ in voters.calls] == (["remove", "add"] if kind is FaultKind.VOTERS else [])
+    asked = {FaultKind.REASSIGN: ["reassign"], FaultKind.ELECT: ["elect"]}.get(kind, [])
+    assert [call for call, _ in operations.calls] == asked
+    assert not asked or events[0].detail == operations.calls[0][1]
 
 
 @pytest.mark.parametrize(
@@ -492,6 +499,23 @@ def test_a_node_that_ends_for_its_failed_disk_a_little_later_is_brought_back_and
 def test_votes_that_do_not_come_back_are_told() -> None:
     _, nemesis = run_faults(ValueCluster(), [], voters=ValueVoters(restored=False))
     assert "not all controllers vote again" in nemesis.deaths[0]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.REASSIGN, FaultKind.ELECT])
+def test_operations_are_asked_again_and_again_and_their_first_answers_are_told(kind: FaultKind) -> None:
+    operations, events = ValueOperations(), list[FaultEvent]()
+
+    async def main() -> None:
+        nemesis = Nemesis(ValueCluster(), Links({}), operations, events.append, in_thread=inline)
+        await nemesis.run([fault(kind, TARGETS[kind][-1], end_ms=60_000)])
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(operations.calls) > 10
+    assert {call for call, _ in operations.calls} == {kind.value}
+    answers = [answer for _, answer in operations.calls]
+    shown = "; ".join(answers[:ANSWERS_SHOWN])
+    assert events[0].detail == f"{shown}; {len(answers) - ANSWERS_SHOWN} more"
+    assert events[0].end_ms == 60_000
 
 
 def test_churn_goes_on_until_the_fault_ends() -> None:
