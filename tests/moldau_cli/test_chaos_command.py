@@ -42,6 +42,10 @@ def test_kinds_are_read_and_unknown_ones_named() -> None:
         (["chaos", "run", "--config", "novalue"], "expected KEY=VALUE"),
         (["chaos", "report", "."], "no chaos run in"),
         (["chaos", "run", "--control", "nobody"], "unknown control 'nobody'"),
+        (
+            ["chaos", "run", "--control", "acks-1", "--bootstrap", "127.0.0.1:1"],
+            "control acks-1 is for a fresh cluster",
+        ),
         (["chaos", "run", "--network", "pigeons"], "unknown network 'pigeons'; known: proxies, namespaces"),
         (["chaos", "run", "--faults", "kill,loss"], "fault loss needs packets: give --network namespaces"),
         (["chaos", "run", "--network", "namespaces"], "no --network namespaces: network namespaces need root"),
@@ -112,7 +116,8 @@ def test_a_directory_that_is_in_use_is_left_alone(
         (["--seed", "5"], ["acks-1"], (), 1),
         (["--seed", "6", "--duration", "600"], list(CONTROLS), (("G1a", 1),), 1),
         (["--no-controls"], [], (), 0),
-        (["--bootstrap", "127.0.0.1:1", "--faults", "none"], [], (), 0),
+        (["--bootstrap", "127.0.0.1:1", "--faults", "none"], ["read-uncommitted"], (("G1a", 2),), 0),
+        (["--bootstrap", "127.0.0.1:1", "--faults", "none", "--no-controls"], [], (), 0),
     ],
 )
 def test_a_run_brings_its_controls_and_fails_with_one_that_is_acquitted(

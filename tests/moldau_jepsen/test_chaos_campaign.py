@@ -14,7 +14,7 @@ from moldau_jepsen.chaos import campaign
 from moldau_jepsen.chaos.campaign import ALL_FROM_S, choose_controls, control_options, run_campaign
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import ControlFacts, RunFacts, judge, read_facts, write_facts
-from moldau_jepsen.chaos.run import ChaosOptions, Network, Progress
+from moldau_jepsen.chaos.run import ChaosOptions, Network, Progress, once_more, refuse_impossible
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition, write_history
 
@@ -179,7 +179,17 @@ def test_short_runs_take_turns_and_long_ones_get_all(tmp_path: Path) -> None:
     assert {len(one) for one in turns} == {1}
     assert [one.name for (one,) in turns] == list(CONTROLS) * 2
     assert [one.name for one in choose_controls(replace(options, duration_s=ALL_FROM_S))] == list(CONTROLS)
-    assert choose_controls(replace(options, bootstrap="127.0.0.1:1")) == ()
+
+
+def test_a_cluster_started_elsewhere_is_its_own_control_where_clients_are_enough(tmp_path: Path) -> None:
+    options = ChaosOptions(directory=tmp_path, kinds=(), bootstrap="127.0.0.1:1", brokers=1)
+    for seed in range(4):
+        (control,) = choose_controls(replace(options, seed=seed, duration_s=2 * ALL_FROM_S))
+        assert control.name == "read-uncommitted"
+    chosen = control_options(control, tmp_path / "c", 7, Network.PROXIES, bootstrap=options.bootstrap, brokers=1)
+    assert (chosen.bootstrap, chosen.brokers, chosen.kinds, dict(chosen.settings)) == ("127.0.0.1:1", 1, (), {})
+    refuse_impossible(chosen)
+    assert once_more(chosen).endswith("--control read-uncommitted --seed 7 --bootstrap 127.0.0.1:1 --brokers 1")
 
 
 def test_a_control_runs_with_its_own_configuration_and_no_drawn_faults(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Method: options and scripts as values; processes are a list of calls under a vir
 """
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponse
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
+from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.run import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.chaos.stage import ProcessStage
@@ -88,11 +90,54 @@ def test_a_control_strikes_and_leaves_nobody_down(name: str) -> None:
     assert CONTROLS[name].convicted_by
 
 
-def test_controls_need_a_fresh_cluster_of_three(tmp_path: Path) -> None:
-    for more in ({"bootstrap": "127.0.0.1:1", "kinds": ()}, {"brokers": 5}):
-        options = ChaosOptions(directory=tmp_path / "new", control=CONTROLS["acks-1"], **more)
+def test_controls_need_a_fresh_cluster_of_three_unless_clients_are_enough(tmp_path: Path) -> None:
+    foreign = ChaosOptions(directory=tmp_path / "new", kinds=(), bootstrap="127.0.0.1:1", brokers=1)
+    fresh = ChaosOptions(directory=tmp_path / "new", brokers=5)
+    for control in CONTROLS.values():
         with pytest.raises(LauncherUsageError, match="fresh cluster of 3"):
-            refuse_impossible(options)
+            refuse_impossible(replace(fresh, control=control))
+        if control.name != "read-uncommitted":
+            with pytest.raises(LauncherUsageError, match=f"control {control.name} is for a fresh cluster"):
+                refuse_impossible(replace(foreign, control=control))
+    refuse_impossible(replace(foreign, control=CONTROLS["read-uncommitted"]))
+
+
+def test_on_a_cluster_started_elsewhere_a_run_shares_no_name_with_another(tmp_path: Path) -> None:
+    """Also one with the same seed."""
+    options = ClientOptions(workload=Workload.ALL)
+    assert new_mark() != new_mark()
+    one, other = (with_own_names(options, mark) for mark in ("one-", "other-"))
+
+    def names(clients: ClientOptions) -> list[str]:
+        queue, pipe, bank = clients.queue, clients.pipe, clients.bank
+        found = [*clients.topics, queue.group, pipe.group, bank.clerks.group, bank.clerks.target]
+        return [*found, clients.transactions.id_prefix, pipe.id_prefix, bank.id_prefix, bank.clerks.id_prefix]
+
+    plain = names(options)
+    assert len(plain) == 14
+    assert names(one) == [f"one-{name}" for name in plain]
+    assert not set(names(other)) & {*names(one), *plain}
+    # What is judged has the same names.
+    assert one.promised.pipes == (("one-pipe-source", "one-pipe-target"),)
+    assert one.promised.banks[0].topics == ("one-bank-east", "one-bank-west")
+
+
+def test_topics_of_a_run_are_deleted_or_it_is_said_why_not() -> None:
+    async def scenario(cluster) -> list[str]:
+        environment, bootstrap = cluster.client_environment, f"b1:{BROKER_PORT}"
+        recorder = Recorder(environment.clock, lambda _: None)
+        clients = RunClients(environment, bootstrap, ClientOptions(), recorder, None)
+        await clients.create_topics(1, {})
+        said = [await delete_topics(environment, bootstrap, ["queue"])]
+        said.append(await delete_topics(environment, bootstrap, ["queue"]))
+        cluster.kill(1)
+        said.append(await delete_topics(environment, bootstrap, ["queue"]))
+        return said
+
+    said, _ = run_cluster(scenario)
+    assert said[0] == "deleted at the end"
+    assert said[1].startswith("left there: UNKNOWN_TOPIC_OR_PARTITION")
+    assert said[2].startswith("left there: ")
 
 
 def test_once_more_names_all_that_decides_the_plan(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def run(
         bool,
         typer.Option("--churn", help="Reassign, elect and change voters all the while, not only now and then."),
     ] = False,
-    brokers: Annotated[int, typer.Option(min=1, help="Brokers of the fresh cluster.")] = 3,
+    brokers: Annotated[int, typer.Option(min=1, help="Brokers of the cluster.")] = 3,
     controllers: Annotated[int, typer.Option(min=1, help="Controllers of the fresh cluster.")] = 3,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic.")] = 4,
     bootstrap: Annotated[
@@ -76,7 +76,9 @@ def run(
     controls: Annotated[
         bool, typer.Option(help="Also run negative controls, which must be convicted: one, or all from 600 s on.")
     ] = True,
-    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the nodes' data and logs.")] = False,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Keep the nodes' data and logs, and topics elsewhere.")
+    ] = False,
 ) -> None:
     """Run clients against a cluster while faults strike it, and negative controls.
 
@@ -84,7 +86,8 @@ def run(
     """
     from moldau_jepsen.chaos.campaign import choose_controls, run_campaign
     from moldau_jepsen.chaos.clients import ClientOptions, Workload
-    from moldau_jepsen.chaos.run import FOREIGN_KINDS, ChaosOptions, Network, refuse_impossible
+    from moldau_jepsen.chaos.foreign import FOREIGN_KINDS
+    from moldau_jepsen.chaos.run import ChaosOptions, Network, refuse_impossible
     from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
     from moldau_jepsen.workloads.queue import QueueOptions
 
@@ -95,7 +98,9 @@ def run(
     chosen = int(time.time()) if seed is None else seed
     target = directory if directory is not None else Path(f"moldau-chaos-{chosen}")
     if control is not None:
-        _run_controls(control, target, chosen, Network(network), keep_data=keep_data)
+        _run_controls(
+            control, target, chosen, Network(network), keep_data=keep_data, bootstrap=bootstrap, brokers=brokers
+        )
         return
     everything = tuple(FaultKind) if network == Network.NAMESPACES.value else PROXY_KINDS
     if bootstrap is not None:
@@ -130,8 +135,10 @@ def run(
     _answer(result)
 
 
-def _run_controls(name: str, directory: Path, seed: int, network: Network, *, keep_data: bool) -> None:
-    """Runs one control, or each; exits with 1 when one is acquitted."""
+def _run_controls(
+    name: str, directory: Path, seed: int, network: Network, *, keep_data: bool, bootstrap: str | None, brokers: int
+) -> None:
+    """Runs one control, or each that the cluster will do for; exits with 1 when one is acquitted."""
     from moldau_jepsen.chaos.campaign import CONTROL_SECONDS, control_options
     from moldau_jepsen.chaos.controls import CONTROLS
     from moldau_jepsen.chaos.run import refuse_impossible, run_chaos
@@ -139,9 +146,12 @@ def _run_controls(name: str, directory: Path, seed: int, network: Network, *, ke
     if name not in (*CONTROLS, "all"):
         raise UsageError(f"unknown control {name!r}; known: {', '.join(CONTROLS)}, or all")
     rows: list[dict[str, output.Json]] = []
-    for control in CONTROLS.values() if name == "all" else (CONTROLS[name],):
+    able = [control for control in CONTROLS.values() if bootstrap is None or control.clients_only]
+    for control in able if name == "all" else (CONTROLS[name],):
         place = directory / control.name if name == "all" else directory
-        options = control_options(control, place, seed, network, keep_data=keep_data)
+        options = control_options(
+            control, place, seed, network, keep_data=keep_data, bootstrap=bootstrap, brokers=brokers
+        )
         with run_errors():
             refuse_impossible(options)
             with interrupted_by_sigterm(), progress_bar(CONTROL_SECONDS) as tell:

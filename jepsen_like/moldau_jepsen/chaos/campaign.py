@@ -1,6 +1,7 @@
 """A chaos run and its negative controls: a run that must fail belongs to every run that must pass.
 
-The run comes first, then each control on a fresh cluster of its own, in a folder below that of the run. A control that
+The run comes first, then each control on a fresh cluster of its own, in a folder below that of the run. A cluster that
+was started elsewhere is its own control where a control needs clients only, under names of its own. A control that
 the checkers acquit fails the campaign, because checkers that acquit it prove nothing. A short run gets one control, in
 turn by its seed; a longer one gets all of them. Real machines do not strike alike each time: a control in which nothing
 went wrong is run again, twice at the most.
@@ -15,7 +16,7 @@ from moldau_jepsen.chaos.clients import ClientOptions
 from moldau_jepsen.chaos.controls import CONTROLS, Control
 from moldau_jepsen.chaos.folder import CONTROLS as FOLDER
 from moldau_jepsen.chaos.folder import ChaosResult, conclude
-from moldau_jepsen.chaos.run import ChaosOptions, Network, Progress, run_chaos
+from moldau_jepsen.chaos.run import CONTROL_BROKERS, ChaosOptions, Network, Progress, run_chaos
 from moldau_jepsen.workloads.queue import QueueOptions
 
 if TYPE_CHECKING:
@@ -31,17 +32,24 @@ RUNS_MAX = 3
 
 
 def choose_controls(options: ChaosOptions) -> tuple[Control, ...]:
-    """The controls that belong to a run; none for a cluster that was started elsewhere, since they need their own."""
+    """The controls that belong to a run; for a cluster that was started elsewhere those that need clients only."""
     known = list(CONTROLS.values())
     if options.bootstrap is not None:
-        return ()
+        return tuple(control for control in known if control.clients_only)
     return tuple(known) if options.duration_s >= ALL_FROM_S else (known[options.seed % len(known)],)
 
 
 def control_options(
-    control: Control, directory: Path, seed: int, network: Network, *, keep_data: bool = False
+    control: Control,
+    directory: Path,
+    seed: int,
+    network: Network,
+    *,
+    keep_data: bool = False,
+    bootstrap: str | None = None,
+    brokers: int = CONTROL_BROKERS,
 ) -> ChaosOptions:
-    """The run of one control."""
+    """The run of one control; ``brokers`` is the size of the cluster at ``bootstrap``, if there is one."""
     queue = QueueOptions(producer=dict(control.producer), consumer=dict(control.consumer), crash_every_s=0)
     return ChaosOptions(
         directory=directory,
@@ -53,6 +61,8 @@ def control_options(
         clients=ClientOptions(workload=control.workload, queue=queue),
         control=control,
         keep_data=keep_data,
+        bootstrap=bootstrap,
+        brokers=brokers if bootstrap is not None else CONTROL_BROKERS,
     )
 
 
@@ -81,7 +91,13 @@ def run_campaign(
             # Folders are judged again in the order of their names.
             directory = options.directory / FOLDER / f"{control.name}{f'-{number + 1}' if number else ''}"
             chosen = control_options(
-                control, directory, options.seed + number, options.network, keep_data=options.keep_data
+                control,
+                directory,
+                options.seed + number,
+                options.network,
+                keep_data=options.keep_data,
+                bootstrap=options.bootstrap,
+                brokers=options.brokers,
             )
             judged.append(run_chaos(chosen, tell_control))
             last = judged[-1].control

@@ -55,6 +55,8 @@ class Control:
     text: str
     script: Callable[[Stage], Awaitable[None]]
     convicted_by: tuple[AnomalyKind, ...]
+    clients_only: bool = False
+    """It needs nothing of the cluster's processes and links, so that any cluster will do."""
     workload: Workload = Workload.QUEUE
     settings: Mapping[str, str] = field(default_factory=dict)
     producer: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +93,7 @@ async def _kill_leader_with_tail(stage: Stage) -> None:
 
 async def _nothing(stage: Stage) -> None:
     """Aborts are enough."""
-    await trio.sleep(2 * BEFORE_S)
+    await trio.sleep(BEFORE_S)
 
 
 async def _reset_connections(stage: Stage) -> None:
@@ -124,6 +126,7 @@ CONTROLS: dict[str, Control] = {
             name="read-uncommitted",
             text="records of aborted transactions are read",
             script=_nothing,
+            clients_only=True,
             workload=Workload.TRANSACTIONS,
             consumer={"isolation.level": "read_uncommitted"},
             convicted_by=(AnomalyKind.G1A,),

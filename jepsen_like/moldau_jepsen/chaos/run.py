@@ -3,7 +3,7 @@ faults, the checkers, a folder.
 
 What remains is a folder (``moldau_jepsen.chaos.folder``). Against a cluster
 that was started elsewhere (``bootstrap``) the faults that need its processes or its links are refused; reassignments
-and elections remain.
+and elections remain (``moldau_jepsen.chaos.foreign``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import trio
 from moldau.runtime.config import parse_address
 from moldau.runtime.real import real_environment
 from moldau_jepsen.chaos.claims import ClaimSampler
-from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
+from moldau_jepsen.chaos.clients import ClientOptions, RunClients
 from moldau_jepsen.chaos.folder import ChaosResult, ControlFacts, RunFacts, judge, write_facts
+from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS, delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.meter import WireMeter
 from moldau_jepsen.chaos.moves import Operator
@@ -59,8 +60,6 @@ SAMPLE_S = 1.0
 CLAIMS_S = 0.5
 FORGETTING_KINDS = (FaultKind.POWER, FaultKind.BIT_ROT)
 """After these a replica may lack what it had acknowledged: one copy is not enough then."""
-FOREIGN_WORKLOADS = (Workload.QUEUE, Workload.TRANSACTIONS, Workload.PIPE, Workload.BANK, Workload.ALL)
-FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
 FLUSH_MESSAGES = "log.flush.interval.messages"
 READY_TIMEOUT_MS = 90_000
 PROGRESS_S = 60.0
@@ -98,7 +97,7 @@ class ChaosOptions:
     brokers: int = 3
     controllers: int = 3
     bootstrap: str | None = None
-    """An existing cluster instead of a fresh one."""
+    """An existing cluster instead of a fresh one; topics, groups and transactional ids get names of the run's own."""
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     """Configuration keys of the fresh cluster's nodes."""
@@ -107,7 +106,7 @@ class ChaosOptions:
     """A negative control instead of drawn faults; it is judged by the full promise."""
     final_read_s: float = 90.0
     keep_data: bool = False
-    """Keeps the nodes' data and logs also when no anomaly was found."""
+    """Keeps the nodes' data and logs also when no anomaly was found; on an existing cluster, the topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,10 @@ def refuse_impossible(options: ChaosOptions) -> None:
     """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
     network namespaces where there are none.
     """
-    if options.control is not None and (options.bootstrap is not None or options.brokers != CONTROL_BROKERS):
+    control = options.control
+    if control is not None and options.bootstrap is not None and not control.clients_only:
+        raise LauncherUsageError(f"control {control.name} is for a fresh cluster: it needs the cluster's own processes")
+    if control is not None and options.bootstrap is None and options.brokers != CONTROL_BROKERS:
         raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
     if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
         raise LauncherUsageError(f"{options.directory} is not an empty directory")
@@ -158,6 +160,8 @@ def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda p
     """
     refuse_impossible(options)
     options.directory.mkdir(parents=True, exist_ok=True)
+    if options.bootstrap is not None:
+        options = replace(options, clients=with_own_names(options.clients, new_mark()))
     return trio.run(_Run(options, tell).main)
 
 
@@ -175,6 +179,7 @@ class _Run:
         self.stuck: list[str] = []
         self.kinds = tuple(options.kinds)
         self.notes: list[str] = []
+        self.left = "kept"  # what became of the topics on a cluster that was started elsewhere
         self.environment: Environment = real_environment(seed=options.seed)
 
     async def main(self) -> ChaosResult:
@@ -271,6 +276,8 @@ class _Run:
                 self.register = workload.register_operations
                 self.topics = workload.topics_made
                 self.stuck = workload.stuck
+                if cluster is None and not options.keep_data:
+                    self.left = await delete_topics(self.environment, bootstrap, list(options.clients.topics))
                 writer.flush()
                 nursery.cancel_scope.cancel()
 
@@ -318,13 +325,13 @@ class _Run:
             done = str(list(event.nodes)) if event.struck else event.detail
             self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {done}")
 
-        if cluster is None:
-            await self._strike(Nemesis(Nobody(), links, operations, report), plan)
-            return
         if options.control is not None:
-            stage = ProcessStage(cluster, links, report, list(options.clients.topics))
+            stage = ProcessStage(cluster or Nobody(), links, report, list(options.clients.topics))
             await options.control.script(stage)
             await stage.restore()
+            return
+        if cluster is None:
+            await self._strike(Nemesis(Nobody(), links, operations, report), plan)
             return
         controllers = {node.node_id: parse_address(node.address) for node in cluster.controllers}
         async with Operator(self.environment, cluster.bootstrap, controllers) as operator:
@@ -405,7 +412,11 @@ class _Run:
             "brokers": str(options.brokers),
             "controllers": str(options.controllers),
             "cluster": options.bootstrap or "started for the run",
-            **({} if options.bootstrap else {"network": "; ".join((options.network.value, *self.notes))}),
+            **(
+                {"topics": f"{', '.join(options.clients.topics)}: {self.left}"}
+                if options.bootstrap
+                else {"network": "; ".join((options.network.value, *self.notes))}
+            ),
             "once more": once_more(options),
             **{f"topic {key}": value for key, value in options.topic_configs.items()},
             **{f"node {key}": value for key, value in options.settings.items()},
@@ -460,8 +471,9 @@ def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tupl
 def once_more(options: ChaosOptions) -> str:
     """The command that runs the same plan of faults again."""
     if options.control is not None:
-        network = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""
-        return f"moldau chaos run --control {options.control.name} --seed {options.seed}{network}"
+        place = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""
+        place += f" --bootstrap {options.bootstrap} --brokers {options.brokers}" if options.bootstrap else ""
+        return f"moldau chaos run --control {options.control.name} --seed {options.seed}{place}"
     words = ["moldau chaos run", f"--seed {options.seed}", f"--duration {options.duration_s:g}"]
     words += [f"--window {options.window_s:g}", f"--workload {options.clients.workload.value}"]
     words.append(f"--faults {','.join(kind.value for kind in options.kinds) or 'none'}")

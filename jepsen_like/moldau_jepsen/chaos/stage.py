@@ -43,7 +43,7 @@ class ProcessStage:
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        cluster: LocalCluster | Nobody,
         links: LinkRules | None,
         report: Callable[[FaultEvent], None],
         topics: Sequence[str],
@@ -131,6 +131,7 @@ class Nobody:
 
     brokers: Sequence[Node] = ()
     controllers: Sequence[Node] = ()
+    nodes: Sequence[Node] = ()
 
     def state(self, node_id: int) -> ProcessState:
         self._refuse(node_id)

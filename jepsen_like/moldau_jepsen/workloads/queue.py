@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from moldau.producer import Delivery
     from moldau.runtime.environment import Environment
 
-GROUP = "chaos-readers"
-
 CERTAINLY_NOT_WRITTEN = frozenset(
     (
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -52,6 +50,7 @@ class QueueOptions:
     """How the workload behaves."""
 
     topic: str = "queue"
+    group: str = "chaos-readers"
     partitions: int = 4
     senders: int = 3
     assigned_readers: int = 1
@@ -214,8 +213,9 @@ class QueueWorkload:
     async def _read_in_group(self, process: int, draw: random.Random) -> None:
         rebalances = Rebalances()
         reset = str(self._options.consumer.get("auto.offset.reset", "earliest"))
-        group = GROUP if reset == "earliest" else ""  # a group that begins at the end has skipped what came before
-        async with self._consumer(rebalances, **{"group.id": GROUP}) as consumer:
+        # A group that begins at the end has skipped what came before.
+        group = self._options.group if reset == "earliest" else ""
+        async with self._consumer(rebalances, **{"group.id": self._options.group}) as consumer:
             consumer.subscribe([self._options.topic])
             seeker = self._seeker(process)
             seen = (-1, 0)

@@ -1,0 +1,81 @@
+"""Runs against a cluster that was started elsewhere: what can be done there, and what keeps a run to itself.
+
+Nothing may be known of what such a cluster holds. So a run gives its topics, groups and transactional ids names that
+nobody else has: what an earlier run has left, or another one does at the same time, is not its own. At the end it
+deletes its topics.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.admin import Admin
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.chaos.clients import ClientOptions, Workload
+from moldau_jepsen.chaos.schedule import FaultKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.environment import Environment
+
+FOREIGN_WORKLOADS = (Workload.QUEUE, Workload.TRANSACTIONS, Workload.PIPE, Workload.BANK, Workload.ALL)
+FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
+DELETE_TIMEOUT_S = 15.0
+
+
+def new_mark() -> str:
+    """A prefix for names that no other run has, whatever its seed is."""
+    return f"moldau-chaos-{uuid.uuid4().hex[:12]}-"
+
+
+def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
+    """The same clients, with ``mark`` before the names of all topics, groups and transactional ids."""
+    queue, transfers, pipe, bank, clerks = (
+        clients.queue,
+        clients.transactions,
+        clients.pipe,
+        clients.bank,
+        clients.bank.clerks,
+    )
+    return replace(
+        clients,
+        queue=replace(queue, topic=mark + queue.topic, group=mark + queue.group),
+        transactions=replace(transfers, id_prefix=mark + transfers.id_prefix),
+        pipe=replace(
+            pipe,
+            source=mark + pipe.source,
+            target=mark + pipe.target,
+            group=mark + pipe.group,
+            id_prefix=mark + pipe.id_prefix,
+        ),
+        bank=replace(
+            bank,
+            topics=tuple(mark + topic for topic in bank.topics),
+            id_prefix=mark + bank.id_prefix,
+            clerks=replace(
+                clerks,
+                source=mark + clerks.source,
+                target=mark + clerks.target,
+                group=mark + clerks.group,
+                id_prefix=mark + clerks.id_prefix,
+            ),
+        ),
+    )
+
+
+async def delete_topics(environment: Environment, bootstrap: str, names: Sequence[str]) -> str:
+    """Deletes the topics of a run; returns what became of them, for the report. A cluster may forbid it."""
+    try:
+        with trio.fail_after(DELETE_TIMEOUT_S):
+            async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
+                await admin.delete_topics(names)
+    except trio.TooSlowError:
+        return f"left there: no answer within {DELETE_TIMEOUT_S:g} s"
+    except KafkaError as error:
+        return f"left there: {error.code.name}: {error}"
+    return "deleted at the end"
