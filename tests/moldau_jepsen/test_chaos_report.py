@@ -10,6 +10,7 @@ from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import Anomaly, AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, describe
+from moldau_jepsen.reports.consumption import GroupFigures, GroupReads
 from moldau_jepsen.reports.coverage import MachineRows, MessageRow, TransitionRow
 from moldau_jepsen.reports.load import Latencies, series_of
 from moldau_jepsen.reports.over_time import Active, PartitionSeries, PartitionState
@@ -108,11 +109,20 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
             settings={"seed": "7"},
             deaths=["broker 3 ended by itself"],
             operations={operation.index: operation for operation in HISTORY},
+            reads=GroupFigures(
+                lag_ms={"p50": 4.25, "p99": 30.0, "p99.9": 40.0, "max": 56.0},
+                lags=1_900,
+                groups=(GroupReads(group="readers", once=1_800, twice=90, more=10),),
+                unread=3,
+            ),
         )
     )
     reader = Text()
     reader.feed(page)
     assert not reader.open
+    told = " ".join(reader.text.split())
+    assert "realtime lag 4.2 ms median from acknowledgement to a group's first read; p99 30 ms, worst 56 ms" in told
+    assert "Records read by groups group records given once twice more often readers 1,800 90 10" in told
     assert "Anomalies found: int-poll-skip, lost-write, unseen" in reader.text
     assert "value 1 was acknowledged and is not in the final read" in reader.text
     assert "operation 1 of process 0, 0.100 s to 0.130 s, send ok; send 1 to t-0 at offset 1" in reader.text

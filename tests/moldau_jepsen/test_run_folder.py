@@ -49,6 +49,40 @@ def folder(path: Path, *, lost: bool) -> Path:
     return path
 
 
+def test_the_figures_of_groups_are_in_the_verdict(tmp_path: Path) -> None:
+    def polled(index: int, *values: int) -> Operation:
+        part = Poll(((P, tuple((value, value) for value in values)),))
+        return Operation(
+            index=index,
+            process=1,
+            kind=Kind.POLL,
+            status=Status.OK,
+            begun_ms=0,
+            ended_ms=100 * index,
+            operations=(part,),
+            group="readers" if index < 5 else "",
+            rebalanced=index < 5,
+            final=index == 5,
+        )
+
+    def sent(index: int, value: int) -> Operation:
+        parts = (Send(P, value, value),)
+        return Operation(
+            index=index, process=0, kind=Kind.SEND, status=Status.OK, begun_ms=0, ended_ms=index, operations=parts
+        )
+
+    history = [sent(0, 0), sent(1, 1), sent(2, 2), polled(3, 0), polled(4, 0, 1), polled(5, 0, 1, 2)]
+    with (tmp_path / "history").open("wb") as stream:
+        write_history(stream, history)
+    write_facts(tmp_path, FACTS)
+    figures = json.loads(json.dumps(judge(tmp_path).document))["figures"]
+    assert figures["realtime_lag_ms"] == {"p50": 300, "p99": 399, "p99.9": 399, "max": 399}
+    assert figures["realtime_lag_records"] == 2
+    assert figures["consumed"] == [{"group": "readers", "once": 1, "twice": 1, "more": 0}]
+    assert figures["acknowledged_unread_by_groups"] == 1
+    assert "Records read by groups" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_folder_is_judged_alike_at_any_time(tmp_path: Path, lost: bool) -> None:
     path = folder(tmp_path, lost=lost)

@@ -21,12 +21,15 @@ from moldau_jepsen.checkers.anomalies import Bank
 from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
 from moldau_jepsen.history import HistoryFile, Operation
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
+from moldau_jepsen.reports.consumption import Consumption, GroupFigures
 from moldau_jepsen.reports.controls import ControlRow, acquitted_text, joined
-from moldau_jepsen.reports.load import series_of
+from moldau_jepsen.reports.load import Latencies, series_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from moldau_jepsen.reports.load import Series
 
 HISTORY = "history"
 RUN = "run.json"
@@ -188,8 +191,10 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         deaths.append(f"the metadata is not linearizable: {register.text}")
     wrong = check_topics(*facts.topics)
     deaths += [f"topic made again: {text}" for text in wrong[:TOPICS_SHOWN_MAX]]
-    reached = Reached()
-    series = series_of(reached.passing(history), facts.duration_s)
+    reached, lag = Reached(), Latencies()
+    consumption = Consumption(lag)
+    series = series_of(consumption.passing(reached.passing(history)), facts.duration_s)
+    reads = GroupFigures(lag_ms=lag.summary(), lags=lag.total, groups=consumption.groups(), unread=consumption.unread())
     seen = facts.observed
     messages = seen.message_rows()
     machines = reached.machines(seen.partitions, has_looked=bool(seen.partitions))
@@ -205,6 +210,7 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         samples=facts.samples,
         duration_s=facts.duration_s,
         settings=facts.settings,
+        reads=reads,
         operations=operations,
         deaths=deaths,
         partitions=seen.partitions,
@@ -219,9 +225,8 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     if facts.control is not None:
         found = tuple(sorted((kind.value, count) for kind, count in verdict.counts.items()))
         control = ControlRow(*facts.control, found)
-    unavailable_s = sum(end - begin for begin, end in series.unavailable)
     document = {
-        **verdict_document(verdict, facts, deaths, unavailable_s, series.latency_ms),
+        **verdict_document(verdict, facts, deaths, series, reads),
         "coverage": {
             "messages": [asdict(row) for row in messages if row.requests],
             "messages_missing": seen.messages_missing,
@@ -234,7 +239,7 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         report=directory / REPORT,
         faults=facts.faults,
         deaths=tuple(deaths),
-        unavailable_s=unavailable_s,
+        unavailable_s=series.unavailable_s,
         document=document,
         content=replace(report, control=control),
         control=control,
@@ -280,7 +285,7 @@ def _row_document(row: ControlRow) -> dict[str, object]:
 
 
 def verdict_document(
-    verdict: Verdict, facts: RunFacts, deaths: Sequence[str], unavailable_s: float, latency_ms: Mapping[str, float]
+    verdict: Verdict, facts: RunFacts, deaths: Sequence[str], series: Series, reads: GroupFigures
 ) -> dict[str, object]:
     """The verdict for programs."""
     return {
@@ -306,7 +311,11 @@ def verdict_document(
             "topics_made": len({write.topic_id for write in facts.topics.writes}),
             "topic_writes": sum(write.offset != UNKNOWN for write in facts.topics.writes),
             "topic_reads": len(facts.topics.reads),
-            "unavailable_s": round(unavailable_s, 3),
-            "latency_ms": {name: round(value, 3) for name, value in latency_ms.items()},
+            "unavailable_s": round(series.unavailable_s, 3),
+            "latency_ms": {name: round(value, 3) for name, value in series.latency_ms.items()},
+            "realtime_lag_ms": {name: round(value, 3) for name, value in reads.lag_ms.items()},
+            "realtime_lag_records": reads.lags,
+            "consumed": [asdict(group) for group in reads.groups],
+            "acknowledged_unread_by_groups": reads.unread,
         },
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import Operation, Poll, Send
 from moldau_jepsen.reports.chart import timeline
+from moldau_jepsen.reports.consumption import groups_table
 from moldau_jepsen.reports.controls import ControlRow, control_headline, controls_section
 from moldau_jepsen.reports.coverage import machines_section, messages_section
 from moldau_jepsen.reports.over_time import CHART, FaultSpan, RunSeries, over_time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.chaos.nemesis import FaultEvent
     from moldau_jepsen.checkers import Anomaly, Verdict
+    from moldau_jepsen.reports.consumption import GroupFigures
     from moldau_jepsen.reports.coverage import MachineRows, MessageRow
     from moldau_jepsen.reports.load import Series
     from moldau_jepsen.reports.over_time import Active, PartitionSeries
@@ -52,6 +54,8 @@ class ChaosReport:
     samples: Sequence[ClusterSample]
     duration_s: float
     settings: Mapping[str, str]
+    reads: GroupFigures | None = None
+    """What groups noticed, if it was measured."""
     operations: Mapping[int, Operation] = field(default_factory=dict)
     """The operations that anomalies name."""
     notes: Sequence[str] = ()
@@ -83,7 +87,8 @@ def chaos_page(report: ChaosReport) -> str:
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
     headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
     headline += control_headline(report.control, report.controls)
-    body = [headline, _cards(report), _charts(report), _fault_tables(report.faults), _anomalies(report)]
+    body = [headline, _cards(report), _charts(report), _reads(report.reads)]
+    body += [_fault_tables(report.faults), _anomalies(report)]
     if report.control is None:
         body.append(controls_section(report.controls))
     body.append(_coverage(report))
@@ -101,9 +106,8 @@ def _coverage(report: ChaosReport) -> str:
 
 
 def _cards(report: ChaosReport) -> str:
-    figures, series = report.verdict.figures, report.series
+    figures, series, reads = report.verdict.figures, report.series, report.reads
     struck = sum(fault.struck for fault in report.faults)
-    dark = sum(end - begin for begin, end in series.unavailable)
     entries = [
         ("operations", f"{figures.operations:,}", f"{figures.partitions} partitions"),
         ("writes acknowledged", f"{figures.sends_acknowledged:,}", f"{figures.sends_failed:,} failed for certain"),
@@ -111,14 +115,27 @@ def _cards(report: ChaosReport) -> str:
         ("records read", f"{figures.records_polled:,}", f"{figures.values_seen:,} distinct"),
         ("leader epochs", f"{figures.leaderships:,}", "of partitions and the quorum, whose leader is known"),
         ("faults", f"{struck}", f"in {report.duration_s:,.0f} s{_missed_text(len(report.faults) - struck)}"),
-        ("no write acknowledged for", f"{dark:.1f} s", f"stretches over 1 s: {len(series.unavailable)}"),
+        (
+            "no write acknowledged for",
+            f"{series.unavailable_s:.1f} s",
+            f"stretches over 1 s: {len(series.unavailable)}",
+        ),
         (
             "acknowledgement",
             f"{series.latency_ms['p50']:.1f} ms",
             f"median; p99 {series.latency_ms['p99']:.0f} ms, worst {series.latency_ms['max']:.0f} ms",
         ),
     ]
+    if reads is not None and reads.lags:
+        lag_ms = reads.lag_ms
+        worst = f"p99 {lag_ms['p99']:.0f} ms, worst {lag_ms['max']:.0f} ms"
+        hint = f"median from acknowledgement to a group's first read; {worst}; {reads.lags:,} records"
+        entries.append(("realtime lag", f"{lag_ms['p50']:.1f} ms", hint))
     return cards(entries)
+
+
+def _reads(reads: GroupFigures | None) -> str:
+    return "" if reads is None else f"<h2>Records read by groups</h2>{groups_table(reads.groups, reads.unread)}"
 
 
 def _charts(report: ChaosReport) -> str:

@@ -28,29 +28,35 @@ class Series:
     unavailable: Sequence[tuple[float, float]]  # begin and end of each stretch
     latency_ms: Mapping[str, float]  # p50, p99, p99.9, max over the whole run
 
+    @property
+    def unavailable_s(self) -> float:
+        """Length of all stretches together."""
+        return sum(end - begin for begin, end in self.unavailable)
+
 
 class Latencies:
     """Counts of times, rounded to three significant digits: as small for ten million as for ten thousand."""
 
-    __slots__ = ("_counts", "_max", "_total")
+    __slots__ = ("_counts", "_max", "total")
 
     def __init__(self) -> None:
         """No times."""
         self._counts: dict[float, int] = {}
-        self._total = 0
+        self.total = 0
+        """How many were added."""
         self._max = 0.0
 
     def add(self, ms: float, count: int = 1) -> None:
         """Adds a time, so many times over."""
         key = round(ms, 2 - math.floor(math.log10(ms))) if ms > 0 else 0.0
         self._counts[key] = self._counts.get(key, 0) + count
-        self._total += count
+        self.total += count
         self._max = max(self._max, ms)
 
     def percentile(self, share: float) -> float:
         """Nearest-rank percentile; 0 for none. The greatest time is told exactly."""
-        rank = min(self._total, max(1, math.ceil(share * self._total)))
-        if rank == self._total:
+        rank = min(self.total, max(1, math.ceil(share * self.total)))
+        if rank == self.total:
             return self._max
         passed = 0
         for key in sorted(self._counts):
@@ -58,6 +64,15 @@ class Latencies:
             if passed >= rank:
                 return key
         raise AssertionError("the ranks of all times are below their number")
+
+    def summary(self) -> dict[str, float]:
+        """Percentiles by name."""
+        return {
+            "p50": self.percentile(0.5),
+            "p99": self.percentile(0.99),
+            "p99.9": self.percentile(0.999),
+            "max": self.percentile(1),
+        }
 
 
 def series_of(history: Iterable[Operation], until_s: float = math.inf, bucket_s: float = 1.0) -> Series:
@@ -96,12 +111,7 @@ def series_of(history: Iterable[Operation], until_s: float = math.inf, bucket_s:
         acknowledged=[(bucket * bucket_s, acknowledged.get(bucket, 0) / bucket_s) for bucket in buckets],
         latency_p99_ms=[(bucket * bucket_s, latency.get(bucket)) for bucket in buckets],
         unavailable=unavailable,
-        latency_ms={
-            "p50": latencies.percentile(0.5),
-            "p99": latencies.percentile(0.99),
-            "p99.9": latencies.percentile(0.999),
-            "max": latencies.percentile(1),
-        },
+        latency_ms=latencies.summary(),
     )
 
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.reports.bars import Bar, bars
+from moldau_jepsen.reports.consumption import groups_table
 from moldau_jepsen.reports.coverage import machines_section, messages_section
 from moldau_jepsen.reports.over_time import over_time
 from moldau_jepsen.reports.page import cards, page, table
@@ -14,6 +15,7 @@ from moldau_jepsen.reports.page import cards, page, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from moldau_jepsen.reports.consumption import GroupReads
     from moldau_jepsen.reports.coverage import MachineRows, MessageRow
     from moldau_jepsen.reports.over_time import RunSeries
 
@@ -120,6 +122,11 @@ class CampaignReport:
     operations: Mapping[str, int]
     fault_rows: tuple[FaultRow, ...]
     latency: Spread
+    lag: Spread
+    """From a record's acknowledgement to the first poll by a group that returned it."""
+    groups: tuple[GroupReads, ...]
+    unread: int
+    """Acknowledged records that no group was given."""
     throughput: Spread
     unavailability: Spread
     runs_without_gap: int
@@ -300,6 +307,7 @@ def _noticed(report: CampaignReport) -> str:
         (name, spread.unit, *(f"{spread.quantiles.get(key, 0.0):,.1f}" for key in ("p50", "p90", "p99", "max")))
         for name, spread in (
             ("time to acknowledge", latency),
+            ("realtime lag: from then to the first read by a group", report.lag),
             ("acknowledged records a second, per run", report.throughput),
             ("stretch without any acknowledged write", gaps),
         )
@@ -310,6 +318,8 @@ def _noticed(report: CampaignReport) -> str:
         + table(("virtual time, under faults", "unit", "median", "p90", "p99", "worst"), quantiles, words=(0, 1))
         + "<h3>Time to acknowledge</h3>"
         + bars([Bar(end=end, count=count) for end, count in latency.buckets], unit="ms", title="Time to acknowledge")
+        + "<h3>Records read by groups</h3>"
+        + groups_table(report.groups, report.unread)
         + "<h3>Stretches without any acknowledged write</h3>"
         + bars([Bar(end=end, count=count) for end, count in gaps.buckets], unit="s", title="Unavailability")
         + f"<p class='hint'>{escape(without)} Faults cut off majorities on purpose, so long stretches belong to a "

@@ -1,5 +1,5 @@
-"""What clients noticed of a run, as figures that can be added up over runs: how long acknowledgements took, and for how
-long none came.
+"""What clients noticed of a run, as figures that can be added up over runs: how long acknowledgements took, for how
+long none came, and how soon and how often groups were given the records.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import Kind, Status
+from moldau_jepsen.reports.consumption import Consumption, GroupReads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,6 +69,11 @@ class RunFigures:
     """Lengths of the stretches without any acknowledged write."""
     operations: Mapping[str, int] = field(default_factory=dict)
     """By kind and outcome."""
+    lag: Histogram = field(default_factory=Histogram)
+    """From a record's acknowledgement to the first poll by a group that returned it."""
+    groups: tuple[GroupReads, ...] = ()
+    unread: int = 0
+    """Acknowledged records that no group was given, as of ``Consumption``."""
 
     @property
     def per_second(self) -> float:
@@ -77,13 +83,14 @@ class RunFigures:
 
 def measure(history: Iterable[Operation]) -> RunFigures:
     """Returns the figures of a history, whose operations are in the order of their ends."""
-    latency = Histogram()
+    latency, lag = Histogram(), Histogram()
+    consumption = Consumption(lag)
     operations: Counter[str] = Counter()
     dark: list[float] = []
     began_ms = math.inf
     last_ms: float | None = None
     acknowledged = 0
-    for operation in history:
+    for operation in consumption.passing(history):
         operations[f"{operation.kind.value} {'aborted' if operation.aborted else operation.status.value}"] += 1
         if operation.kind not in (Kind.SEND, Kind.TRANSACTION):
             continue
@@ -105,4 +112,7 @@ def measure(history: Iterable[Operation]) -> RunFigures:
         seconds=(last_ms - began_ms) / 1000 if last_ms is not None else 0.0,
         dark_s=tuple(dark),
         operations=dict(sorted(operations.items())),
+        lag=lag,
+        groups=consumption.groups(),
+        unread=consumption.unread(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers import CheckOptions
@@ -155,6 +155,9 @@ class Result:
             "polled": self.polled,
             "operations": dict(self.figures.operations),
             "latency_ms": {name: self.figures.latency.quantile_ms(share) for name, share in QUANTILES.items()},
+            "realtime_lag_ms": {name: self.figures.lag.quantile_ms(share) for name, share in QUANTILES.items()},
+            "consumed": [asdict(group) for group in self.figures.groups],
+            "acknowledged_unread_by_groups": self.figures.unread,
             "unavailable_s": list(self.figures.dark_s),
             "replay": self.replay_command,
             "timeline": list(self.timeline),

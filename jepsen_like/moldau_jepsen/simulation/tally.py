@@ -24,6 +24,7 @@ from moldau_jepsen.simulation.mutants import finder_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau_jepsen.reports.consumption import GroupReads
     from moldau_jepsen.reports.simulation import ControlRow
     from moldau_jepsen.simulation.campaign import Result
 
@@ -49,6 +50,9 @@ class Tally:
         self._strikes: Counter[str] = Counter()
         self._runs_with: Counter[str] = Counter()
         self._latency = Histogram()
+        self._lag = Histogram()
+        self._groups: dict[str, GroupReads] = {}
+        self._unread = 0
         self._rates: Counter[float] = Counter()
         self._gaps: Counter[float] = Counter()
         self._without_gap = 0
@@ -72,6 +76,11 @@ class Tally:
         figures = result.figures
         self._operations.update(figures.operations)
         self._latency.merge(figures.latency)
+        self._lag.merge(figures.lag)
+        for group in figures.groups:
+            before = self._groups.get(group.group)
+            self._groups[group.group] = group if before is None else before.plus(group)
+        self._unread += figures.unread
         self._rates[float(f"{figures.per_second:.2g}")] += 1
         self._gaps.update(round(seconds, 1) for seconds in figures.dark_s)
         self._without_gap += not figures.dark_s
@@ -113,6 +122,9 @@ class Tally:
                 for kind, count in self._strikes.most_common()
             ),
             latency=_latency_spread(self._latency),
+            lag=_latency_spread(self._lag),
+            groups=tuple(group for _, group in sorted(self._groups.items())),
+            unread=self._unread,
             throughput=_spread(self._rates, "records/s"),
             unavailability=_gap_spread(self._gaps),
             runs_without_gap=self._without_gap,

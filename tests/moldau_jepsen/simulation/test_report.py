@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from moldau_jepsen.checkers import Anomaly, AnomalyKind
-from moldau_jepsen.history import HistoryFile, Kind, Operation, Send, Status, TopicPartition
+from moldau_jepsen.history import HistoryFile, Kind, Operation, Poll, Send, Status, TopicPartition
 from moldau_jepsen.reports.bars import Bar, bars
+from moldau_jepsen.reports.consumption import GroupReads
 from moldau_jepsen.reports.load import series_of
 from moldau_jepsen.reports.over_time import FaultSpan, RunSeries
 from moldau_jepsen.reports.simulation import ControlRow, campaign_page
@@ -93,6 +94,45 @@ def test_figures_of_a_history():
     assert figures.latency.quantile_ms(0.5) == pytest.approx(2_500, rel=0.13)
     assert measure(()).per_second == 0
     assert measure((send(0, 0, 10, Status.FAIL),)).seconds == 0
+
+
+def test_what_groups_read_adds_up_over_runs():
+    polls = tuple(
+        Operation(
+            index=4 + place,
+            process=1,
+            kind=Kind.POLL,
+            status=Status.OK,
+            begun_ms=0,
+            ended_ms=at_ms,
+            operations=(Poll(((PLACE, ((0, 0), (1, 20))),)),),
+            group=group,
+        )
+        for place, (at_ms, group) in enumerate(((5_000, "g"), (5_001, "g"), (5_002, "h")))
+    )
+    figures = measure((*HISTORY, *polls))
+    assert figures.groups == (
+        GroupReads(group="g", once=0, twice=2, more=0),
+        GroupReads(group="h", once=2, twice=0, more=0),
+    )
+    assert figures.unread == 3
+    assert figures.lag.counts.total() == 2
+    assert figures.lag.quantile_ms(0.5) == pytest.approx(2_480, rel=0.13)
+    assert figures.lag.quantile_ms(1.0) == pytest.approx(4_990, rel=0.13)
+    report = tally(result(figures=figures), result(seed=2, figures=figures), result(seed=3)).report(10.0)
+    document = json.loads(json.dumps(report.to_json()))
+    assert document["groups"] == [
+        {"group": "g", "once": 0, "twice": 4, "more": 0},
+        {"group": "h", "once": 4, "twice": 0, "more": 0},
+    ]
+    assert (document["unread"], document["lag"]["count"]) == (6, 4)
+    page = campaign_page(report)
+    assert "<td>g</td><td>0</td><td>4</td><td>0</td>" in page
+    assert "realtime lag" in page
+    verdict = result(figures=figures).to_json()
+    assert verdict["consumed"][1] == {"group": "h", "once": 2, "twice": 0, "more": 0}
+    assert verdict["realtime_lag_ms"]["max"] == pytest.approx(4_990, rel=0.13)
+    assert verdict["acknowledged_unread_by_groups"] == 3
 
 
 def test_histograms_of_runs_add_up():
