@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.consumer import Consumer
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.simulation.register import ConfigRegister
 from moldau_jepsen.workloads.bank import BankWorkload
+from moldau_jepsen.workloads.group_read import GroupRead, read_in_group
 from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeWorkload
 from moldau_jepsen.workloads.queue import QueueWorkload
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.cluster import SimulatedCluster
     from moldau_jepsen.simulation.options import RunOptions
     from moldau_jepsen.simulation.world import World
-    from moldau_jepsen.workloads.recorder import Recorder
+    from moldau_jepsen.workloads.recorder import Rebalances, Recorder
 
 CLIENT_HOST = "client"
 VIOLATIONS_SHOWN_MAX = 20
@@ -82,10 +84,10 @@ class Clients:
         self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
         self.hosts = [CLIENT_HOST, *self._workers, *self._tellers]
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
-        strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
-        queue = replace(options.workload, consumer={**strategy, **options.workload.consumer})
+        self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
+        queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
         queue = replace(queue, seek_share=SEEK_SHARE) if self.seeks else queue
-        pipe = replace(options.pipe_options, consumer={**strategy, **options.pipe_options.consumer})
+        pipe = replace(options.pipe_options, consumer={**self._strategy, **options.pipe_options.consumer})
         self.register = ConfigRegister(cluster, self.environment, options.workload.topic)
         self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
         self._transfers = TransactionWorkload(
@@ -178,6 +180,28 @@ class Clients:
         self._transfers.stop()
         self._pipe.stop()
         self._bank.stop()
+
+    async def read_in_group(self, group: str, seconds: float) -> GroupRead:
+        """Reads every topic whose records are in the history from the beginning, as the only member of a new group."""
+        queue, pipe, bank = self._options.workload, self._options.pipe_options, self._options.bank_options
+        partitions = queue.topic_partitions
+        partitions += [*pipe.source_partitions, *pipe.target_partitions] if self.pipe else []
+        partitions += [*bank.account_partitions, *bank.clerks.source_partitions] if self.bank else []
+        config: dict[str, object] = {
+            "isolation.level": "read_committed",
+            **self._strategy,
+            **queue.consumer,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "group.id": group,
+            "bootstrap.servers": self._cluster.bootstrap,
+        }
+
+        def make(rebalances: Rebalances) -> Consumer:
+            told = rebalances.told
+            return Consumer(config, environment=self.environment, on_assigned=told, on_revoked=told)
+
+        return await read_in_group(make, group, partitions, self._recorder, seconds)
 
     async def final_read(self) -> None:
         """Reads every topic from the beginning, and the register."""

@@ -2,9 +2,9 @@
 
 A run has four phases. The cluster forms and the topic is made. Clients work while faults strike. Everything is healed,
 in some runs a core of the nodes first, and must come back to health, and serve the clients, within a bounded virtual
-time (liveness). At last every partition
-is read from its beginning, and the history of all clients is checked. In all of them the observer judges every step.
-The first violation ends the run.
+time (liveness); the core must also give a reader everything that was acknowledged. At last every partition is read from
+its beginning, by a new group and by a reader without one, and the history of all clients is checked. In all of them the
+observer judges every step. The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import trio
 
 from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
+from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.history import Status
-from moldau_jepsen.simulation.clients import CLIENT_HOST, Clients
+from moldau_jepsen.simulation.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
 from moldau_jepsen.simulation.cluster import ClusterNotReadyError, SimulatedCluster
 from moldau_jepsen.simulation.faults import Struck
 from moldau_jepsen.simulation.injector import FaultInjector
@@ -95,6 +96,7 @@ class Run:
         self.anomalies: tuple[Anomaly, ...] = ()
         self._client_failure = ""
         self._liveness: Liveness | None = None
+        self._unread: list[Anomaly] = []
 
     def drawn(self) -> dict[str, object]:
         """What was drawn, or set, of the fields of ``RunOptions`` that may be either."""
@@ -194,10 +196,16 @@ class Run:
                 await trio.sleep(options.fault_seconds)
                 stuck = await self._heal()
                 clients.stop()
-                if stuck:
+                if stuck or self._unread:
                     nursery.cancel_scope.cancel()
+            if not stuck and not self._unread:
+                stuck = await self._read_in_group("readers-at-the-end")
             if stuck and not options.by_history and options.may_convict("stuck"):
                 self.violations = [f"at the end: stuck: {text}" for text in stuck]
+                return
+            if self._unread:
+                self.anomalies = tuple(self._unread[:VIOLATIONS_SHOWN_MAX])
+                self.violations = [f"at the end: {one.kind.value}: {one.text}" for one in self.anomalies]
                 return
             trace.note("phase", "final read")
             await clients.final_read()
@@ -218,11 +226,32 @@ class Run:
             self.world.trace.note("phase", "core", f"without {list(outside.nodes)}", "cut" if outside.cut else "down")
             self.injector.end_all(outside)
             stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside))
+            # Damaged records cannot be read until their disk is replaced, which belongs to the whole cluster's healing.
+            if not stuck and not self.injector.targets.safekeeping.rotten:
+                stuck = await self._read_in_group("readers-in-the-core")
+            if self._unread:
+                return []
             if stuck:
                 return [f"in the core, without {list(outside.nodes)}: {text}" for text in stuck]
         self.world.trace.note("phase", "healing")
         self.injector.end_all()
         return await self._converge(self._wait_whole)
+
+    async def _read_in_group(self, group: str) -> list[str]:
+        """Reads every topic from the beginning, as a group that nobody was in before; returns where that did not end.
+
+        What it lacks of all that was acknowledged when it began goes to ``_unread``.
+        """
+        if self.options.by_history:
+            return []  # what convicts there are the checkers of the history alone
+        self.world.trace.note("phase", "group read", group)
+        begun = len(self.history)
+        read = await self.clients.read_in_group(group, self.options.healing_seconds)
+        if read.unread:
+            return [read.unread]
+        if self.options.check.final_phase and self.options.may_convict(AnomalyKind.UNSEEN.value):
+            self._unread = check_read(self.history[:begun], read.seen, f"group {group}")
+        return []
 
     async def _wait_whole(self) -> None:
         seconds = self.options.healing_seconds

@@ -17,6 +17,7 @@ from moldau_jepsen.simulation.planted.registry import MUTANTS
 from moldau_jepsen.simulation.profiles import drawn_options
 from moldau_jepsen.simulation.recovery import Outside, draw_outside
 from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.workloads.group_read import read_in_group
 
 CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)
 SEED_THAT_CUTS = 1
@@ -32,7 +33,10 @@ def test_a_core_gets_on_by_itself_before_the_rest_is_healed():
         result = run_seed(seed, replace(CALM, core_first=True))
         assert result.passed, result.violations
         names = phases(result)
-        assert [phase[0] for phase in names] == ["faults", "core", "healthy", "healing", "healthy", "final"]
+        assert [phase[0] for phase in names] == [
+            *("faults", "core", "healthy", "group", "healing", "healthy", "group", "final"),
+        ]
+        assert [phase[-1] for phase in names if phase[0] == "group"] == ["readers-in-the-core", "readers-at-the-end"]
         assert names[1][1] == "without"
         assert names[1][-1] == how
         assert result.draws["core_first"] is True
@@ -45,6 +49,47 @@ def test_who_waits_for_a_broker_that_is_cut_off_is_convicted_in_the_core_alone()
     (violation,) = core.violations
     assert violation.startswith("at the end: stuck: in the core, without [")
     assert everybody.passed, everybody.violations
+
+
+def reads_less(group, **less):
+    """A reader of groups that sees less than there is, of one group alone."""
+
+    async def read(make, asked, partitions, recorder, seconds):
+        found = await read_in_group(make, asked, partitions, recorder, seconds)
+        assert found.unread == ""
+        if asked != group:
+            return found
+        if "unread" in less:
+            return replace(found, unread=less["unread"])
+        for values in found.seen.values():
+            values.discard(less["value"])
+        return found
+
+    return read
+
+
+def test_what_a_group_is_not_given_is_unseen_in_the_core_and_at_the_end(monkeypatch):
+    for group, core_first in (("readers-in-the-core", True), ("readers-at-the-end", False)):
+        monkeypatch.setattr("moldau_jepsen.simulation.clients.read_in_group", reads_less(group, value=3))
+        result = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=core_first))
+        assert len(result.violations) == CALM.workload.partitions, result.violations
+        for violation, anomaly in zip(result.violations, result.anomalies, strict=True):
+            assert violation == f"at the end: unseen: {anomaly.text}"
+            assert f"value 3 was acknowledged, and group {group} read" in violation
+            assert anomaly.partition is not None
+            (index,) = anomaly.operations
+            (send,) = result.history[index].sends
+            assert (send.partition, send.value, (send.offset,)) == (anomaly.partition, 3, anomaly.offsets)
+        assert not any(phase[0] == "final" for phase in phases(result)), "the run has ended"
+
+
+def test_a_group_that_cannot_read_everything_in_the_core_is_stuck(monkeypatch):
+    monkeypatch.setattr(
+        "moldau_jepsen.simulation.clients.read_in_group", reads_less("readers-in-the-core", unread="queue-1 at 0 of 9")
+    )
+    (violation,) = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=True)).violations
+    assert violation.startswith("at the end: stuck: in the core, without [")
+    assert violation.endswith("queue-1 at 0 of 9")
 
 
 def test_campaigns_draw_a_core_for_half_of_their_seeds_and_kept_runs_have_none():
