@@ -1,0 +1,139 @@
+"""Goal: ``moldau chaos run`` breaks a cluster of processes under all workloads, finds nothing wrong with it, convicts
+its negative control, and leaves the folder that tells so; also against a cluster that runs already, which it leaves as
+it found it.
+
+Method: the command line as a user calls it, in a process of its own, with plans of a few seconds whose faults leave a
+majority. What is asserted is read from the files that remain. No rates: what must have happened must have happened
+once.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from moldau_jepsen.chaos.folder import HISTORY, REPORT, RUN, VERDICT
+from moldau_jepsen.history import HistoryFile, Kind, Status
+from moldau_jepsen.launcher.probe import fetch_metadata
+
+pytestmark = pytest.mark.processes
+
+RUN_TIMEOUT_S = 600.0
+"""Far more than such a run takes on a busy machine; its own waits are bounded, and most of them much sooner."""
+SEED, FAULTS = "126", "kill,cut,slow,elect,restart"
+"""Its plan elects, restarts a leader, and kills a minority; its turn among the controls is that of read-uncommitted."""
+CONTROL = "read-uncommitted"
+
+
+def chaos(directory, *words):
+    """Runs the command to its end; returns its exit code, verdict, facts and history."""
+    command = [sys.executable, "-m", "moldau_cli", "chaos", "run", "--json", "--dir", str(directory), *words]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    answer = json.loads(done.stdout)
+    verdict = json.loads((directory / VERDICT).read_text())
+    assert answer == {**verdict, "report": str(directory / REPORT)}
+    return done, verdict, json.loads((directory / RUN).read_text()), list(HistoryFile(directory / HISTORY))
+
+
+class Headings(HTMLParser):
+    """The headings of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self._inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self._inside = tag == "h2"
+
+    def handle_data(self, data):
+        if self._inside:
+            self.found.append(data)
+            self._inside = False
+
+
+def assert_sound(done, verdict):
+    """No anomaly, nobody died, and the control is convicted by what it is known for."""
+    told = (verdict["deaths"], verdict["anomalies"], verdict["controls"], done.stderr)
+    assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), told
+    assert [one for one in verdict["anomalies"] if not one["allowed"]] == [], told
+    (control,) = verdict["controls"]
+    assert (control["name"], control["convicted"]) == (CONTROL, True), told
+    assert "G1a" in control["convicted_by"]
+
+
+def assert_read_what_was_written(history, figures, topics):
+    """All workloads wrote to their topics and read what they wrote, at last from the beginning."""
+    written = [one for one in history if one.status is Status.OK and not one.aborted and list(one.sends)]
+    assert {send.partition.topic for one in written for send in one.sends} >= topics
+    acknowledged = {(send.partition, send.offset) for one in written for send in one.sends if send.offset is not None}
+    at_last = {
+        (partition, record[0])
+        for one in history
+        if one.final
+        for poll in one.polls
+        for partition, records in poll.records
+        for record in records
+    }
+    assert acknowledged
+    assert acknowledged <= at_last
+    assert figures["sends_acknowledged"] >= len(acknowledged)
+    assert figures["records_polled"] >= len(at_last)
+    assert any(one.kind is Kind.POLL and one.group and list(one.polls) for one in history), "no group has read"
+    assert any(one.kind is Kind.TRANSACTION and one.status is Status.OK and not one.aborted for one in history)
+    assert any(one.kind is Kind.TRANSACTION and one.aborted for one in history)
+
+
+def test_a_cluster_under_faults_is_acquitted_and_the_control_convicted(tmp_path):
+    directory = tmp_path / "run"
+    words = ("--workload", "all", "--duration", "12", "--faults", FAULTS, "--seed", SEED)
+    done, verdict, facts, history = chaos(directory, *words)
+    assert_sound(done, verdict)
+    topics = {"queue", "pipe-source", "pipe-target", "bank-east", "bank-west", "bank-requests"}
+    assert_read_what_was_written(history, verdict["figures"], topics)
+
+    faults = facts["faults"]
+    assert sorted(fault["kind"] for fault in faults) == ["elect", "kill", "restart"]
+    struck = [fault for fault in faults if fault["struck"]]
+    assert verdict["figures"]["faults"] == len(struck) >= 1
+    assert verdict["figures"]["faults_planned"] == len(faults)
+    begin_ms, end_ms = min(fault["begin_ms"] for fault in struck), max(fault["end_ms"] for fault in struck)
+    under_faults = [one for one in history if list(one.sends) and one.begun_ms > begin_ms and one.ended_ms < end_ms]
+    assert any(one.status is Status.OK for one in under_faults), "no write was acknowledged under faults"
+
+    figures = verdict["figures"]
+    assert min(figures[name] for name in ("register_operations", "topics_made", "topic_writes", "topic_reads")) > 0
+    assert {row["name"] for row in verdict["coverage"]["messages"]} >= {"Produce", "Fetch", "quorum message"}
+    headings = Headings((directory / REPORT).read_text()).found
+    assert {"The run over time", "Faults", "Negative controls", "State transitions", "Messages", "Run"} <= set(headings)
+    assert (directory / verdict["controls"][0]["report"]).is_file()
+    left = sorted(path.name for path in directory.iterdir())
+    assert left == sorted(("controls", HISTORY, REPORT, RUN, VERDICT)), "data of the nodes"
+
+
+def test_a_cluster_that_runs_already_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):
+    """Run and control have topics of their own: neither meets the other's records."""
+    cluster = moldau_cluster_factory(brokers=1, controllers=1, links=False)
+    directory = tmp_path / "run"
+    words = ("--bootstrap", cluster.bootstrap, "--brokers", "1", "--workload", "transactions", "--duration", "4")
+    done, verdict, facts, history = chaos(directory, *words, "--seed", "2")
+    assert_sound(done, verdict)
+    names = {send.partition.topic for one in history for send in one.sends}
+    assert_read_what_was_written(history, verdict["figures"], names)
+    (topic,) = names
+    control = directory / verdict["controls"][0]["report"]
+    of_control = {send.partition.topic for one in HistoryFile(control.with_name(HISTORY)) for send in one.sends}
+    assert len(of_control | names) == 2
+    assert all(name.startswith("moldau-chaos-") and name.endswith("-queue") for name in of_control | names)
+    assert facts["settings"]["topics"] == f"{topic}: deleted at the end"
+    assert facts["faults"]
+    assert {fault["kind"] for fault in facts["faults"]} <= {"elect", "reassign"}
+    port = int(cluster.bootstrap.rpartition(":")[2])
+    there = fetch_metadata(port, None, 10_000)
+    assert there is not None
+    assert [one.name for one in there.topics if not one.is_internal] == []
