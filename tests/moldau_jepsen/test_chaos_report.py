@@ -121,7 +121,8 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     reader.feed(page)
     assert not reader.open
     told = " ".join(reader.text.split())
-    assert "realtime lag 4.2 ms median from acknowledgement to a group's first read; p99 30 ms, worst 56 ms" in told
+    assert "realtime lag 4.2 ms median; p99 30 ms, worst 56 ms" in told
+    assert "The realtime lag of 1,900 records: from a record's acknowledgement to the first poll" in told
     assert "Records read by groups group records given once twice more often readers 1,800 90 10" in told
     assert "Anomalies found: int-poll-skip, lost-write, unseen" in reader.text
     assert "value 1 was acknowledged and is not in the final read" in reader.text

@@ -128,14 +128,21 @@ def _cards(report: ChaosReport) -> str:
     ]
     if reads is not None and reads.lags:
         lag_ms = reads.lag_ms
-        worst = f"p99 {lag_ms['p99']:.0f} ms, worst {lag_ms['max']:.0f} ms"
-        hint = f"median from acknowledgement to a group's first read; {worst}; {reads.lags:,} records"
+        hint = f"median; p99 {lag_ms['p99']:.0f} ms, worst {lag_ms['max']:.0f} ms"
         entries.append(("realtime lag", f"{lag_ms['p50']:.1f} ms", hint))
     return cards(entries)
 
 
 def _reads(reads: GroupFigures | None) -> str:
-    return "" if reads is None else f"<h2>Records read by groups</h2>{groups_table(reads.groups, reads.unread)}"
+    if reads is None:
+        return ""
+    lag = (
+        f"<p class='hint'>The realtime lag of {reads.lags:,} records: from a record's acknowledgement to the first "
+        "poll by a member of a group that returned it.</p>"
+        if reads.lags
+        else ""
+    )
+    return f"<h2>Records read by groups</h2>{groups_table(reads.groups, reads.unread)}{lag}"
 
 
 def _charts(report: ChaosReport) -> str:
