@@ -110,11 +110,13 @@ class ClusterClient:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._close_idle_forever)
-                task_status.started()
-                await self._refresh_forever()
+                try:
+                    nursery.start_soon(self._close_idle_forever)
+                    task_status.started()
+                    await self._refresh_forever()
+                finally:
+                    self._nursery = None  # at once: it takes in no more tasks before its own have all ended
         finally:
-            self._nursery = None
             self.close()
 
     def close(self) -> None:
@@ -311,8 +313,6 @@ class ClusterClient:
         the next one is asked meanwhile, and the first answer counts. The silent one is asked last from then on, until
         it answers or ``request.timeout.ms`` is over. Raises the last error when none answers.
         """
-        self._check_open()
-        assert self._nursery is not None, "the client runs"
         ended: list[R | Exception] = []
         news = Signal()
 
@@ -334,6 +334,8 @@ class ClusterClient:
         for node_id in self.candidates():
             heard = len(ended)
             asked += 1
+            if self._nursery is None:
+                raise ConnectionError("the client is closed")
             self._nursery.start_soon(put, node_id)
             with trio.move_on_after(PATIENCE_MS / 1000) as patience:
                 await news.wait_until(partial(_is_longer, ended, heard))

@@ -104,6 +104,7 @@ class ReplicatedShard(Generic[C]):
         self.leader_epoch = leader_epoch
         self.core: C | None = None
         self.resigned = False
+        self._ending = False  # its tasks take in no others any more
         self.corrupt = False
         self._clock = clock
         self._log = log
@@ -127,7 +128,7 @@ class ReplicatedShard(Generic[C]):
     @property
     def refusal(self) -> ErrorCode:
         """Why requests cannot be taken in; NONE if they can."""
-        if self.resigned:
+        if self.resigned or self._ending:
             return ErrorCode.NOT_COORDINATOR
         if self.corrupt:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -234,9 +235,12 @@ class ReplicatedShard(Generic[C]):
                 async with trio.open_nursery() as nursery:
                     self.core = core
                     self.begin(nursery)
-                    self.perform(core.start(self.moment()))
-                    nursery.start_soon(self._keep_time)
-                    await self._commit_writes()
+                    try:
+                        self.perform(core.start(self.moment()))
+                        nursery.start_soon(self._keep_time)
+                        await self._commit_writes()
+                    finally:
+                        self._ending = True
             except* KafkaError as group:
                 # Leadership is gone, or the disk; whoever leads next loads the partition.
                 self._logger.info("coordinator_lost_log", error=group.exceptions[0])

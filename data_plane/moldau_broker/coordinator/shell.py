@@ -78,12 +78,14 @@ class GroupCoordinator:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                for shard in self._shards.values():
-                    nursery.start_soon(shard.run)
-                task_status.started()
-                await trio.sleep_forever()
+                try:
+                    for shard in self._shards.values():
+                        nursery.start_soon(shard.run)
+                    task_status.started()
+                    await trio.sleep_forever()
+                finally:
+                    self._nursery = None  # at once: it takes in no more tasks before its own have all ended
         finally:
-            self._nursery = None
             for shard in list(self._shards.values()):
                 shard.resign(ErrorCode.NOT_COORDINATOR)
             self._shards.clear()

@@ -124,13 +124,13 @@ class LogSyncs:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
                 task_status.started()
                 await trio.sleep_forever()
-        finally:
-            self._nursery = None
+            finally:
+                self._nursery = None  # at once: it takes in no more tasks before its own have all ended
 
     def request(self, log: PartitionLog) -> None:
         """See ``replica_manager.SyncRequest``. While the broker stops, nothing is begun: closing syncs all logs."""

@@ -9,8 +9,9 @@ import trio
 
 from client_fake_cluster import FakeCluster
 from moldau.admin import Admin
-from moldau.cluster.client import PATIENCE_MS
+from moldau.cluster.client import PATIENCE_MS, ClusterClient
 from moldau.protocol.errors import KafkaError
+from moldau.runtime.config import ADMIN_CONFIG
 from moldau_jepsen.simulation.world import run_world
 
 CLIENTS = 20
@@ -96,3 +97,27 @@ def test_an_admin_client_that_closes_leaves_no_question_behind():
         return (environment.clock.monotonic_ms() - begun) / 1000
 
     assert run_world(main, 1) < CLIENTS * (PATIENCE_MS / 1000 + 0.5), "closing does not wait for the silent server"
+
+
+async def asked_while_it_ends(world, turns):
+    """What a task that has not heard yet of the end meets, so many turns of the event loop after it."""
+    cluster = cluster_of(world, 1)
+    config = ADMIN_CONFIG.parse({"bootstrap.servers": cluster.bootstrap})
+    client = ClusterClient(world.node("client").environment, config, "admin")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            for _ in range(turns):
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            found = client.connection_nowait(-1)
+            with pytest.raises(ConnectionError):
+                await client.find_coordinator("group", 0)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_client_that_ends_is_asked_for_nothing_more_at_any_moment(seed):
+    """Found by chaos on processes: a consumer that was cancelled raised "Nursery is closed to new arrivals"."""
+    for turns in range(8):
+        assert run_world(lambda world, turns=turns: asked_while_it_ends(world, turns), seed) is None
