@@ -116,6 +116,24 @@ def test_a_cluster_under_faults_is_acquitted_and_the_control_convicted(tmp_path)
     assert left == sorted(("controls", HISTORY, REPORT, RUN, VERDICT)), "data of the nodes"
 
 
+def test_a_controller_whose_snapshot_rotted_refuses_it_and_comes_back_with_an_empty_disk(tmp_path):
+    """The active one; the run fails where it starts all the same, or where its vote does not come back."""
+    directory = tmp_path / "run"
+    words = ("--workload", "register", "--faults", "bit-rot", "--duration", "5", "--seed", "34", "--no-controls")
+    done, verdict, facts, _ = chaos(directory, *words, "--keep-data")
+    assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), (verdict["deaths"], done.stderr)
+    (fault,) = facts["faults"]
+    assert (fault["kind"], fault["target"], fault["struck"]) == ("bit-rot", "leaders", True), fault
+    (struck,) = fault["nodes"]
+    assert struck > 100, "a controller"
+    assert fault["detail"].startswith("snapshot-")
+    (log,) = (path for path in (directory / "cluster" / f"controller-{struck}").iterdir() if path.suffix == ".log")
+    before, refusal, after = log.read_text().partition("of a snapshot that had been durable")
+    assert refusal
+    assert before.count("moldau.server ready") == after.count("moldau.server ready") == 1
+    assert verdict["figures"]["register_operations"] > 0
+
+
 def test_a_cluster_that_runs_already_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):
     """Run and control have topics of their own: neither meets the other's records."""
     cluster = moldau_cluster_factory(brokers=1, controllers=1, links=False)

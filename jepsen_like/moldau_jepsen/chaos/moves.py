@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_MS = 5_000
 RETRY_S = 0.5
+NO_VOTER = (": done", f": {ErrorCode.VOTER_NOT_FOUND.name}")
+"""How answers end after which a removed controller surely has no vote."""
 
 
 class Operator:
@@ -49,6 +51,14 @@ class Operator:
         except KafkaError as error:
             return f"remove {node_id}: {error.code.name}"
         return f"remove {node_id}: done"
+
+    async def surely_remove_voter(self, node_id: int, timeout_s: float) -> bool:
+        """Takes a controller's vote away; returns whether the quorum has said so in time."""
+        with trio.move_on_after(timeout_s):
+            while not (await self.remove_voter(node_id)).endswith(NO_VOTER):  # noqa: ASYNC110 - nobody tells us
+                await trio.sleep(RETRY_S)
+            return True
+        return False
 
     async def add_voter(self, node_id: int) -> str:
         """Gives the vote back; returns what was answered. The controller must run."""

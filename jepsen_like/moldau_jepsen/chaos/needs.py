@@ -73,6 +73,10 @@ class Voters(Protocol):
         """Takes a controller's vote away; returns what was answered, for the report."""
         ...
 
+    async def surely_remove_voter(self, node_id: int, timeout_s: float) -> bool:
+        """Takes a controller's vote away; returns whether the quorum has said so in time."""
+        ...
+
     async def add_voter(self, node_id: int) -> str:
         """Gives it back."""
         ...

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import trio
 
 from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
-from moldau_jepsen.chaos.rot import damage
+from moldau_jepsen.chaos.rot import Damage, damage, damage_metadata
 from moldau_jepsen.chaos.rules import CLIENT, DELAY, LOSS, RATE, Link, LinkFaults, LinkRule
 from moldau_jepsen.chaos.schedule import FaultKind, PlannedFault, Target, choose_nodes, ring_cuts
 from moldau_jepsen.launcher.process import ProcessState
@@ -45,6 +45,8 @@ WATCH_EVERY_S = 0.5
 DEATHS_MAX = 20
 FAILED_FOR_S = 10.0
 """A node notices an error of its disk within this time; it is then brought back."""
+REFUSED_WITHIN_S = 60.0
+"""A controller with damaged metadata must have ended by then."""
 CHURN_EVERY_S = (1.0, 5.0)
 ANSWERS_SHOWN = 4
 VOTERS_MIN = 3
@@ -108,7 +110,7 @@ class Nemesis:
         self._in_thread = in_thread
         self._voters = voters
         self._synced = synced
-        self._rotten: dict[int, str] = {}  # brokers with damaged records, whose disk is to be replaced
+        self._rotten: dict[int, str] = {}  # nodes with damaged records, whose disk is to be replaced
         self._failed_until: dict[int, float] = {}  # nodes whose disk failed a moment ago
         self.deaths: list[str] = []
         """Nodes that ended though nobody had struck them, and nodes that did not come back."""
@@ -162,7 +164,10 @@ class Nemesis:
         return trio.current_time() < self._failed_until.get(node_id, 0.0)
 
     async def _replace_disk(self, node_id: int) -> None:
-        """Gives a broker whose records were damaged an empty disk: they come from the other replicas."""
+        """Gives a node whose records were damaged an empty disk: they come from the other replicas."""
+        if any(node.node_id == node_id for node in self._cluster.controllers):
+            await self._replace_controller(node_id)
+            return
         with trio.move_on_after(RESTORE_TIMEOUT_S) as scope:
             while not await self._call(self._cluster.can_do_without, node_id):  # noqa: ASYNC110 - nobody tells us
                 await trio.sleep(WATCH_EVERY_S)
@@ -173,6 +178,19 @@ class Nemesis:
             del self._rotten[node_id]
         if scope.cancelled_caught:
             self.deaths.append(f"broker {node_id} could not be replaced: partitions have no other in-sync replica")
+
+    async def _replace_controller(self, node_id: int) -> None:
+        """One that votes with an empty disk might vote twice in an epoch, and lacks what it had confirmed."""
+        assert self._voters is not None, "controllers rot only where somebody can take their vote away"
+        if not await self._voters.surely_remove_voter(node_id, RESTORE_TIMEOUT_S):
+            self.deaths.append(f"controller {node_id} could not be replaced: its vote could not be taken away")
+            return
+        if await self._call(self._cluster.state, node_id) is not ProcessState.STOPPED:
+            await self._call(self._cluster.stop_node, node_id)
+        await self._call(self._cluster.wipe, node_id)
+        await self._call(self._cluster.launch, node_id)
+        del self._rotten[node_id]
+        await self._voters.restore_voters(RESTORE_TIMEOUT_S)  # what is missing in the end is found by ``recover``
 
     async def _bring_back(self, node_id: int) -> None:
         state = await self._call(self._cluster.state, node_id)
@@ -300,31 +318,45 @@ class Nemesis:
         return self._cluster.lose_power(node_id, seed)
 
     async def _strike_files(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
-        brokers = self._cluster.brokers
-        leaders = await self._operations.broker_leaders() if fault.target is Target.LEADERS else []
-        chosen = choose_nodes(fault.target, [node.node_id for node in brokers], leaders, draw)
+        chosen, _ = await self._choose(fault, draw)
+        controllers = {node.node_id: node for node in self._cluster.controllers}
+        nodes = {node.node_id: node for node in self._cluster.brokers} | controllers
         struck = self._take(chosen, fault.kind)
         texts, hit = [], []
         for node_id in struck:
             if self._rotten or not await self._is_whole():
                 texts.append("not struck: the other replicas are not all there")
                 continue
+            if node_id in controllers and (self._voters is None or len(controllers) < VOTERS_MIN):
+                texts.append("not struck: the quorum cannot do without it")
+                continue
             await self._stop(node_id)
-            (data,) = (Path(node.directory) for node in brokers if node.node_id == node_id)
-            done = damage(data, draw)
+            done = (damage_metadata if node_id in controllers else damage)(Path(nodes[node_id].directory), draw)
             texts.append("not struck: no file is closed" if done is None else done.text)
             if done is not None:
                 hit.append(node_id)
             if done is not None and done.records:
                 self._rotten[node_id] = done.text
             await self._call(self._cluster.launch, node_id)
+            if done is not None and done.refused:
+                await self._await_refusal(node_id, done)
         await trio.sleep_until(end)
         for node_id in struck:
+            if node_id in controllers and node_id in self._rotten:
+                await self._replace_disk(node_id)
+                continue
             await self._bring_back(node_id)  # it may have refused to start
             if node_id in self._rotten and await self._call(self._cluster.can_do_without, node_id):
                 await self._replace_disk(node_id)
         self._give_back(struck)
         return _upon(hit, ", ".join(texts))
+
+    async def _await_refusal(self, node_id: int, done: Damage) -> None:
+        with trio.move_on_after(REFUSED_WITHIN_S):
+            while await self._call(self._cluster.state, node_id) is not ProcessState.STOPPED:  # noqa: ASYNC110 - as above
+                await trio.sleep(WATCH_EVERY_S)
+            return
+        self.deaths.append(f"controller {node_id} started with damaged metadata ({done.text})")
 
     async def _strike_machines(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
@@ -370,9 +402,10 @@ class Nemesis:
         if self._voters is None:
             raise LauncherError(f"fault {fault.kind.value} needs a cluster whose controllers are known")
         leaders = await self._operations.active_controller() if fault.target is Target.LEADERS else []
-        known = [node.node_id for node in self._cluster.controllers]
+        known = [node.node_id for node in self._cluster.controllers if node.node_id not in self._rotten]
         if len(known) < VOTERS_MIN:
             return ["not struck: a quorum of one or two controllers is left alone"]
+        leaders = [leader for leader in leaders if leader in known]
         (node_id,) = choose_nodes(fault.target, known, leaders, draw)
         nodes[node_id] = None
         removed = await self._voters.remove_voter(node_id)

@@ -71,7 +71,9 @@ BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 """In namespaces, where every node has all ports for itself."""
 SEGMENT_BYTES = "segment.bytes"
 SMALL_SEGMENT_BYTES = 64 * 1024
-"""Of runs whose faults strike closed segments: there must be some."""
+SNAPSHOT_BYTES = "metadata.log.max.record.bytes.between.snapshots"
+SMALL_SNAPSHOT_BYTES = 1_000
+"""Of runs whose faults strike closed segments and snapshots of controllers: there must be some."""
 
 
 class Network(enum.Enum):
@@ -205,7 +207,7 @@ class _Run:
         spec = ClusterSpec(
             brokers=options.brokers,
             controllers=options.controllers,
-            settings=options.settings,
+            settings={**self._small(SNAPSHOT_BYTES, SMALL_SNAPSHOT_BYTES), **options.settings},
             hostile=any(kind in MACHINE_KINDS for kind in options.kinds),
         )
         links: LinkRules
@@ -294,8 +296,10 @@ class _Run:
             self.deaths.append(f"stuck: {missing}")
 
     def _topic_configs(self) -> dict[str, str]:
-        small = {SEGMENT_BYTES: str(SMALL_SEGMENT_BYTES)} if FaultKind.BIT_ROT in self.options.kinds else {}
-        return {**small, **self.options.topic_configs}
+        return {**self._small(SEGMENT_BYTES, SMALL_SEGMENT_BYTES), **self.options.topic_configs}
+
+    def _small(self, key: str, size: int) -> dict[str, str]:
+        return {key: str(size)} if FaultKind.BIT_ROT in self.options.kinds else {}
 
     async def _harm(
         self, cluster: LocalCluster | None, links: LinkRules | None, operations: ClusterOperations, recorder: Recorder
