@@ -64,7 +64,7 @@ class _Link:
         self.opening = False
         self.failures = 0
         self.retry_at_ms = -math.inf
-        self.silent_until_ms = -math.inf  # a question is out that the node has not answered in good time
+        self.silent_until_ms = -math.inf  # it has not answered in good time, or what it knows is in doubt
         self.used_at_ms = -math.inf
 
 
@@ -387,6 +387,11 @@ class ClusterClient:
     def request_update(self) -> None:
         """Asks the background task for fresh metadata."""
         self._wanted.set()
+
+    def doubt(self, node_id: int) -> None:
+        """Asks for fresh metadata, and not this node as long as another one answers: what it knows may be old."""
+        self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
+        self.request_update()
 
     @property
     def last_error(self) -> BaseException | None:

@@ -211,7 +211,7 @@ class Sender:
             self._unanswered([batch for parts in by_topic.values() for batch in parts.values()])
         else:
             assert isinstance(response, ProduceResponse)
-            self._answered(response, by_topic)
+            self._answered(node_id, response, by_topic)
         finally:
             self._in_flight[node_id] -= 1
             self.wake()
@@ -221,7 +221,9 @@ class Sender:
         for batch in batches:
             self._settle(batch, ErrorCode.NETWORK_EXCEPTION)
 
-    def _answered(self, response: ProduceResponse, by_topic: Mapping[str, Mapping[int, ProducerBatch]]) -> None:
+    def _answered(
+        self, node_id: int, response: ProduceResponse, by_topic: Mapping[str, Mapping[int, ProducerBatch]]
+    ) -> None:
         picture = self._client.picture
         for endpoint in response.node_endpoints:
             picture.add_broker(
@@ -234,14 +236,17 @@ class Sender:
             for answer in topic.partition_responses:
                 batch = by_topic.get(name, {}).get(answer.index)
                 if batch is not None and missing.pop(batch, batch) is None:
-                    self._settle_answer(batch, answer)
+                    self._settle_answer(node_id, batch, answer)
         # A broker that leaves out a partition is broken or hostile; the batch is tried again like one without an
         # answer.
         for batch in missing:
             self._settle(batch, ErrorCode.NETWORK_EXCEPTION)
 
-    def _settle_answer(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+    def _settle_answer(self, node_id: int, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         code = ErrorCode.of(answer.error_code)
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            # A leader that is cut off from all but its clients says so each time, and never that it leads no more.
+            self._client.doubt(node_id)
         leader = answer.current_leader
         if leader.leader_id >= 0:
             self._client.picture.set_leader(batch.partition, leader.leader_id, leader.leader_epoch)

@@ -137,6 +137,29 @@ def test_lost_answers_errors_and_moving_leaders_change_nothing(seed):
     simulate(scenario, seed)
 
 
+def test_a_leader_that_times_out_is_doubted_though_it_never_says_that_it_leads_no_more():
+    async def scenario(cluster, open_producer):
+        (part,) = cluster.add_topic("t")
+
+        def cut_off(broker, request):
+            """The old leader, which only clients reach, takes records and sees nobody acknowledge them in time."""
+            answer = cluster.on_produce(broker, request)
+            if broker == old:
+                answer.responses[0].partition_responses[0].error_code = ErrorCode.REQUEST_TIMED_OUT
+            return answer
+
+        async with open_producer() as producer:
+            await (await producer.send("t", b"1"))
+            old, asked = part.leader, len(cluster.requests)
+            cluster.move("t", 0, 3 - old)
+            cluster.handlers[ApiKey.PRODUCE] = cut_off
+            await (await producer.send("t", b"2"))
+        assert [broker for broker, key, _ in cluster.requests[asked:] if key == ApiKey.PRODUCE] == [old, 3 - old]
+        assert part.values() == [b"1", b"2"]
+
+    simulate(scenario)
+
+
 def test_a_killed_broker_is_replaced_by_the_new_leader():
     async def scenario(cluster, open_producer):
         (part,) = cluster.add_topic("t")
