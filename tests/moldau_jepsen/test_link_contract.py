@@ -1,7 +1,9 @@
-"""Goal: proxies and network namespaces rule links alike: what the nemesis orders holds for bytes between members.
+"""Goal: proxies, network namespaces and the virtual network rule links alike: what is ordered holds for bytes between
+members.
 
-Method: three members with real sockets, near and far end of each connection in the hands of the test; same tests on
-both. Where namespaces cannot be made, and where links lack something, the reason is given for skipping.
+Method: three members with real sockets, or hosts of a simulated world on virtual time; near and far end of each
+connection in the hands of the test; same tests on all. Where namespaces cannot be made, and where links lack something,
+the reason is given for skipping.
 """
 
 import ctypes
@@ -9,10 +11,10 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import pytest
 import trio
@@ -23,22 +25,42 @@ from moldau_jepsen.chaos.rules import CLIENT, DELAY, LOSS, OPEN, RATE, RESET, Li
 from moldau_jepsen.chaos.schedule import ring_cuts
 from moldau_jepsen.launcher import LauncherUsageError
 from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_jepsen.simulation.connection import VirtualConnection
+from moldau_jepsen.simulation.network import VirtualListener, VirtualNetwork
+from moldau_jepsen.simulation.world import World, run_world
 
 MEMBERS = (1, 2, 3)
 PORT = 9092
 HELD_S = 0.3
 WAIT_S = 240
+VIRTUAL_SEEDS = 2
 CLONE_NEWNET = 0x40000000
 T = TypeVar("T")
 
 
+class Stream(Protocol):
+    """What tests do with one end of a connection: a part of ``trio.SocketStream``."""
+
+    async def send_all(self, data: bytes) -> None: ...
+
+    async def receive_some(self, count: int) -> bytes: ...
+
+
 class Ends(NamedTuple):
-    near: trio.SocketStream  # of the member that opened it
-    far: trio.SocketStream
+    near: Stream  # of the member that opened it
+    far: Stream
 
 
-class World:
+class Members(Protocol):
     """Members that listen, and a way to open connections between them."""
+
+    links: LinkRules
+
+    async def connect(self, source: int, target: int) -> Ends: ...
+
+
+class SocketMembers:
+    """Members with real sockets."""
 
     def __init__(self, links: LinkRules, opened: AsyncExitStack) -> None:
         self.links = links
@@ -95,12 +117,12 @@ def in_namespace(name: str, call: Callable[[], T]) -> T:
 
 
 @asynccontextmanager
-async def proxies() -> AsyncIterator[World]:
+async def proxies() -> AsyncIterator[Members]:
     ports = take_free_ports(2 * len(MEMBERS))
     real, proxy = dict(zip(MEMBERS, ports[:3], strict=True)), dict(zip(MEMBERS, ports[3:], strict=True))
     links = Links(real)
     async with AsyncExitStack() as opened, trio.open_nursery() as nursery:
-        world = World(links, opened)
+        world = SocketMembers(links, opened)
         for member in MEMBERS:
             await world.listen(member, (HOST, real[member]))
             world.addresses[member] = (HOST, proxy[member])
@@ -110,26 +132,106 @@ async def proxies() -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def namespaces() -> AsyncIterator[World]:
+async def namespaces() -> AsyncIterator[Members]:
     with ExitStack() as made:
         try:
             links = made.enter_context(NamespaceLinks(MEMBERS))
         except LauncherUsageError as error:
             pytest.skip(str(error))
         async with AsyncExitStack() as opened:
-            world = World(links, opened)
+            world = SocketMembers(links, opened)
             for member in MEMBERS:
                 world.addresses[member] = (links.place(member).host, PORT)
                 await world.listen(member, world.addresses[member])
             yield world
 
 
-@pytest.fixture(params=[proxies, namespaces])
-def worlds(request: pytest.FixtureRequest) -> Callable[[], AsyncIterator[World]]:
+class VirtualStream:
+    """A virtual connection as ``trio.SocketStream`` would show it."""
+
+    def __init__(self, connection: VirtualConnection) -> None:
+        self._connection = connection
+
+    async def send_all(self, data: bytes) -> None:
+        await self._connection.send_all([data])
+
+    async def receive_some(self, count: int) -> bytes:
+        buffer = bytearray(count)
+        while True:
+            try:
+                return bytes(buffer[: self._connection.receive_into_nowait(memoryview(buffer))])
+            except BlockingIOError:
+                await self._connection.wait_readable()
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+
+
+def host(member: int) -> str:
+    return f"n{member}" if member != CLIENT else "app"
+
+
+class VirtualLinks(LinkRules):
+    """The virtual network under the contract: every call is one of the network's own faults."""
+
+    blocks = False
+    lacks: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, network: VirtualNetwork) -> None:
+        super().__init__()
+        self._network = network
+
+    def reset(self, members: Iterable[int]) -> int:
+        chosen, hosts = {host(member) for member in members}, self._network.host_names
+        pairs = {frozenset((one, other)) for one in chosen for other in hosts if one != other}
+        return sum(self._network.reset_connections(*sorted(pair)) for pair in pairs)
+
+    def _carry_out(self, changes: Mapping[Link, tuple[LinkRule, LinkRule]]) -> None:
+        network = self._network
+        if not self._rules:
+            network.heal_all()
+            return
+        for link, (_, rule) in changes.items():
+            names = host(link.source), host(link.target)
+            (network.cut if rule.cut else network.heal)(*names)
+            network.slow_link(*names, extra_delay=rule.delay_ms / 1000, bytes_per_second=rule.bytes_per_second)
+            network.lossy_link(*names, probability=rule.loss)
+
+
+class VirtualMembers:
+    """Members on hosts of a simulated world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._listeners: dict[int, VirtualListener] = {}
+        self.links: LinkRules = VirtualLinks(world.network)
+
+    async def listen(self) -> None:
+        for member in MEMBERS:
+            network = self._world.node(host(member)).environment.network
+            self._listeners[member] = await network.listen(host(member), PORT)
+
+    async def connect(self, source: int, target: int) -> Ends:
+        near = await self._world.node(host(source)).environment.network.connect(host(target), PORT)
+        return Ends(VirtualStream(near), VirtualStream(await self._listeners[target].accept()))
+
+
+def run_virtual(body: Callable[[Members], Awaitable[None]]) -> None:
+    async def main(world: World) -> None:
+        members = VirtualMembers(world)
+        await members.listen()
+        with trio.fail_after(WAIT_S):
+            await body(members)
+
+    for seed in range(VIRTUAL_SEEDS):
+        run_world(main, seed)
+
+
+@pytest.fixture(params=[proxies, namespaces, None], ids=["proxies", "namespaces", "virtual"])
+def worlds(request: pytest.FixtureRequest) -> Callable[[], AsyncIterator[Members]] | None:
     return request.param
 
 
-async def read(stream: trio.SocketStream, count: int) -> bytes:
+async def read(stream: Stream, count: int) -> bytes:
     got = b""
     while len(got) < count:
         chunk = await stream.receive_some(count - len(got))
@@ -138,13 +240,13 @@ async def read(stream: trio.SocketStream, count: int) -> bytes:
     return got
 
 
-async def passes(source: trio.SocketStream, target: trio.SocketStream, data: bytes = b"passes") -> None:
+async def passes(source: Stream, target: Stream, data: bytes = b"passes") -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(source.send_all, data)
         assert await read(target, len(data)) == data
 
 
-async def nothing_comes(*streams: trio.SocketStream) -> None:
+async def nothing_comes(*streams: Stream) -> None:
     for stream in streams:
         with trio.move_on_after(HELD_S) as scope:
             await stream.receive_some(1)
@@ -152,6 +254,10 @@ async def nothing_comes(*streams: trio.SocketStream) -> None:
 
 
 def run(worlds, body) -> None:
+    if worlds is None:
+        run_virtual(body)
+        return
+
     async def main() -> None:
         with trio.fail_after(WAIT_S):
             async with worlds() as world:
@@ -160,13 +266,13 @@ def run(worlds, body) -> None:
     trio.run(main)
 
 
-def need(world: World, name: str) -> None:
+def need(world: Members, name: str) -> None:
     if name in world.links.lacks:
         pytest.skip(f"these links know no {name}: {world.links.lacks[name]}")
 
 
 def test_bytes_pass_unharmed_between_all_members(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         payload = bytes(range(256)) * 2048
         for source in (CLIENT, *MEMBERS):
             for target in MEMBERS:
@@ -179,7 +285,7 @@ def test_bytes_pass_unharmed_between_all_members(worlds) -> None:
 
 
 def test_a_cut_holds_two_members_and_no_others_until_it_is_healed(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         cut, other, client = [await world.connect(source, 2) for source in (1, 3, CLIENT)]
         world.links.cut([1], [2])
         await cut.near.send_all(b"request")
@@ -195,7 +301,7 @@ def test_a_cut_holds_two_members_and_no_others_until_it_is_healed(worlds) -> Non
 
 
 def test_a_connection_that_is_opened_into_a_cut_is_made_when_it_is_healed(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         world.links.cut([1], [2])
         made: list[Ends] = []
 
@@ -213,7 +319,7 @@ def test_a_connection_that_is_opened_into_a_cut_is_made_when_it_is_healed(worlds
 
 
 def test_a_one_way_cut_lets_the_request_through_and_holds_the_answer(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         near, far = await world.connect(1, 2)
         world.links.cut([2], [1], both_ways=False)
         await passes(near, far)
@@ -226,7 +332,7 @@ def test_a_one_way_cut_lets_the_request_through_and_holds_the_answer(worlds) -> 
 
 
 def test_an_isolated_member_is_lost_to_members_and_clients(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         lost = [await world.connect(source, 2) for source in (1, 3, CLIENT)]
         other = await world.connect(1, 3)
         world.links.cut([2], [1, 3, CLIENT])
@@ -242,7 +348,7 @@ def test_an_isolated_member_is_lost_to_members_and_clients(worlds) -> None:
 
 
 def test_of_a_ring_of_three_the_one_in_the_middle_is_the_bridge(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         ((one, other),) = ring_cuts(MEMBERS)
         cut = await world.connect(one, other)
         bridged = [await world.connect(source, 2) for source in (one, other)]
@@ -256,7 +362,7 @@ def test_of_a_ring_of_three_the_one_in_the_middle_is_the_bridge(worlds) -> None:
 
 
 def test_a_rate_slows_one_direction(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         need(world, RATE)
         near, far = await world.connect(1, 2)
         world.links.set_rule(Link(1, 2), LinkRule(bytes_per_second=40_000))
@@ -271,7 +377,7 @@ def test_a_rate_slows_one_direction(worlds) -> None:
 
 
 def test_a_delay_makes_bytes_late(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         need(world, DELAY)
         near, far = await world.connect(1, 2)
         world.links.set_rule(Link(1, 2), LinkRule(delay_ms=80))
@@ -283,7 +389,7 @@ def test_a_delay_makes_bytes_late(worlds) -> None:
 
 
 def test_through_loss_everything_arrives_in_the_end(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         need(world, LOSS)
         near, far = await world.connect(1, 2)
         world.links.set_rule(Link(1, 2), LinkRule(loss=1 / 8))
@@ -295,7 +401,7 @@ def test_through_loss_everything_arrives_in_the_end(worlds) -> None:
 
 
 def test_what_links_lack_is_refused_and_changes_nothing(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         wanted = {
             DELAY: LinkRule(delay_ms=1),
             RATE: LinkRule(bytes_per_second=1),
@@ -311,7 +417,7 @@ def test_what_links_lack_is_refused_and_changes_nothing(worlds) -> None:
 
 
 def test_rules_are_told_replaced_and_healed(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         link, slow = Link(1, 2), LinkRule(bytes_per_second=1e5)
         need(world, RATE)
         near, far = await world.connect(1, 2)
@@ -328,7 +434,7 @@ def test_rules_are_told_replaced_and_healed(worlds) -> None:
 
 
 def test_a_reset_ends_the_connections_of_a_member_for_both_ends(worlds) -> None:
-    async def body(world: World) -> None:
+    async def body(world: Members) -> None:
         need(world, RESET)
         opened, accepted = await world.connect(1, 2), await world.connect(3, 1)
         other = await world.connect(3, 2)

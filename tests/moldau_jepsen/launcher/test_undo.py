@@ -7,14 +7,17 @@ then held against both. Names are held against the states that the directory has
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 
 from moldau.runtime.environment import OpenMode
 from moldau.runtime.real import RealDisk
-from moldau_jepsen.launcher.control import CONTROL, ControlReader, ControlWriter
+from moldau_jepsen.launcher import hostile
+from moldau_jepsen.launcher.control import CONTROL, HEALTHY, Control, ControlReader, ControlWriter
 from moldau_jepsen.launcher.hostile import HostileDisk, SkewedClock, hostile_environment
 from moldau_jepsen.launcher.undo import JOURNAL, TRASH, UndoJournal, lose_power
 
@@ -310,6 +313,66 @@ def test_a_sync_that_fails_makes_nothing_durable(tmp_path: Path) -> None:
         machine.lose_power(seed)
         lost += machine.tree()["log"] != b"a" * 4096
     assert lost > 0
+
+
+def failures(calls: list[Callable[[], object]]) -> int:
+    failed = 0
+    for call in calls:
+        try:
+            call()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            failed += 1
+    return failed
+
+
+def test_a_share_of_the_writes_fails_and_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.put("log", b"a" * 10)
+    file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
+    machine.writer.write(Control(write_error_share=1.0))
+    refused: list[Callable[[], object]] = [
+        lambda: file.append([b"b"]),
+        lambda: file.write_at(0, b"b"),
+        lambda: file.preallocate(100_000),
+        lambda: machine.disk.open(machine.path("new"), OpenMode.WRITE),
+        lambda: machine.disk.make_directories(machine.path("new")),
+    ]
+    assert failures(refused) == len(refused)
+    assert machine.tree() == {"log": b"a" * 10}
+    file.sync()  # writes alone were to fail
+    machine.writer.write(Control(write_error_share=0.3))
+    failed = failures([lambda: file.append([b"b"])] * 1000)
+    assert 200 < failed < 400
+    assert machine.tree() == {"log": b"a" * 10 + b"b" * (1000 - failed)}
+    machine.writer.write(HEALTHY)
+    assert failures([lambda: file.append([b"c"])] * 100) == 0
+    file.close()
+
+
+def test_every_sync_takes_the_time_that_is_ordered_and_holds_no_write_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, slept = Machine(tmp_path), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert file.append([b"b"]) == 1 + len(slept), "others write while a sync waits"
+
+    monkeypatch.setattr(hostile, "time", SimpleNamespace(sleep=sleep))
+    machine.put("log", b"a")
+    file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
+    file.sync()
+    assert slept == []
+    machine.writer.write(Control(sync_delay_ms=250.0))
+    file.sync()
+    machine.disk.sync_directory(str(machine.data))
+    assert slept == [0.25, 0.25]
+    machine.writer.write(HEALTHY)
+    file.sync()
+    assert slept == [0.25, 0.25]
+    file.close()
 
 
 def test_a_clock_drifts_and_jumps_without_going_back(tmp_path: Path) -> None:
