@@ -87,7 +87,10 @@ class FaultRow:
     """One kind of fault."""
 
     kind: str
+    planned: int
+    """How many had their time."""
     strikes: int
+    """How many of them struck somebody."""
     runs: int
     """Runs in which it struck."""
 
@@ -329,7 +332,11 @@ def _noticed(report: CampaignReport) -> str:
 
 def _faults(report: CampaignReport) -> str:
     rows = [
-        (row.kind, f"{row.strikes:,}", f"{row.runs:,}", f"{row.strikes / max(report.seeds, 1):.2f}")
+        (row.kind, f"{row.planned:,}", f"{row.strikes:,}", f"{row.runs:,}", f"{row.strikes / max(report.seeds, 1):.2f}")
         for row in report.fault_rows
     ]
-    return "<h2>Faults</h2>" + table(("kind", "strikes", "runs with it", "strikes per run"), rows)
+    hint = (
+        "<p class='hint'>A planned fault strikes nobody where the node is down already, must be spared for a while, or "
+        "refuses what is asked of it. Strikes are counted only where something was done.</p>"
+    )
+    return "<h2>Faults</h2>" + hint + table(("kind", "planned", "struck", "runs with it", "strikes per run"), rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
 
     async def main(world: World) -> Result:
         run = Run(world, chosen, logs)
-        world.network.tap = MessageMeter(coverage, run.judge.violated)
+        world.network.tap = MessageMeter(coverage, run.judge.violated, run.observer.broker_heard)
         witness = Witness(run.cluster, world.agenda.clock) if detailed else None
         if witness is not None:
             world.agenda.watchers.append(witness.turn_ended)
@@ -59,10 +58,11 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             wall_seconds=0.0,
             steps=run.observer.steps,
             events=trace.count,
-            faults=run.injector.struck,
+            faults=run.injector.struck.total(),
             acknowledged=run.recorder.acknowledged,
             polled=run.recorder.polled,
-            faults_by_kind=dict(sorted(Counter(fault.kind.value for fault in run.plan).items())),
+            faults_by_kind=dict(sorted(run.injector.struck.items())),
+            planned_by_kind=dict(sorted(run.injector.begun.items())),
             figures=measure(run.history),
             coverage=coverage,
             anomalies=run.anomalies,

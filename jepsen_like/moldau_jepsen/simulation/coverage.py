@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau.protocol.api import APIS
+from moldau.protocol.api import APIS, ApiKey
 from moldau_broker.coordinator import group, transaction_state
 from moldau_broker.replication import follower, replica
 from moldau_broker.server.apis import BASE_APIS
@@ -82,10 +82,11 @@ _SNAPSHOT_ENDS = (records.SnapshotHeaderRecord, records.SnapshotFooterRecord)  #
 class _Stream:
     """The frames of one direction of one connection."""
 
-    __slots__ = ("collected", "is_request", "left", "pending", "receiver", "sender")
+    __slots__ = ("collected", "end", "is_request", "left", "pending", "receiver", "sender")
 
     def __init__(self, end: VirtualConnection, pending: dict[int, tuple[int, int]]) -> None:
         self.left = 0  # bytes of the present frame that are still to come
+        self.end = end
         self.collected = b""  # of a header that came in parts
         self.pending = pending  # API key and version by correlation id
         self.is_request = end.local_address[1] in EPHEMERAL_PORTS
@@ -98,15 +99,25 @@ def _role(host: str) -> str:
     return name if name in ("broker", "controller") else "client"
 
 
+_KEEP_SESSIONS = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION)
+
+
 class MessageMeter:
     """The tap of a network. It reads plain text: what is encrypted would be counted as what it happens to look like."""
 
-    def __init__(self, coverage: Coverage, violated: Callable[[str, str], None] | None = None) -> None:
+    def __init__(
+        self,
+        coverage: Coverage,
+        violated: Callable[[str, str], None] | None = None,
+        heard: Callable[[str], None] | None = None,
+    ) -> None:
         """Counts into ``coverage``. ``violated`` is told of answers that nobody waits for, as a rule and a text: every
-        delayed operation completes once.
+        delayed operation completes once. ``heard`` is told the host of a broker whose registration or heartbeat a
+        controller answers.
         """
         self._counts = coverage.messages
         self._violated = violated
+        self._heard = heard
         self._streams: dict[tuple[int, bool], _Stream] = {}
         self._pending: dict[int, dict[int, tuple[int, int]]] = {}
 
@@ -143,6 +154,8 @@ class MessageMeter:
                     self._violated("answered-once", f"{text}, which does not wait for it (any more)")
                 return
             api = found
+            if self._heard is not None and api[0] in _KEEP_SESSIONS:
+                self._heard(stream.end.peer_end.host.name)
         self._counts[MessageKind(*api, stream.is_request, stream.sender, stream.receiver)] += 1
 
 

@@ -76,6 +76,7 @@ class DiskFaults:
         profile = self._cluster.machines[node_id].disk.profile
         profile.offload_delay_jitter = draw.choice((0.01, 0.1))
         profile.stall_probability, profile.stall_max = 0.05, draw.choice((0.5, 3.0))
+        self._targets.mark()
         return lambda: self._calm(node_id)
 
     def _disk_full(self, draw: random.Random) -> Callable[[], None]:
@@ -83,6 +84,7 @@ class DiskFaults:
         if self._targets.spares(node_id):
             return lambda: None
         disk = self._cluster.machines[node_id].disk
+        self._targets.mark()
         disk.profile.capacity_bytes = disk.used_bytes() + draw.randint(0, 5_000)
         return self._fails(node_id)
 
@@ -93,6 +95,8 @@ class DiskFaults:
         profile = self._cluster.machines[node_id].disk.profile
         profile.write_error_probability = draw.choice((0.0, 0.01, 0.1))
         profile.sync_error_probability = draw.choice((0.0, 0.01, 0.1))
+        if profile.write_error_probability or profile.sync_error_probability:
+            self._targets.mark()
         return self._fails(node_id)
 
     def _read_error(self, draw: random.Random) -> Callable[[], None]:
@@ -104,6 +108,7 @@ class DiskFaults:
         path = draw.choice(["/", *self._cluster.log_directories(node_id)])
         profile.read_error_probability = draw.choice((0.01, 0.1, 1.0))
         profile.unreadable_paths = (path,)
+        self._targets.mark()
         if path == "/":
             self._targets.disk_errors[node_id] = None
         else:
@@ -132,6 +137,7 @@ class DiskFaults:
         else:
             profile.failing_paths = (*profile.failing_paths, path)
         self._targets.directory_errors.setdefault(node_id, {})[path] = None
+        self._targets.mark()
         self._targets.safekeeping.endanger(node_id)
         self._world.trace.note("directory", self._cluster.host(node_id), path, "full" if full else "gone")
 
@@ -151,6 +157,7 @@ class DiskFaults:
     def _clock_rate(self, draw: random.Random) -> Callable[[], None]:
         clock = self._cluster.machines[draw.choice(self._targets.nodes)].clock
         clock.set_rate(draw.choice((0.5, 0.95, 1.05, 2.0)))
+        self._targets.mark()
         return lambda: clock.set_rate(1.0)
 
     def _clock_jump(self, draw: random.Random) -> Callable[[], None]:
@@ -158,6 +165,7 @@ class DiskFaults:
         jump_ms = draw.choice((-3_600_000.0, -5_000.0, 5_000.0, 3_600_000.0))
         self._cluster.machines[node_id].clock.jump_wall(jump_ms)
         self._jumped_ms[node_id] = self._jumped_ms.get(node_id, 0.0) + jump_ms
+        self._targets.mark()
         return lambda: None
 
 

@@ -6,6 +6,7 @@ What each kind does stands with its family: ``process_faults``, ``link_faults``,
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,8 @@ class FaultInjector:
         self._cluster = cluster
         self._world = cluster.world
         self.targets = Targets(cluster, client_hosts, synced=synced, struck=struck)
-        self.moves = Moves(cluster)
-        self.struck = 0
+        self.moves = Moves(cluster, lambda: self.targets.mark)
+        self._begun: dict[int, FaultKind] = {}
         self._links = LinkFaults(self.targets)
         self._disks = DiskFaults(self.targets)
         self._rot = RotFaults(self.targets, replaceable=replaceable)
@@ -64,6 +65,16 @@ class FaultInjector:
         assert len(self._deeds) == len(FaultKind), "every kind has its deed"
 
     @property
+    def begun(self) -> Counter[str]:
+        """How many faults of each kind had their time."""
+        return Counter(kind.value for kind in self._begun.values())
+
+    @property
+    def struck(self) -> Counter[str]:
+        """How many of them have struck somebody: the others found nobody, or only nodes that must be spared."""
+        return Counter(kind.value for number, kind in self._begun.items() if number in self.targets.struck)
+
+    @property
     def struck_nodes(self) -> Struck:
         """Which nodes faults choose from."""
         return self.targets.struck_nodes
@@ -75,7 +86,8 @@ class FaultInjector:
 
     def _strike(self, fault: PlannedFault, start: float) -> None:
         draw = derive_random(self._world.seed, "fault", fault.number)
-        self.struck += 1
+        self._begun[fault.number] = fault.kind
+        self.targets.carry_out(fault.number)
         self._world.trace.note("fault", fault.kind.value, f"until {start + fault.end:.3f}")
         end = self._deeds[fault.kind](draw)
 

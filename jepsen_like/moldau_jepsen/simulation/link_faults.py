@@ -45,6 +45,8 @@ class LinkFaults:
         self._world.network.heal_all(outside)
 
     def _cut(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
+        if pairs:
+            self._targets.mark()
         for pair in pairs:
             self._cuts[pair] = self._cuts.get(pair, 0) + 1
             self._world.network.cut(*pair)
@@ -105,11 +107,12 @@ class LinkFaults:
         host = self._cluster.host(draw.choice(self._targets.nodes))
         others = [other for other in self._world.network.host_names if other != host]
         active = True
+        mark = self._targets.mark
 
         def strike() -> None:
             if active:
-                for other in others:
-                    self._world.network.reset_connections(host, other)
+                if sum([self._world.network.reset_connections(host, other) for other in others]):
+                    mark()
                 self._world.agenda.call_after(draw.uniform(0.05, 1.5), strike)
 
         def end() -> None:
@@ -124,6 +127,7 @@ class LinkFaults:
         others = [other for other in self._world.network.host_names if other != host]
         delay = draw.choice((0.005, 0.05, 0.3))
         rate = draw.choice((0.0, 20_000.0, 500_000.0))
+        self._targets.mark()
         for other in others:
             self._world.network.slow_link(host, other, extra_delay=delay, bytes_per_second=rate)
 
@@ -143,6 +147,7 @@ class LinkFaults:
                 if draw.random() < LOSS_LINKS_PROBABILITY:
                     network.lossy_link(*link, probability=draw.choice(LOSS_PROBABILITIES))
                     links.append(link)
+                    self._targets.mark()
 
         def end() -> None:
             for link in links:

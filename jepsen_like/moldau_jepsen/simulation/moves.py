@@ -36,8 +36,9 @@ RETRY_S = 0.2
 class Moves:
     """Starts moves; each runs as a task of the world until it is answered."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        """Nothing moves."""
+    def __init__(self, cluster: SimulatedCluster, marker: Callable[[], Callable[[], None]]) -> None:
+        """Nothing moves. ``marker`` returns what the move that is beginning calls once it has taken effect."""
+        self._marker = marker
         self._cluster = cluster
         self._world = cluster.world
         self._machine = cluster.world.node(ADMIN_HOST)
@@ -49,11 +50,13 @@ class Moves:
         """
         return name not in self._unsettled
 
-    def start(self, name: str, move: Callable[[Admin], Awaitable[str]]) -> None:
-        """Begins a move; its outcome goes into the timeline."""
-        self._world.nursery.start_soon(self._move, name, move)
+    def start(
+        self, name: str, move: Callable[[Admin], Awaitable[str]], accepted: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begins a move; its outcome goes into the timeline. ``accepted`` is called if it is not refused."""
+        self._world.nursery.start_soon(self._move, name, move, accepted)
 
-    async def _move(self, name: str, move: Callable[[Admin], Awaitable[str]]) -> None:
+    async def _move(self, name: str, move: Callable[[Admin], Awaitable[str]], accepted: Callable[[], None]) -> None:
         self._unsettled[name] = self._unsettled.get(name, 0) + 1
         config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
         try:
@@ -62,6 +65,7 @@ class Moves:
         except (KafkaError, OSError, trio.TooSlowError) as error:
             outcome = str(error)
         else:
+            accepted()
             self._unsettled[name] -= 1
             if not self._unsettled[name]:
                 del self._unsettled[name]
@@ -85,7 +89,7 @@ class Moves:
             await admin.remove_voter(voter_id)
             return f"voter {voter_id} was removed"
 
-        self.start("voters", remove)
+        self.start("voters", remove, self._marker())
         return lambda: self.start("voters", lambda admin: self._add(admin, voter_id))
 
     async def _add(self, admin: Admin, voter_id: int) -> str:
@@ -114,6 +118,8 @@ class Moves:
     def reassign(self, draw: random.Random) -> Callable[[], None]:
         """Moves drawn partitions of all topics to drawn replicas, once now and once more at the end."""
 
+        mark = self._marker()
+
         def begin() -> None:
             targets = self._draw_targets(draw)
 
@@ -123,7 +129,7 @@ class Moves:
                 return f"reassigned {shown}"
 
             if targets:
-                self.start("reassign", move)
+                self.start("reassign", move, mark)
 
         begin()
         return begin
@@ -143,9 +149,13 @@ class Moves:
     def elect(self, draw: random.Random) -> Callable[[], None]:
         """Elects preferred leaders of all partitions, again and again."""
         active = True
+        mark = self._marker()
 
         async def move(admin: Admin) -> str:
-            return f"{len(await admin.elect_leaders())} partitions changed their leader"
+            changed = len(await admin.elect_leaders())
+            if changed:
+                mark()
+            return f"{changed} partitions changed their leader"
 
         def strike() -> None:
             if active:
@@ -169,6 +179,7 @@ class Moves:
         if len(directories) < 2:
             return lambda: None
         node_id = draw.choice(self._cluster.broker_ids)
+        mark = self._marker()
 
         def begin() -> None:
             broker = self._cluster.brokers.get(node_id)
@@ -180,12 +191,14 @@ class Moves:
                 for key, log in draw.sample(held, min(len(held), draw.randint(1, 4)))
             ]
             if targets:
-                self._world.nursery.start_soon(self._move_directories, node_id, targets)
+                self._world.nursery.start_soon(self._move_directories, node_id, targets, mark)
 
         begin()
         return begin
 
-    async def _move_directories(self, node_id: int, targets: list[tuple[str, int, str]]) -> None:
+    async def _move_directories(
+        self, node_id: int, targets: list[tuple[str, int, str]], mark: Callable[[], None]
+    ) -> None:
         request = AlterReplicaLogDirsRequest(
             dirs=[
                 AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=topic, partitions=[number])])
@@ -202,10 +215,12 @@ class Moves:
         except (OSError, trio.TooSlowError) as error:
             outcome = str(error)
         else:
+            answers = [(result.topic_name, partition) for result in answer.results for partition in result.partitions]
+            if any(partition.error_code == ErrorCode.NONE for _, partition in answers):
+                mark()
             outcome = ", ".join(
-                f"{result.topic_name}-{partition.partition_index} {ErrorCode(partition.error_code).name}"
-                for result in answer.results
-                for partition in result.partitions
+                f"{topic}-{partition.partition_index} {ErrorCode(partition.error_code).name}"
+                for topic, partition in answers
             )
         shown = ", ".join(f"{topic}-{number} to {path}" for topic, number, path in targets)
         self._world.trace.note("move", "directories", f"of {host}: {shown}: {outcome}")

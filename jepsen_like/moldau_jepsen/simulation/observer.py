@@ -62,6 +62,10 @@ class ClusterObserver:
         self._rules = RuleWatcher(cluster, judge, trio.current_time)
         self.steps = 0
 
+    def broker_heard(self, host: str) -> None:
+        """A controller answers a heartbeat, or a registration, of the broker on that host."""
+        self._rules.broker_heard(host)
+
     def step_ended(self) -> None:
         """A step has ended."""
         self.steps += 1

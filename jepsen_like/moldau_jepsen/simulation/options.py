@@ -107,9 +107,12 @@ class Result:
     steps: int
     events: int
     faults: int
+    """Those that struck somebody."""
     acknowledged: int
     polled: int
     faults_by_kind: Mapping[str, int] = field(default_factory=dict)
+    planned_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """Those that had their time: more than those that struck, where nobody was there that could or may be struck."""
     figures: RunFigures = field(default_factory=RunFigures)
     coverage: Coverage = field(default_factory=Coverage)
     anomalies: tuple[Anomaly, ...] = ()
@@ -151,6 +154,7 @@ class Result:
             "events": self.events,
             "faults": self.faults,
             "faults_by_kind": dict(self.faults_by_kind),
+            "planned_by_kind": dict(self.planned_by_kind),
             "acknowledged": self.acknowledged,
             "polled": self.polled,
             "operations": dict(self.figures.operations),

@@ -45,10 +45,15 @@ class ProcessFaults:
             FaultKind.HANG: self._hang,
         }
 
+    def _mark_if_running(self, node_id: int) -> None:
+        if self._cluster.machines[node_id].is_running:
+            self._targets.mark()
+
     # --- deaths
 
     def _kill(self, nodes: Sequence[int]) -> Callable[[], None]:
         for node_id in self._targets.may_kill(nodes):
+            self._mark_if_running(node_id)
             self._cluster.kill(node_id)
         return lambda: self._targets.start(nodes)
 
@@ -61,10 +66,16 @@ class ProcessFaults:
         if machine.is_running:
             power = node_id in targets.may_lose_power and draw.random() < 0.5
             crash = cluster.lose_power if power else cluster.kill
+            struck = targets.mark
+
+            def strike() -> None:
+                struck()
+                crash(node_id)
+
             writes = draw.randint(1, 60)
             if armed:
                 targets.safekeeping.endanger(node_id)
-                machine.crash_after_writes(writes, lambda: crash(node_id))
+                machine.crash_after_writes(writes, strike)
 
         def end() -> None:
             machine.forget_crash_point()  # one that was not reached must not strike when all is to heal
@@ -80,6 +91,7 @@ class ProcessFaults:
             return lambda: None
         machine = self._cluster.machines[node_id]
         self._targets.safekeeping.endanger(node_id)
+        self._mark_if_running(node_id)
         machine.pause()
         over = False
 
@@ -107,6 +119,7 @@ class ProcessFaults:
 
     def _power(self, nodes: Sequence[int]) -> Callable[[], None]:
         for node_id in self._targets.may_kill(nodes):
+            self._mark_if_running(node_id)
             self._cluster.lose_power(node_id)
         return lambda: self._targets.start(nodes)
 
@@ -120,6 +133,7 @@ class ProcessFaults:
         if targets.struck_nodes is Struck.CONTROLLERS:
             return lambda: None
         struck: list[int] = []
+        mark = targets.mark
         over = False
 
         def strike() -> None:
@@ -130,6 +144,7 @@ class ProcessFaults:
                     targets.safekeeping.lose(node_id)
                     cluster.lose_power(node_id)
                     struck.append(node_id)
+                    mark()
                     self._world.trace.note("page-cache", cluster.host(node_id), "is lost")
                     return
             self._world.agenda.call_after(REFUSED_AGAIN_SECONDS, strike)
@@ -146,17 +161,21 @@ class ProcessFaults:
 
     def _restart(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
+        self._mark_if_running(node_id)
         self._cluster.stop(node_id)
         return lambda: self._targets.start([node_id])
 
     def _roll(self, draw: random.Random) -> Callable[[], None]:
         """Restarts the brokers in order, one after the other has come back; the last may be under way at the end."""
         active = True
+        mark = self._targets.mark
 
         async def rolling() -> None:
             for node_id in draw.sample(self._cluster.broker_ids, len(self._cluster.broker_ids)):
                 if not active:
                     return
+                if self._cluster.machines[node_id].is_running:
+                    mark()
                 self._cluster.stop(node_id)
                 with trio.move_on_after(STOP_SECONDS):
                     await self._cluster.machines[node_id].wait_ended()
@@ -176,8 +195,11 @@ class ProcessFaults:
         targets = self._targets
         if draw.random() < CLIENT_PAUSE_PROBABILITY and targets.struck_nodes is Struck.ALL:
             host = draw.choice(targets.clients)
+            targets.mark()
         else:
-            host = self._cluster.host(targets.leader_or_any(draw))
+            node_id = targets.leader_or_any(draw)
+            host = self._cluster.host(node_id)
+            self._mark_if_running(node_id)
         machine = self._world.node(host)
         machine.pause()
         return machine.resume

@@ -49,6 +49,7 @@ class RotFaults:
         if not self._replaceable or self._targets.struck_nodes is Struck.CONTROLLERS:
             return lambda: None
         over = trio.Event()
+        mark = self._targets.mark
 
         def begin() -> None:
             if over.is_set():
@@ -57,15 +58,15 @@ class RotFaults:
                 node_id = draw.choice(self._cluster.broker_ids)
                 if not self._keeping.refusal(node_id):
                     self._under_way = node_id
-                    self._world.nursery.start_soon(self._rot, node_id, draw, over)
+                    self._world.nursery.start_soon(self._rot, node_id, draw, over, mark)
                     return
             self._world.agenda.call_after(AGAIN_SECONDS, begin)
 
         begin()
         return over.set
 
-    async def _rot(self, node_id: int, draw: random.Random, over: trio.Event) -> None:
-        await self._damage_stopped(node_id, draw)
+    async def _rot(self, node_id: int, draw: random.Random, over: trio.Event, mark: Callable[[], None]) -> None:
+        await self._damage_stopped(node_id, draw, mark)
         if node_id in self._keeping.rotten:
             await over.wait()
             await self._replace_disk(node_id)
@@ -79,11 +80,14 @@ class RotFaults:
             await machine.wait_ended()
         return machine.ended_in_order and not machine.is_running
 
-    async def _damage_stopped(self, node_id: int, draw: random.Random) -> None:
+    async def _damage_stopped(self, node_id: int, draw: random.Random, mark: Callable[[], None]) -> None:
         disk = self._cluster.machines[node_id].disk
         if await self._stop(node_id):
             for _ in range(draw.randint(1, DAMAGES_MAX)):
-                if damage(disk, self._cluster.log_directories(node_id), draw):
+                held_records = damage(disk, self._cluster.log_directories(node_id), draw)
+                if held_records is not None:
+                    mark()
+                if held_records:
                     self._keeping.rotten[node_id] = None
         self._cluster.start(node_id)
 
@@ -132,13 +136,16 @@ def _stem(path: str) -> str:
     return posixpath.splitext(posixpath.basename(path))[0]
 
 
-def damage(disk: VirtualDisk, directories: Sequence[str], draw: random.Random) -> bool:
-    """Damages one closed file, if there is one; returns whether it held records, which only other replicas have now."""
+def damage(disk: VirtualDisk, directories: Sequence[str], draw: random.Random) -> bool | None:
+    """Damages one closed file; returns whether it held records, which only other replicas have now.
+
+    None if there is no closed file.
+    """
     files = closed_files(disk, directories)
     wanted = draw.random() < RECORDS_SHARE
     candidates = [path for path in files if path.endswith(LOG) is wanted] or files
     if not candidates:
-        return False
+        return None
     path = draw.choice(candidates)
     records = path.endswith(LOG)
     size = disk.size(path)

@@ -48,6 +48,7 @@ class Tally:
         self._last = 0
         self._operations: Counter[str] = Counter()
         self._strikes: Counter[str] = Counter()
+        self._planned: Counter[str] = Counter()
         self._runs_with: Counter[str] = Counter()
         self._latency = Histogram()
         self._lag = Histogram()
@@ -72,6 +73,7 @@ class Tally:
         self.polled += result.polled
         self.coverage.add(result.coverage)
         self._strikes.update(result.faults_by_kind)
+        self._planned.update(result.planned_by_kind)
         self._runs_with.update(kind for kind, count in result.faults_by_kind.items() if count)
         figures = result.figures
         self._operations.update(figures.operations)
@@ -118,8 +120,8 @@ class Tally:
             polled=self.polled,
             operations=dict(sorted(self._operations.items())),
             fault_rows=tuple(
-                FaultRow(kind=kind, strikes=count, runs=self._runs_with[kind])
-                for kind, count in self._strikes.most_common()
+                FaultRow(kind=kind, planned=count, strikes=self._strikes[kind], runs=self._runs_with[kind])
+                for kind, count in sorted(self._planned.items(), key=lambda row: (-self._strikes[row[0]], row[0]))
             ),
             latency=_latency_spread(self._latency),
             lag=_latency_spread(self._lag),

@@ -14,7 +14,7 @@ from moldau_jepsen.simulation.safekeeping import Safekeeping
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau_jepsen.simulation.cluster import SimulatedCluster
 
@@ -36,6 +36,23 @@ class Targets:
         """Nodes whose disk failed at some time: their processes may end for it."""
         self.directory_errors: dict[int, dict[str, None]] = {}
         """Log directories that failed alone at some time, by broker: it may end only when it has no other."""
+        self.struck: dict[int, None] = {}
+        """Numbers of the faults that have struck somebody; the others found nobody that they could or may strike."""
+        self._under_way = -1
+
+    def carry_out(self, number: int) -> None:
+        """The deed of the fault with that number begins."""
+        self._under_way = number
+
+    @property
+    def mark(self) -> Callable[[], None]:
+        """What the deed that is beginning calls once it has struck somebody, now or later."""
+        number = self._under_way
+
+        def mark() -> None:
+            self.struck[number] = None
+
+        return mark
 
     @property
     def everybody(self) -> list[int]:

@@ -62,6 +62,7 @@ def result(seed=1, **changes):
         acknowledged=5,
         polled=6,
         faults_by_kind={"kill": 2, "cut": 1},
+        planned_by_kind={"kill": 3, "cut": 1, "bit-rot": 2},
         figures=measure(HISTORY),
         coverage=COVERAGE,
         plan=(PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=0),),
@@ -190,7 +191,7 @@ def test_a_clean_campaign_says_so_and_tells_what_it_never_reached():
     document = json.loads(json.dumps(report.to_json()))
     assert document["passed"] is True
     assert document["failed"] == []
-    assert document["fault_rows"][0] == {"kind": "kill", "strikes": 4, "runs": 2}
+    assert document["fault_rows"][0] == {"kind": "kill", "planned": 6, "strikes": 4, "runs": 2}
 
 
 def series(until_s=10.0):

@@ -285,19 +285,40 @@ def test_deletion_keeps_what_it_must(found):
     assert found == ["retention-keeps"] * 2
 
 
+DOWN = {1: "is down"}
+
+
 def commits(rules, until, *, silent, unfenced, step=0.5, epoch=1):
     now = 0.0
     while now < until:
-        rules.controller_committed(now, 101, epoch, silent, unfenced)
+        rules.controller_gets_on(now, 101, epoch, silent, unfenced)
         now += step
 
 
 def test_a_silent_broker_is_fenced_in_time(found):
     rules = SessionRules(found, 2.0)
-    commits(rules, 20.0, silent={1: 0.0}, unfenced=[2, 3])
-    commits(rules, 9.4, silent={1: 0.0}, unfenced=[1, 2, 3], epoch=2)  # within the bound
+    commits(rules, 20.0, silent=DOWN, unfenced=[2, 3])
+    commits(rules, 9.4, silent=DOWN, unfenced=[1, 2, 3], epoch=2)  # within the bound
     assert found == []
-    commits(rules, 10.5, silent={1: 0.0}, unfenced=[1, 2, 3], epoch=3)
+    commits(rules, 10.5, silent=DOWN, unfenced=[1, 2, 3], epoch=3)
+    assert set(found) == {"session-honoured"}
+
+
+def test_a_broker_is_silent_from_what_was_heard_last(found):
+    """What a paused broker had sent may arrive late; one that is heard in between has another session."""
+    for heard_at, until in ((5.0, 14.0), (None, 12.0)):
+        rules = SessionRules(found, 2.0)
+        for step in range(int(until * 2)):
+            now = step / 2
+            if now == heard_at:
+                rules.broker_heard(now, 1)
+            silent = {1: "is paused"} if heard_at or now != 5.0 else {}
+            rules.controller_gets_on(now, 101, 1, silent, [1, 2, 3])
+    assert found == []
+    rules = SessionRules(found, 2.0)
+    rules.broker_heard(0.5, 1)
+    rules.broker_heard(9.5, 2)
+    commits(rules, 10.6, silent={1: "is cut off", 2: "is paused"}, unfenced=[1, 2, 3])
     assert set(found) == {"session-honoured"}
 
 
@@ -305,12 +326,12 @@ def test_a_controller_that_stands_still_is_forgiven(found):
     rules = SessionRules(found, 2.0)
     now = 0.0
     while now < 60.0:
-        rules.controller_committed(now, 101, 1, {1: 0.0}, [1, 2, 3])
+        rules.controller_gets_on(now, 101, 1, DOWN, [1, 2, 3])
         now += 2.0
         rules.controller_paused(now, 101)
     assert found == []
 
 
 def test_a_controller_that_cannot_commit_is_forgiven(found):
-    commits(SessionRules(found, 2.0), 60.0, silent={1: 0.0}, unfenced=[1, 2, 3], step=4.0)
+    commits(SessionRules(found, 2.0), 60.0, silent=DOWN, unfenced=[1, 2, 3], step=4.0)
     assert found == []

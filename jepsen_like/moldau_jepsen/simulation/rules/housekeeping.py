@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
 FORGIVEN_SECONDS = 2.0
-COMMIT_GAP_SECONDS = 3.5
+GAP_SECONDS = 3.5
 CLOCK_RATE_MIN = 0.5
 """The slowest clock of a node that faults make."""
 
@@ -69,40 +69,52 @@ class RetentionRules:
 
 
 class SessionRules:
-    """Judges whether brokers that are gone are given up.
+    """Judges whether brokers that no controller hears are given up.
 
-    The bound is generous: it must hold for the slowest clock, and only while one controller reigns and commits without
-    a pause, which shows that it is able to.
+    The bound is generous: it must hold for the slowest clock, and only while one controller reigns and gets on without
+    a pause, which shows that it is able to. A broker counts as silent from the moment on at which it was first seen
+    silent, or since a controller last answered it: what is on its way when it falls silent may arrive much later.
     """
 
     def __init__(self, violated: Callable[[str, str], None], session_seconds: float) -> None:
         """``session_seconds`` as configured."""
         self._violated = violated
-        self._bound = session_seconds / CLOCK_RATE_MIN + FORGIVEN_SECONDS + COMMIT_GAP_SECONDS
+        self._bound = session_seconds / CLOCK_RATE_MIN + FORGIVEN_SECONDS + GAP_SECONDS
         self._reign: tuple[int, int] = (-1, -1)
         self._since = 0.0
-        self._last_commit = 0.0
+        self._last_seen = 0.0
+        self._heard: dict[int, float] = {}
+        self._silent: dict[int, float] = {}
+
+    def broker_heard(self, now: float, broker: int) -> None:
+        """A controller answers a heartbeat or a registration of the broker."""
+        self._heard[broker] = now
 
     def controller_paused(self, now: float, node: int) -> None:
         """The process of a controller stands still: that is no fault of the brokers, and their sessions wait for it."""
         if self._reign[0] == node:
             self._since = now
 
-    def controller_committed(
-        self, now: float, node: int, epoch: int, silent_since: Mapping[int, float], unfenced: Iterable[int]
+    def controller_gets_on(
+        self, now: float, node: int, epoch: int, silent: Mapping[int, str], unfenced: Iterable[int]
     ) -> None:
-        """The active controller has applied something.
+        """The active controller has applied something, or works and nothing waits to be committed.
 
-        ``silent_since``: brokers that are down, and since when. ``unfenced``: who is not fenced as of now.
+        ``silent``: brokers that it cannot hear, and why. ``unfenced``: who is not fenced as of now.
         """
-        if self._reign != (node, epoch) or now - self._last_commit > COMMIT_GAP_SECONDS:
+        if self._reign != (node, epoch) or now - self._last_seen > GAP_SECONDS:
             self._reign, self._since = (node, epoch), now
-        self._last_commit = now
+        self._last_seen = now
+        self._silent = {broker: self._silent.get(broker, now) for broker in silent}
         for broker in unfenced:
-            since = silent_since.get(broker)
-            if since is not None and now - max(since, self._since) > self._bound:
+            since = self._silent.get(broker)
+            if since is None:
+                continue
+            since = max(since, self._heard.get(broker, since))
+            if now - max(since, self._since) > self._bound:
                 self._violated(
                     "session-honoured",
-                    f"broker {broker} has been down since {since:.3f} s, and controller {node} has not fenced it",
+                    f"broker {broker} {silent[broker]}, nothing was heard of it since {since:.3f} s, "
+                    f"and controller {node} has not fenced it",
                 )
                 return

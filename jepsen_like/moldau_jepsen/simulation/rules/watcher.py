@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SMALL_SEGMENT_BYTES = 1 << 20
 """Larger segments do not fill in a simulated run, and what is in the active segment is not cleaned."""
 SESSION_MS = 9_000.0
+SESSIONS_EVERY_SECONDS = 0.25
+"""How often brokers' sessions are looked at while the metadata do not change."""
 
 
 class _Voter:
@@ -57,6 +59,7 @@ class RuleWatcher:
         violated = judge.violated
         self._cluster = cluster
         self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
+        self._node_ids = {name: node_id for node_id, name in self._machines.items()}
         self._judge = judge
         self._now = now
         self._votes = VoteRules(violated)
@@ -74,8 +77,8 @@ class RuleWatcher:
         self._sessions = SessionRules(violated, session_ms / 1000)
         self._voters: dict[int, _Voter] = {}
         self._incarnations: dict[int, tuple[Broker, UUID]] = {}
+        self._sessions_judged = 0.0
         self._images: dict[int, MetadataImage] = {}
-        self._down: dict[int, float] = {}
         self._logs: dict[tuple[int, Partition], tuple[int, int]] = {}  # (generation, log start) last seen
         self._records_read: dict[PartitionKey, int] = {}
         self._open: dict[tuple[PartitionKey, int], list[tuple[int, bytes | None, bool]]] = {}
@@ -120,9 +123,35 @@ class RuleWatcher:
         if image is not voter.image:
             voter.image = image
             self._registrations.image_seen(image)
-            if log.leadership.active:
-                unfenced = [broker.broker_id for broker in image.brokers.values() if not broker.fenced]
-                self._sessions.controller_committed(self._now(), node_id, log.leadership.epoch, self._down, unfenced)
+            self._judge_sessions(node_id, controller)
+        elif core.commit_index == core.log.last_index and self._now() >= self._sessions_judged + SESSIONS_EVERY_SECONDS:
+            self._judge_sessions(node_id, controller)
+
+    def _judge_sessions(self, node_id: int, controller: ControllerNode) -> None:
+        leadership = controller.log.leadership
+        if leadership.active:
+            self._sessions_judged = now = self._now()
+            unfenced = [each.broker_id for each in controller.machine.image.brokers.values() if not each.fenced]
+            silent = self._silent_brokers(node_id)
+            self._sessions.controller_gets_on(now, node_id, leadership.epoch, silent, unfenced)
+
+    def broker_heard(self, host: str) -> None:
+        """A controller answers a heartbeat, or a registration, of the broker on that host."""
+        self._sessions.broker_heard(self._now(), self._node_ids[host])
+
+    def _silent_brokers(self, controller_id: int) -> dict[int, str]:
+        """Brokers that the controller cannot hear now, and why."""
+        world, silent = self._cluster.world, {}
+        controller = world.network.host(self._machines[controller_id])
+        for node_id in self._cluster.broker_ids:
+            name = self._machines[node_id]
+            if not self._cluster.machines[node_id].is_running:
+                silent[node_id] = "is down"
+            elif world.gate.is_paused(name):
+                silent[node_id] = "is paused"
+            elif world.network.blocked(world.network.host(name), controller):
+                silent[node_id] = "is cut off"
+        return silent
 
     def _look_at_commit(self, node_id: int, core: RaftCore) -> None:
         index = core.commit_index
@@ -142,10 +171,6 @@ class RuleWatcher:
     def _look_at_broker(self, node_id: int) -> None:
         machine = self._cluster.machines[node_id]
         broker = self._cluster.brokers.get(node_id)
-        if machine.is_running:
-            self._down.pop(node_id, None)
-        else:
-            self._down.setdefault(node_id, self._now())
         known = self._incarnations.get(node_id)
         if known is not None and known[0] is not broker:
             del self._incarnations[node_id]
