@@ -123,6 +123,10 @@ class CampaignReport:
     acknowledged: int
     polled: int
     operations: Mapping[str, int]
+    cores: int
+    """Runs that came so far that a core of the nodes was healed first."""
+    cores_without_some: int
+    """Of them: somebody stayed outside of it."""
     fault_rows: tuple[FaultRow, ...]
     latency: Spread
     lag: Spread
@@ -215,6 +219,7 @@ def _figures(report: CampaignReport) -> str:
             f"{report.processes} processes",
         ),
         ("faults", f"{report.faults:,}", f"{report.faults / max(report.seeds, 1):.1f} a run"),
+        ("cores healed first", f"{report.cores:,}", f"{report.cores_without_some:,} of them without some of the nodes"),
         ("steps judged", f"{report.steps:,}", "invariants are checked after each"),
         ("writes acknowledged", f"{report.acknowledged:,}", f"{report.polled:,} records read"),
         ("state transitions", f"{taken} of {possible}", "reached of those that are possible"),

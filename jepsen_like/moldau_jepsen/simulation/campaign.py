@@ -63,6 +63,7 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             polled=run.recorder.polled,
             faults_by_kind=dict(sorted(run.injector.struck.items())),
             planned_by_kind=dict(sorted(run.injector.begun.items())),
+            outside=None if run.outside is None else len(run.outside.nodes),
             figures=measure(run.history),
             coverage=coverage,
             anomalies=run.anomalies,

@@ -113,6 +113,8 @@ class Result:
     faults_by_kind: Mapping[str, int] = field(default_factory=dict)
     planned_by_kind: Mapping[str, int] = field(default_factory=dict)
     """Those that had their time: more than those that struck, where nobody was there that could or may be struck."""
+    outside: int | None = None
+    """How many nodes stayed outside of the core that was healed first; None if there was no such core."""
     figures: RunFigures = field(default_factory=RunFigures)
     coverage: Coverage = field(default_factory=Coverage)
     anomalies: tuple[Anomaly, ...] = ()
@@ -155,6 +157,7 @@ class Result:
             "faults": self.faults,
             "faults_by_kind": dict(self.faults_by_kind),
             "planned_by_kind": dict(self.planned_by_kind),
+            "outside": self.outside,
             "acknowledged": self.acknowledged,
             "polled": self.polled,
             "operations": dict(self.figures.operations),

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.simulation.world import derive_random
+
 if TYPE_CHECKING:
     import random
 
     from moldau_jepsen.simulation.injector import FaultInjector
 
+CORE_FIRST_PROBABILITY = 0.5
 CUT_PROBABILITY = 0.5
 MIN_ISR = "min.insync.replicas"
 TRANSACTIONS_MIN_ISR = "transaction.state.log.min.isr"
@@ -34,6 +37,11 @@ class Outside:
 
 
 NOBODY = Outside()
+
+
+def drawn_core_first(seed: int) -> bool:
+    """Draws whether a core is healed first; of a stream of its own, so that it shifts no other draw."""
+    return derive_random(seed, "core first").random() < CORE_FIRST_PROBABILITY
 
 
 def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:

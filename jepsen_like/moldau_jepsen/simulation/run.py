@@ -25,7 +25,7 @@ from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.options import draw_settings, drawn_directories, planned_faults
-from moldau_jepsen.simulation.recovery import draw_outside
+from moldau_jepsen.simulation.recovery import draw_outside, drawn_core_first
 from moldau_jepsen.simulation.watch import StepGuard, place_of
 from moldau_jepsen.workloads.recorder import Recorder
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.faults import PlannedFault
     from moldau_jepsen.simulation.options import RunOptions
+    from moldau_jepsen.simulation.recovery import Outside
     from moldau_jepsen.simulation.watch import LogLines
     from moldau_jepsen.simulation.world import World
     from moldau_jepsen.workloads.liveness import Liveness
 
 WATCH_SECONDS = 0.05
 SYNCED_PROBABILITY = 0.6
-CORE_FIRST_PROBABILITY = 0.5
 VARIETY_PROBABILITY = 0.8
 
 
@@ -88,8 +88,8 @@ class Run:
         else:
             self.plan = planned_faults(world.seed, options)
         # Drawn apart, so that it shifts no other draw.
-        core_first = world.random("core first").random() < CORE_FIRST_PROBABILITY
-        self.core_first = core_first if options.core_first is None else options.core_first
+        self.core_first = drawn_core_first(world.seed) if options.core_first is None else options.core_first
+        self.outside: Outside | None = None
         self.guard = StepGuard(world.agenda.clock)
         self.logs = logs
         self.violations: list[str] = []
@@ -222,7 +222,7 @@ class Run:
         """
         seconds = self.options.healing_seconds
         if self.core_first:
-            outside = draw_outside(self.injector, self.world.random("core"))
+            outside = self.outside = draw_outside(self.injector, self.world.random("core"))
             self.world.trace.note("phase", "core", f"without {list(outside.nodes)}", "cut" if outside.cut else "down")
             self.injector.end_all(outside)
             stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside))

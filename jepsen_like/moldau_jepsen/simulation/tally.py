@@ -44,6 +44,7 @@ class Tally:
         self.seeds = 0
         self.virtual_s = self.busy_s = 0.0
         self.faults = self.acknowledged = self.polled = self.steps = 0
+        self._cores: Counter[bool] = Counter()  # whether anybody stayed outside
         self._first: int | None = None
         self._last = 0
         self._operations: Counter[str] = Counter()
@@ -73,6 +74,8 @@ class Tally:
         self.polled += result.polled
         self.coverage.add(result.coverage)
         self._strikes.update(result.faults_by_kind)
+        if result.outside is not None:
+            self._cores[result.outside > 0] += 1
         self._planned.update(result.planned_by_kind)
         self._runs_with.update(kind for kind, count in result.faults_by_kind.items() if count)
         figures = result.figures
@@ -116,6 +119,8 @@ class Tally:
             busy_seconds=self.busy_s,
             steps=self.steps,
             faults=self.faults,
+            cores=self._cores.total(),
+            cores_without_some=self._cores[True],
             acknowledged=self.acknowledged,
             polled=self.polled,
             operations=dict(sorted(self._operations.items())),

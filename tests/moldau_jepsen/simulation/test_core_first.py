@@ -15,7 +15,9 @@ from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.mutants import planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
 from moldau_jepsen.simulation.profiles import drawn_options
-from moldau_jepsen.simulation.recovery import Outside, draw_outside
+from moldau_jepsen.simulation.recovery import Outside, draw_outside, drawn_core_first
+from moldau_jepsen.simulation.run import Run
+from moldau_jepsen.simulation.watch import LogLines
 from moldau_jepsen.simulation.world import run_world
 from moldau_jepsen.workloads.group_read import read_in_group
 
@@ -40,6 +42,8 @@ def test_a_core_gets_on_by_itself_before_the_rest_is_healed():
         assert names[1][1] == "without"
         assert names[1][-1] == how
         assert result.draws["core_first"] is True
+        assert result.outside is not None
+        assert result.outside >= 1
 
 
 def test_who_waits_for_a_broker_that_is_cut_off_is_convicted_in_the_core_alone():
@@ -92,9 +96,19 @@ def test_a_group_that_cannot_read_everything_in_the_core_is_stuck(monkeypatch):
     assert violation.endswith("queue-1 at 0 of 9")
 
 
+async def core_first_of(world):
+    """What runs of campaigns draw, and whether they say so; and what a kept run does. None of them is run."""
+    drawn = Run(world, replace(CALM, core_first=None), LogLines())
+    return (drawn.core_first, drawn.drawn()["core_first"]), Run(world, CALM, LogLines()).core_first
+
+
 def test_campaigns_draw_a_core_for_half_of_their_seeds_and_kept_runs_have_none():
     assert all(drawn_options(seed).core_first is None for seed in range(40))
     assert RunOptions().core_first is False
+    drawn = [drawn_core_first(seed) for seed in range(2_000)]
+    assert 900 < sum(drawn) < 1_100
+    for seed in (drawn.index(True), drawn.index(False)):
+        assert run_world(core_first_of, seed, None) == ((drawn[seed],) * 2, False), "unless the options say so"
 
 
 async def outsiders(world):
