@@ -14,8 +14,11 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+import trio
 
+from moldau_jepsen.chaos.clients import RunClients
 from moldau_jepsen.chaos.folder import HISTORY, REPORT, RUN, VERDICT
+from moldau_jepsen.chaos.run import ChaosOptions, run_chaos
 from moldau_jepsen.history import HistoryFile, Kind, Status
 from moldau_jepsen.launcher.probe import fetch_metadata
 
@@ -134,6 +137,28 @@ def test_a_controller_whose_snapshot_rotted_refuses_it_and_comes_back_with_an_em
     assert refusal
     assert before.count("moldau.server ready") == after.count("moldau.server ready") == 1
     assert verdict["figures"]["register_operations"] > 0
+
+
+def test_a_client_that_fails_ends_the_run_with_a_verdict(tmp_path, monkeypatch):
+    """Found by an hour that ended after half of it with a traceback, and without a word on what it had seen."""
+    run = RunClients.run
+
+    async def fail_after_the_first_write(self):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, self)
+            while not self._recorder.acknowledged:  # noqa: ASYNC110 - nobody tells of it
+                await trio.sleep(0.05)
+            raise LookupError("a client broke")
+
+    monkeypatch.setattr(RunClients, "run", fail_after_the_first_write)
+    options = ChaosOptions(directory=tmp_path / "run", duration_s=300.0, brokers=1, controllers=1, kinds=())
+    result = run_chaos(options)
+    assert not result.valid
+    (death,) = result.deaths
+    assert death.startswith("client-failed: LookupError: a client broke at test_chaos.py:")
+    assert [one for one in result.verdict.anomalies if not one.allowed] == [], "nothing counts as unread"
+    assert result.document["figures"]["sends_acknowledged"] > 0
+    assert "a client broke" in result.report.read_text()
 
 
 def test_a_cluster_that_runs_already_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):

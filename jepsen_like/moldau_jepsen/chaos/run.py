@@ -41,6 +41,7 @@ from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageErro
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.reports.gather import PartitionsOverTime
+from moldau_jepsen.simulation.watch import place_of
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.recorder import Recorder
 
@@ -265,7 +266,7 @@ class _Run:
                 await nursery.start(operations.run)
                 await workload.create_topics(min(3, options.brokers), self._topic_configs())
                 async with trio.open_nursery() as clients:
-                    clients.start_soon(workload.run)
+                    clients.start_soon(self._run_clients, workload, clients.cancel_scope)
                     clients.start_soon(self._sample, cluster, operations, recorder)
                     clients.start_soon(self._ask_who_leads, claims, recorder)
                     await self._harm(cluster, links, operations, recorder)
@@ -273,8 +274,9 @@ class _Run:
                     self._progress("drain", options.duration_s, recorder)
                     workload.stop()
                     self.sampling = False
-                self._progress("final read", options.duration_s, recorder)
-                await workload.final_read(options.final_read_s)
+                if not self.client_failed:
+                    self._progress("final read", options.duration_s, recorder)
+                    await workload.final_read(options.final_read_s)
                 self.register = workload.register_operations
                 self.topics = workload.topics_made
                 self.stuck = workload.stuck
@@ -285,6 +287,16 @@ class _Run:
 
     sampling = True
     liveness: Liveness | None = None
+    client_failed = False
+
+    async def _run_clients(self, workload: RunClients, scope: trio.CancelScope) -> None:
+        """Clients answer every error of the cluster: an exception that leaves them is a finding, and ends the run."""
+        try:
+            await workload.run()
+        except* Exception as group:  # noqa: BLE001 - told with the place that it came from
+            self.deaths.append(f"client-failed: {place_of(group)}")
+            self.client_failed = True
+            scope.cancel()
 
     async def _await_liveness(self, workload: RunClients) -> None:
         """A cluster that is healthy must serve. Controls are on trial for what they lose, not for this."""
@@ -432,7 +444,7 @@ class _Run:
             options.settings.get("log.message.timestamp.type"),
         )
         append_time = "LogAppendTime" in given
-        promised = replace(options.clients.promised, append_time=append_time)
+        promised = replace(options.clients.promised, append_time=append_time, final_phase=not self.client_failed)
         if options.control is not None:
             promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(
