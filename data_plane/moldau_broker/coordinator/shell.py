@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-import trio
-
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -29,9 +27,9 @@ from moldau_broker.coordinator.completion import Combined, Completion
 from moldau_broker.coordinator.effects import RequestContext
 from moldau_broker.coordinator.group_core import GroupCore
 from moldau_broker.coordinator.offset_fetch_shapes import groups_of, response_of
-from moldau_broker.coordinator.partitioning import partition_for
 from moldau_broker.coordinator.responses import fetch_refusal, is_group_request, refusal
 from moldau_broker.coordinator.shard import GroupShard
+from moldau_broker.coordinator.sharded import ShardedCoordinator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +45,7 @@ R = TypeVar("R")
 _OFFSET_COMMIT_TOPIC_IDS_FROM = 10
 
 
-class GroupCoordinator:
+class GroupCoordinator(ShardedCoordinator[GroupShard]):
     """Serves the group requests of one broker.
 
     ``partition_count`` gives the number of partitions of ``__consumer_offsets``, 0 while the topic does not exist.
@@ -64,42 +62,15 @@ class GroupCoordinator:
         logger: EventLogger | None = None,
     ) -> None:
         """Nothing runs before `run`."""
+        super().__init__(partition_count, self._led)
         self._environment = environment
         self._log = log
         self._topics = topics
         self._config = config
-        self._partition_count = partition_count
         self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
-        self._shards: dict[int, GroupShard] = {}
-        self._nursery: trio.Nursery | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs the shards until cancelled; then everything that waits is answered with NOT_COORDINATOR."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                try:
-                    for shard in self._shards.values():
-                        nursery.start_soon(shard.run)
-                    task_status.started()
-                    await trio.sleep_forever()
-                finally:
-                    self._nursery = None  # at once: it takes in no more tasks before its own have all ended
-        finally:
-            for shard in list(self._shards.values()):
-                shard.resign(ErrorCode.NOT_COORDINATOR)
-            self._shards.clear()
-
-    # Leadership
-
-    def become_leader(self, partition: int, leader_epoch: int) -> None:
-        """This broker leads a partition of ``__consumer_offsets`` from this epoch on; older epochs are ignored."""
-        current = self._shards.get(partition)
-        if current is not None:
-            if current.leader_epoch >= leader_epoch:
-                return
-            current.resign(ErrorCode.NOT_COORDINATOR)
-        shard = self._shards[partition] = GroupShard(
+    def _led(self, partition: int, leader_epoch: int) -> GroupShard:
+        return GroupShard(
             partition=partition,
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
@@ -108,30 +79,6 @@ class GroupCoordinator:
             load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )
-        if self._nursery is not None:
-            self._nursery.start_soon(shard.run)
-
-    def resign(self, partition: int, leader_epoch: int) -> None:
-        """This broker does not lead the partition in ``leader_epoch`` (or before) any more."""
-        current = self._shards.get(partition)
-        if current is not None and current.leader_epoch <= leader_epoch:
-            del self._shards[partition]
-            current.resign(ErrorCode.NOT_COORDINATOR)
-
-    def partition_of(self, group_id: str) -> int | None:
-        """The partition that coordinates a group; None while the topic does not exist."""
-        count = self._partition_count()
-        return partition_for(group_id, count) if count else None
-
-    def _shard_of(self, group_id: str) -> tuple[ErrorCode, GroupShard | None]:
-        partition = self.partition_of(group_id)
-        if partition is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-        shard = self._shards.get(partition)
-        if shard is None:
-            return ErrorCode.NOT_COORDINATOR, None
-        code = shard.refusal
-        return code, shard if code is ErrorCode.NONE else None
 
     # Requests
 

@@ -32,6 +32,7 @@ from moldau_broker.coordinator.completion import Combined, Completion
 from moldau_broker.coordinator.effects import SendMarkers
 from moldau_broker.coordinator.partitioning import partition_for
 from moldau_broker.coordinator.replicated import ReplicatedShard
+from moldau_broker.coordinator.sharded import ShardedCoordinator
 from moldau_broker.coordinator.transaction_answers import (
     partition_codes,
     reshaped,
@@ -119,7 +120,7 @@ class TransactionShard(ReplicatedShard[TransactionCore]):
         return code is ErrorCode.NONE or code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     """Serves the transaction requests of one broker.
 
     ``partition_count`` gives the partitions of ``__transaction_state``, ``offsets_partition_count`` those of
@@ -140,45 +141,18 @@ class TransactionCoordinator:
         logger: EventLogger | None = None,
     ) -> None:
         """Nothing runs before `run`."""
+        super().__init__(partition_count, self._led)
         self._environment = environment
         self._log = log
         self._topics = topics
         self._markers = markers
         self._producer_ids = producer_ids
         self._config = config
-        self._partition_count = partition_count
         self._offsets_partition_count = offsets_partition_count
         self._logger = logger if logger is not None else EventLogger("moldau.broker.transactions")
-        self._shards: dict[int, TransactionShard] = {}
-        self._nursery: trio.Nursery | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs the shards until cancelled; then everything that waits is answered with NOT_COORDINATOR."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                try:
-                    for shard in self._shards.values():
-                        nursery.start_soon(shard.run)
-                    task_status.started()
-                    await trio.sleep_forever()
-                finally:
-                    self._nursery = None  # at once: it takes in no more tasks before its own have all ended
-        finally:
-            for shard in list(self._shards.values()):
-                shard.resign(ErrorCode.NOT_COORDINATOR)
-            self._shards.clear()
-
-    # Leadership
-
-    def become_leader(self, partition: int, leader_epoch: int) -> None:
-        """This broker leads a partition of ``__transaction_state`` from this epoch on; older epochs are ignored."""
-        current = self._shards.get(partition)
-        if current is not None:
-            if current.leader_epoch >= leader_epoch:
-                return
-            current.resign(ErrorCode.NOT_COORDINATOR)
-        shard = self._shards[partition] = TransactionShard(
+    def _led(self, partition: int, leader_epoch: int) -> TransactionShard:
+        shard = TransactionShard(
             partition=partition,
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
@@ -189,29 +163,11 @@ class TransactionCoordinator:
         )
         shard.markers = self._markers
         shard.topics = self._topics
-        if self._nursery is not None:
-            self._nursery.start_soon(shard.run)
-
-    def resign(self, partition: int, leader_epoch: int) -> None:
-        """This broker does not lead the partition in ``leader_epoch`` (or before) any more."""
-        current = self._shards.get(partition)
-        if current is not None and current.leader_epoch <= leader_epoch:
-            del self._shards[partition]
-            current.resign(ErrorCode.NOT_COORDINATOR)
+        return shard
 
     def _offsets_partition(self, group_id: str) -> TopicPartition | None:
         count = self._offsets_partition_count()
         return (OFFSETS_TOPIC, partition_for(group_id, count)) if count else None
-
-    def _shard_of(self, transactional_id: str) -> tuple[ErrorCode, TransactionShard | None]:
-        count = self._partition_count()
-        if not count:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-        shard = self._shards.get(partition_for(transactional_id, count))
-        if shard is None:
-            return ErrorCode.NOT_COORDINATOR, None
-        code = shard.refusal
-        return code, shard if code is ErrorCode.NONE else None
 
     # Requests
 
