@@ -73,10 +73,10 @@ ALONE: dict[str, Trial] = {
     # what clients saw
     "inconsistent-offsets": _trial("divergence-unseen"),
     "duplicate": _trial("dedup-off"),
-    "lost-write": _trial("consumer-skips"),
+    "lost-write": _trial("acknowledged-at-once"),
     "unseen": _trial("watermark-without-isr"),
     "G1a": _trial("aborted-transactions-untold"),
-    "torn-transaction": _trial("remote-markers-abort", GROUPS),
+    "torn-transaction": _trial("remote-markers-abort", BANK),
     "precommitted-read": _trial("last-stable-offset-ignored"),
     "int-poll-skip": _trial("consumer-skips"),
     "int-nonmonotonic-poll": _trial("consumer-repeats"),
