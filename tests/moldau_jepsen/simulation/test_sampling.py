@@ -35,7 +35,8 @@ def test_the_picture_shows_what_happened():
     result = run_seed(3, options)
     assert result.passed, result.violations
     series = result.series
-    assert [name for _, name in series.phases] == ["faults", "healing", "healthy", "final read"]
+    phases = ["faults", "healing", "healthy", "group read readers-at-the-end", "final read"]
+    assert [name for _, name in series.phases] == phases
     began = series.phases[0][0]
     assert [(fault.kind, fault.begin_s, fault.end_s) for fault in series.faults] == [
         ("kill-leader", pytest.approx(began + 1), pytest.approx(began + 3, abs=0.001)),
