@@ -11,7 +11,6 @@ answer is put to the next one meanwhile: one process that hangs does not hold up
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -30,7 +29,7 @@ from moldau.runtime.sync import Signal
 from moldau.runtime.tls_context import client_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sized
+    from collections.abc import Iterable
 
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
@@ -47,10 +46,6 @@ METADATA_RETRY_MS = 100.0
 
 PATIENCE_MS = 1_000.0
 """A question without an answer for so long is put to the next node too."""
-
-
-def _is_longer(items: Sized, length: int) -> bool:
-    return len(items) > length
 
 
 class _Link:
@@ -332,13 +327,12 @@ class ClusterClient:
 
         asked = 0
         for node_id in self.candidates():
-            heard = len(ended)
             asked += 1
             if self._nursery is None:
                 raise ConnectionError("the client is closed")
             self._nursery.start_soon(put, node_id)
             with trio.move_on_after(PATIENCE_MS / 1000) as patience:
-                await news.wait_until(partial(_is_longer, ended, heard))
+                await news.wait()
             if decided():
                 break
             if patience.cancelled_caught:
