@@ -42,10 +42,7 @@ async def read_everything(
     Records one operation that is not OK when that does not happen within ``timeout_s``.
     """
     process = recorder.new_process()
-    wanted = {
-        partition: max(recorder.acknowledged_end.get(partition, 0), recorder.polled_end.get(partition, 0))
-        for partition in partitions
-    }
+    wanted = {partition: recorder.told_end.get(partition, 0) for partition in partitions}
     begun = recorder.now_ms()
     position = dict.fromkeys(partitions, 0)
     with trio.move_on_after(timeout_s) as scope:

@@ -52,7 +52,7 @@ async def read_in_group(
         timeout_s: Seconds.
     """
     process = recorder.new_process()
-    told = {part: max(recorder.acknowledged_end.get(part, 0), recorder.polled_end.get(part, 0)) for part in partitions}
+    told = {partition: recorder.told_end.get(partition, 0) for partition in partitions}
     position = dict.fromkeys(partitions, 0)
     seen: dict[TopicPartition, set[int]] = {partition: set() for partition in partitions}
     rebalances = Rebalances()

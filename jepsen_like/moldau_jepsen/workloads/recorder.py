@@ -32,11 +32,9 @@ class Recorder:
         self._next_process = 0
         self._next_value: dict[TopicPartition, int] = {}
         self._led: set[Lead] = set()
-        self.acknowledged_end: dict[TopicPartition, int] = {}
-        """Per partition the highest acknowledged offset plus one: a final read must come at least so far."""
-        self.polled_end: dict[TopicPartition, int] = {}
-        """Per partition the highest polled offset plus one. What was polled is committed, whoever sent it: a final read
-        must come so far, too."""
+        self.told_end: dict[TopicPartition, int] = {}
+        """Per partition the highest offset plus one that was acknowledged or polled: a read of everything must come at
+        least so far. What was polled is committed, whoever sent it."""
         self.acknowledged = 0
         self.polled = 0
 
@@ -103,14 +101,15 @@ class Recorder:
             for send in operation.sends:
                 self.acknowledged += 1
                 if send.offset is not None:
-                    end = self.acknowledged_end.get(send.partition, 0)
-                    self.acknowledged_end[send.partition] = max(end, send.offset + 1)
+                    self._note_told(send.partition, send.offset + 1)
         for poll in operation.polls:
             for partition, pairs in poll.records:
                 self.polled += len(pairs)
-                end = max((offset for offset, _ in pairs), default=-1) + 1
-                self.polled_end[partition] = max(end, self.polled_end.get(partition, 0))
+                self._note_told(partition, max((offset for offset, _ in pairs), default=-1) + 1)
         self._sink(operation)
+
+    def _note_told(self, partition: TopicPartition, end: int) -> None:
+        self.told_end[partition] = max(end, self.told_end.get(partition, 0))
 
     def claim(self, process: int, begun_ms: float, leads: Iterable[Lead]) -> None:
         """Adds what nodes have shown that they lead, if any of it is new."""
