@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.environment import Environment
+    from moldau_jepsen.workloads.pipe import PipeOptions
 
 FOREIGN_WORKLOADS = (Workload.QUEUE, Workload.TRANSACTIONS, Workload.PIPE, Workload.BANK, Workload.ALL)
 FOREIGN_KINDS = (FaultKind.REASSIGN, FaultKind.ELECT)
@@ -33,37 +34,29 @@ def new_mark() -> str:
     return f"moldau-chaos-{uuid.uuid4().hex[:12]}-"
 
 
+def _pipe_with_own_names(pipe: PipeOptions, mark: str) -> PipeOptions:
+    return replace(
+        pipe,
+        source=mark + pipe.source,
+        target=mark + pipe.target,
+        group=mark + pipe.group,
+        id_prefix=mark + pipe.id_prefix,
+    )
+
+
 def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
     """The same clients, with ``mark`` before the names of all topics, groups and transactional ids."""
-    queue, transfers, pipe, bank, clerks = (
-        clients.queue,
-        clients.transactions,
-        clients.pipe,
-        clients.bank,
-        clients.bank.clerks,
-    )
+    queue, transfers, bank = clients.queue, clients.transactions, clients.bank
     return replace(
         clients,
         queue=replace(queue, topic=mark + queue.topic, group=mark + queue.group),
         transactions=replace(transfers, id_prefix=mark + transfers.id_prefix),
-        pipe=replace(
-            pipe,
-            source=mark + pipe.source,
-            target=mark + pipe.target,
-            group=mark + pipe.group,
-            id_prefix=mark + pipe.id_prefix,
-        ),
+        pipe=_pipe_with_own_names(clients.pipe, mark),
         bank=replace(
             bank,
             topics=tuple(mark + topic for topic in bank.topics),
             id_prefix=mark + bank.id_prefix,
-            clerks=replace(
-                clerks,
-                source=mark + clerks.source,
-                target=mark + clerks.target,
-                group=mark + clerks.group,
-                id_prefix=mark + clerks.id_prefix,
-            ),
+            clerks=_pipe_with_own_names(bank.clerks, mark),
         ),
     )
 
