@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.runtime.supervision import TaskHost
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,24 +36,20 @@ class BrokerProbes:
     def __init__(self, environment: Environment) -> None:
         """Connections are made through ``environment``."""
         self._environment = environment
-        self._nursery: trio.Nursery | None = None
+        self._probes = TaskHost()
         self._running = 0
 
     def start(self, host: str, port: int, *, is_silent: Callable[[], bool], refused: Callable[[], None]) -> None:
         """Probes a listener as long as ``is_silent()`` holds; calls ``refused`` once if its host refuses."""
-        if self._nursery is None or self._running >= PROBES_MAX:
+        if not self._probes.accepts or self._running >= PROBES_MAX:
             return  # not running yet, or too many: the grace period decides
         self._running += 1
-        self._nursery.start_soon(self._probe, host, port, is_silent, refused)
+        self._probes.start(self._probe, host, port, is_silent, refused)
 
     async def run(self) -> None:
         """Probes until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # connections that end with this process are no reason to probe
+        async with self._probes.running():  # connections that end with this process are no reason to probe
+            await trio.sleep_forever()
 
     async def _probe(self, host: str, port: int, is_silent: Callable[[], bool], refused: Callable[[], None]) -> None:
         try:

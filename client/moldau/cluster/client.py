@@ -24,7 +24,7 @@ from moldau.protocol.schema import Response
 from moldau.runtime.config import addresses
 from moldau.runtime.log import EventLogger
 from moldau.runtime.rpc import RpcConnection
-from moldau.runtime.supervision import BackoffPolicy
+from moldau.runtime.supervision import BackoffPolicy, TaskHost
 from moldau.runtime.sync import Signal
 from moldau.runtime.tls_context import client_environment
 
@@ -93,7 +93,7 @@ class ClusterClient:
         self._wanted = trio.Event()
         self._refreshed_at_ms = -math.inf
         self._last_error: BaseException | None = None
-        self._nursery: trio.Nursery | None = None
+        self._tasks = TaskHost()
         self._closed = False
         self._outgoing = client_environment(environment, config)
         self._idle_ms = config.get_int("connections.max.idle.ms")
@@ -103,14 +103,10 @@ class ClusterClient:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps metadata fresh until cancelled; closes all connections at the end."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                try:
-                    nursery.start_soon(self._close_idle_forever)
-                    task_status.started()
-                    await self._refresh_forever()
-                finally:
-                    self._nursery = None  # at once: it takes in no more tasks before its own have all ended
+            async with self._tasks.running():
+                self._tasks.start(self._close_idle_forever)
+                task_status.started()
+                await self._refresh_forever()
         finally:
             self.close()
 
@@ -215,9 +211,9 @@ class ClusterClient:
             link.connection = None
             # A connection that just died is tried again after the first back-off.
             link.retry_at_ms = max(link.retry_at_ms, self.now_ms + self._reconnect.initial_ms)
-        if not link.opening and self._nursery is not None and self.now_ms >= link.retry_at_ms and not self._closed:
+        if not link.opening and self._tasks.accepts and self.now_ms >= link.retry_at_ms and not self._closed:
             link.opening = True
-            self._nursery.start_soon(self._open_quietly, node_id, link)
+            self._tasks.start(self._open_quietly, node_id, link)
         return None
 
     def retry_delay_ms(self, node_id: int, purpose: str = "") -> float:
@@ -328,9 +324,9 @@ class ClusterClient:
         asked = 0
         for node_id in self.candidates():
             asked += 1
-            if self._nursery is None:
+            if not self._tasks.accepts:
                 raise ConnectionError("the client is closed")
-            self._nursery.start_soon(put, node_id)
+            self._tasks.start(put, node_id)
             with trio.move_on_after(PATIENCE_MS / 1000) as patience:
                 await news.wait()
             if decided():

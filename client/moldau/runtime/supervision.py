@@ -1,4 +1,5 @@
-"""Helpers for tasks that must go on: exponential backoff, and restarting what failed for a passing reason.
+"""Helpers for tasks that must go on: exponential backoff, restarting what failed for a passing reason, and a place for
+tasks that others start.
 
 What may be restarted is named by its exceptions. A broken invariant (``AssertionError``) and everything else that is
 not named goes up and ends the node: it then restarts with clean state from its disk, which is the better cure.
@@ -6,17 +7,52 @@ not named goes up and ends the node: it then restarts with clean state from its 
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple, Unpack
 
 import trio
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from moldau.runtime.environment import Environment
     from moldau.runtime.log import EventLogger
+
+Ts = TypeVarTuple("Ts")
+
+
+class TaskHost:
+    """Tasks that others start while their owner runs.
+
+    A nursery is closed as soon as the last of its tasks has ended, which is before the task that opened it goes on:
+    somebody else may run in between. So nothing is taken in any more from the moment on at which the end begins.
+    """
+
+    def __init__(self) -> None:
+        """The owner does not run."""
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def accepts(self) -> bool:
+        """Whether ``start`` may be called."""
+        return self._nursery is not None
+
+    def start(self, task: Callable[[Unpack[Ts]], Awaitable[object]], *args: *Ts) -> None:
+        """Starts a task, which ends with the owner at the latest."""
+        assert self._nursery is not None, "it takes in no tasks"
+        self._nursery.start_soon(task, *args)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Takes in tasks until the block ends, and waits for them then."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                yield
+            finally:
+                self._nursery = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

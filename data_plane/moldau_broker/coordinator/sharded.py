@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.supervision import TaskHost
 from moldau_broker.coordinator.partitioning import partition_for
 from moldau_broker.coordinator.replicated import ReplicatedShard
 
@@ -28,20 +29,16 @@ class ShardedCoordinator(Generic[S]):
         self._partition_count = partition_count
         self._new_shard = new_shard
         self._shards: dict[int, S] = {}
-        self._nursery: trio.Nursery | None = None
+        self._tasks = TaskHost()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs the shards until cancelled; then everything that waits is answered with NOT_COORDINATOR."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                try:
-                    for shard in self._shards.values():
-                        nursery.start_soon(shard.run)
-                    task_status.started()
-                    await trio.sleep_forever()
-                finally:
-                    self._nursery = None  # at once: it takes in no more tasks before its own have all ended
+            async with self._tasks.running():
+                for shard in self._shards.values():
+                    self._tasks.start(shard.run)
+                task_status.started()
+                await trio.sleep_forever()
         finally:
             for shard in list(self._shards.values()):
                 shard.resign(ErrorCode.NOT_COORDINATOR)
@@ -57,8 +54,8 @@ class ShardedCoordinator(Generic[S]):
                 return
             current.resign(ErrorCode.NOT_COORDINATOR)
         shard = self._shards[partition] = self._new_shard(partition, leader_epoch)
-        if self._nursery is not None:
-            self._nursery.start_soon(shard.run)
+        if self._tasks.accepts:
+            self._tasks.start(shard.run)
 
     def resign(self, partition: int, leader_epoch: int) -> None:
         """This broker does not lead the partition in ``leader_epoch`` (or before) any more."""

@@ -202,10 +202,10 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             return Completion(transaction_refusal(request, code))
         if not shard.needs_producer_id(request, version):
             return shard.submit(request, version, None)
-        if self._nursery is None:
+        if not self._tasks.accepts:
             return Completion(transaction_refusal(request, ErrorCode.NOT_COORDINATOR))
         completion = Completion()
-        self._nursery.start_soon(self._submit_with_producer_id, transactional_id, request, version, completion)
+        self._tasks.start(self._submit_with_producer_id, transactional_id, request, version, completion)
         return completion
 
     async def _submit_with_producer_id(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.config import topic_config, topic_defaults, usable_topic_config, with_dynamic
+from moldau.runtime.supervision import TaskHost
 from moldau_broker.log.config import LogConfig
 from moldau_quorum.image import RESOURCE_BROKER
 
@@ -118,25 +119,21 @@ class LogSyncs:
         """Nothing is asked for."""
         self._tasks = tasks
         self._logs = logs
-        self._nursery: trio.Nursery | None = None
+        self._syncs = TaskHost()
         self._requested: dict[PartitionLog, None] = {}
         self._limiters: dict[str, trio.CapacityLimiter] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # at once: it takes in no more tasks before its own have all ended
+        async with self._syncs.running():
+            task_status.started()
+            await trio.sleep_forever()
 
     def request(self, log: PartitionLog) -> None:
         """See ``replica_manager.SyncRequest``. While the broker stops, nothing is begun: closing syncs all logs."""
-        if self._nursery is not None and log not in self._requested:
+        if self._syncs.accepts and log not in self._requested:
             self._requested[log] = None
-            self._nursery.start_soon(self._sync, log)
+            self._syncs.start(self._sync, log)
 
     async def _sync(self, log: PartitionLog) -> None:
         directory = log.parent_directory
