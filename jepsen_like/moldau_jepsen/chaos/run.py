@@ -327,17 +327,7 @@ class _Run:
         offset_ms = recorder.now_ms()
 
         def report(event: FaultEvent) -> None:
-            self.faults.append(
-                FaultEvent(
-                    kind=event.kind,
-                    target=event.target,
-                    nodes=event.nodes,
-                    begin_ms=event.begin_ms + offset_ms,
-                    end_ms=event.end_ms + offset_ms,
-                    detail=event.detail,
-                    struck=event.struck,
-                )
-            )
+            self.faults.append(replace(event, begin_ms=event.begin_ms + offset_ms, end_ms=event.end_ms + offset_ms))
             done = str(list(event.nodes)) if event.struck else event.detail
             self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {done}")
 
