@@ -40,6 +40,8 @@ API_TIMEOUT_MS = 60_000
 
 
 _command_config: dict[str, str] = {}
+_command_config_file = ""
+_NOT_SHARED = ("bootstrap.servers", "client.id")
 
 
 def use_command_config(path: str | None) -> None:
@@ -49,7 +51,9 @@ def use_command_config(path: str | None) -> None:
     """
     from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError, parse_config_text
 
+    global _command_config_file
     _command_config.clear()
+    _command_config_file = path or ""
     if path is None:
         return
     try:
@@ -71,6 +75,17 @@ def command_config(kind: str) -> dict[str, str]:
 
     schema = {"admin": ADMIN_CONFIG, "producer": PRODUCER_CONFIG, "consumer": CONSUMER_CONFIG}[kind]
     return {key: value for key, value in _command_config.items() if key in schema.keys}
+
+
+def connection_config() -> dict[str, str]:
+    """The keys of ``--command-config`` that say how any client reaches a cluster: all kinds of clients know them."""
+    shared = command_config("producer").keys() & command_config("consumer").keys()
+    return {key: value for key, value in command_config("admin").items() if key in shared and key not in _NOT_SHARED}
+
+
+def command_config_file() -> str:
+    """The path given by ``--command-config``; empty when none was."""
+    return _command_config_file
 
 
 def command_environment() -> Environment:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import ssl
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 
 from certificates import authority
 from interop_clients import WAIT_S, wait_until
+from moldau_jepsen.chaos.folder import HISTORY, VERDICT
+from moldau_jepsen.history import HistoryFile, Kind, Status
 from moldau_jepsen.launcher.ports import take_free_ports
 
 pytestmark = [
@@ -27,6 +30,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+KIT_TIMEOUT_S = 600.0
+"""Far more than such a run takes on a busy machine."""
 VALUES = [b"value-%d" % number for number in range(200)]
 
 
@@ -83,6 +88,9 @@ def cluster(files, tmp_path_factory):
             "num.partitions": 1,
             "offsets.topic.replication.factor": 2,
             "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 2,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
             "group.initial.rebalance.delay.ms": 0,
         }
         path = directory / f"{node_id}.properties"
@@ -340,3 +348,34 @@ def test_the_command_line(cluster, files, tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "did you mean security.protocol?" in done.stderr
     assert "cannot read" in run("topics", "list", config=tmp_path / "none").stderr
+
+
+def test_the_kit_judges_a_cluster_that_asks_for_certificates(cluster, files, tmp_path):
+    """Every client of all workloads, the control's, and the questions to single nodes use the keys of the file."""
+    _, mutual = cluster
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"security.protocol=SSL\nssl.truststore.location={files / 'trust.pem'}\n"
+        f"ssl.keystore.location={files / 'client.pem'}\n"
+    )
+    folder = tmp_path / "run"
+    words = ["chaos", "run", "--json", "--bootstrap", mutual, "--brokers", "2", "--workload", "all", "--duration", "4"]
+    words += ["--seed", "2", "--dir", str(folder), "--command-config", str(config)]
+    done = subprocess.run(
+        [sys.executable, "-m", "moldau_cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=KIT_TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
+    verdict = json.loads((folder / VERDICT).read_text())
+    assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), done.stderr
+    (control,) = verdict["controls"]
+    assert (control["name"], control["convicted"]) == ("read-uncommitted", True)
+    history = list(HistoryFile(folder / HISTORY))
+    written = {send.partition.topic for one in history if one.status is Status.OK for send in one.sends}
+    assert {name.partition("-queue")[2] for name in written if "-queue" in name} == {""}
+    assert {name.rsplit("-", 2)[-2:][0] for name in written} >= {"pipe", "bank"}
+    claimed = {lead.leader for one in history if one.kind is Kind.CLAIM for lead in one.leads}
+    assert claimed == {1, 2}, "both nodes were asked, over TLS"

@@ -190,6 +190,7 @@ def test_a_cluster_started_elsewhere_is_its_own_control_where_clients_are_enough
     assert (chosen.bootstrap, chosen.brokers, chosen.kinds, dict(chosen.settings)) == ("127.0.0.1:1", 1, (), {})
     refuse_impossible(chosen)
     assert once_more(chosen).endswith("--control read-uncommitted --seed 7 --bootstrap 127.0.0.1:1 --brokers 1")
+    assert dict(chosen.clients.connection) == {}
 
 
 def test_a_control_runs_with_its_own_configuration_and_no_drawn_faults(tmp_path: Path) -> None:

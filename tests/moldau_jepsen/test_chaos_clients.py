@@ -209,6 +209,19 @@ def test_workloads_that_ask_chosen_nodes_need_a_fresh_cluster(workload: Workload
     refuse_impossible(ChaosOptions(directory=tmp_path / "new", kinds=(), clients=clients))
 
 
+def test_how_a_cluster_is_reached_is_for_one_that_runs_already_and_named_by_its_file(tmp_path: Path) -> None:
+    """Keys and passwords of a file are not written out where the run tells how it is had once more."""
+    clients = ClientOptions(connection={"security.protocol": "SSL", "ssl.key.password": "secret"})
+    options = ChaosOptions(directory=tmp_path / "new", kinds=(), clients=clients, command_config="my client.properties")
+    with pytest.raises(LauncherUsageError, match=r"security\.protocol, ssl\.key\.password: .* give --bootstrap"):
+        refuse_impossible(options)
+    foreign = replace(options, bootstrap="127.0.0.1:1")
+    refuse_impossible(foreign)
+    for again in (foreign, replace(foreign, control=CONTROLS["read-uncommitted"])):
+        assert once_more(again).endswith(" --command-config 'my client.properties'")
+        assert "secret" not in once_more(again)
+
+
 def test_what_links_lack_is_left_out_and_told_in_one_line_each() -> None:
     kinds = (FaultKind.KILL, FaultKind.SLOW, FaultKind.LOSS, FaultKind.RESET)
     assert possible_kinds(kinds, {}) == (kinds, [])

@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 import pytest
 import trio
 
+from moldau_jepsen.chaos import run
 from moldau_jepsen.chaos.clients import RunClients
 from moldau_jepsen.chaos.folder import HISTORY, REPORT, RUN, VERDICT
 from moldau_jepsen.chaos.run import ChaosOptions, run_chaos
@@ -159,6 +160,22 @@ def test_a_client_that_fails_ends_the_run_with_a_verdict(tmp_path, monkeypatch):
     assert [one for one in result.verdict.anomalies if not one.allowed] == [], "nothing counts as unread"
     assert result.document["figures"]["sends_acknowledged"] > 0
     assert "a client broke" in result.report.read_text()
+
+
+def test_clients_that_never_end_are_judged_after_a_while(tmp_path, monkeypatch):
+    async def serve_nobody(self):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(RunClients, "run", serve_nobody)
+    monkeypatch.setattr(run, "PROGRESS_S", 0.1)
+    monkeypatch.setattr(run, "STUCK_DRAIN_S", 0.1)
+    options = ChaosOptions(directory=tmp_path / "run", duration_s=1.0, brokers=1, controllers=1, kinds=())
+    result = run_chaos(options)
+    assert not result.valid
+    no_progress, no_end = result.deaths
+    assert no_progress.startswith("stuck: no record was acknowledged in queue-0")
+    assert no_end == "stuck: clients had not ended 0.1 s after they were told to"
+    assert no_end in result.report.read_text()
 
 
 def test_a_cluster_that_runs_already_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from moldau_cli import output
+from moldau_cli.client import command_config, command_config_file, connection_config
 from moldau_cli.commands.cluster import launcher_errors, parse_settings
 from moldau_cli.errors import CommandError, UsageError
 
@@ -117,14 +118,16 @@ def run(
             brokers=brokers,
             controllers=controllers,
             bootstrap=bootstrap,
+            command_config=command_config_file(),
             topic_configs=parse_settings(config or []),
             settings=parse_settings(settings or []),
             clients=ClientOptions(
                 workload=Workload(workload),
+                connection=connection_config(),
                 queue=QueueOptions(
                     partitions=partitions,
-                    producer=cast("dict[str, object]", parse_settings(producer or [])),
-                    consumer=cast("dict[str, object]", parse_settings(consumer or [])),
+                    producer=_client_keys("producer", producer),
+                    consumer=_client_keys("consumer", consumer),
                 ),
             ),
             keep_data=keep_data,
@@ -133,6 +136,13 @@ def run(
         with interrupted_by_sigterm(), progress_bar(duration) as tell:
             result = run_campaign(options, choose_controls(options) if controls else (), tell)
     _answer(result)
+
+
+def _client_keys(kind: str, given: Pairs) -> dict[str, object]:
+    """Keys of producers or consumers alone: of ``--command-config``, under those of the option."""
+    elsewhere = {*connection_config(), "bootstrap.servers", "client.id"}
+    keys: dict[str, object] = {key: value for key, value in command_config(kind).items() if key not in elsewhere}
+    return keys | parse_settings(given or [])
 
 
 def _run_controls(
@@ -150,7 +160,15 @@ def _run_controls(
     for control in able if name == "all" else (CONTROLS[name],):
         place = directory / control.name if name == "all" else directory
         options = control_options(
-            control, place, seed, network, keep_data=keep_data, bootstrap=bootstrap, brokers=brokers
+            control,
+            place,
+            seed,
+            network,
+            keep_data=keep_data,
+            bootstrap=bootstrap,
+            brokers=brokers,
+            connection=connection_config(),
+            command_config=command_config_file(),
         )
         with run_errors():
             refuse_impossible(options)

@@ -17,10 +17,11 @@ from moldau_jepsen.chaos.controls import CONTROLS, Control
 from moldau_jepsen.chaos.folder import CONTROLS as FOLDER
 from moldau_jepsen.chaos.folder import ChaosResult, conclude
 from moldau_jepsen.chaos.run import CONTROL_BROKERS, ChaosOptions, Network, Progress, run_chaos
+from moldau_jepsen.workloads.operations import NO_KEYS
 from moldau_jepsen.workloads.queue import QueueOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 ALL_FROM_S = 600.0
@@ -48,8 +49,12 @@ def control_options(
     keep_data: bool = False,
     bootstrap: str | None = None,
     brokers: int = CONTROL_BROKERS,
+    connection: Mapping[str, str] = NO_KEYS,
+    command_config: str = "",
 ) -> ChaosOptions:
-    """The run of one control; ``brokers`` is the size of the cluster at ``bootstrap``, if there is one."""
+    """The run of one control; ``brokers`` is the size of the cluster at ``bootstrap``, if there is one, and
+    ``connection`` how it is reached.
+    """
     queue = QueueOptions(producer=dict(control.producer), consumer=dict(control.consumer), crash_every_s=0)
     return ChaosOptions(
         directory=directory,
@@ -58,10 +63,11 @@ def control_options(
         kinds=(),
         network=network,
         settings=control.settings,
-        clients=ClientOptions(workload=control.workload, queue=queue),
+        clients=ClientOptions(workload=control.workload, queue=queue, connection=connection),
         control=control,
         keep_data=keep_data,
         bootstrap=bootstrap,
+        command_config=command_config,
         brokers=brokers if bootstrap is not None else CONTROL_BROKERS,
     )
 
@@ -98,6 +104,8 @@ def run_campaign(
                 keep_data=options.keep_data,
                 bootstrap=options.bootstrap,
                 brokers=options.brokers,
+                connection=options.clients.connection,
+                command_config=options.command_config,
             )
             judged.append(run_chaos(chosen, tell_control))
             last = judged[-1].control

@@ -12,18 +12,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.runtime.config import parse_address
+from moldau.runtime.config import ADMIN_CONFIG, parse_address
+from moldau.runtime.config.tls import tls_settings
+from moldau.runtime.tls_context import client_context
 from moldau_jepsen.history import Evidence, Lead, TopicPartition
 from moldau_jepsen.launcher import probe
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import Door
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping, Sequence
 
     from moldau.protocol.messages.describe_quorum import DescribeQuorumResponse
     from moldau.protocol.messages.list_offsets import ListOffsetsResponse
     from moldau.protocol.messages.metadata import MetadataResponse
+    from moldau.runtime.environment import Environment
     from moldau_jepsen.launcher import LocalCluster
 
 ANSWER_TIMEOUT_MS = 300.0
@@ -72,17 +76,36 @@ def claimed_quorum(controller_id: int, answer: DescribeQuorumResponse) -> list[L
     ]
 
 
+def question_tls(environment: Environment, connection: Mapping[str, object]) -> ssl.SSLContext | None:
+    """What questions to the nodes are asked over, by the clients' own keys; None: without TLS.
+
+    Raises ``ConfigError``.
+    """
+    config = ADMIN_CONFIG.parse({"bootstrap.servers": "127.0.0.1:1", **connection})
+    if config.get_str("security.protocol") != "SSL":
+        return None
+    return client_context(tls_settings(config), environment.disk)
+
+
 class ClaimSampler:
     """Asks the nodes of a run. Blocks; not for use by several threads at once."""
 
-    def __init__(self, topics: Sequence[str], cluster: LocalCluster | None, bootstrap: str) -> None:
+    def __init__(
+        self,
+        topics: Sequence[str],
+        cluster: LocalCluster | None,
+        bootstrap: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """Without ``cluster`` the brokers are those that a broker of ``bootstrap`` names, and no controller is asked.
 
+        These are asked over ``tls``, if it is given.
         Nothing was asked yet.
         """
         self._topics = [*topics, *INTERNAL_TOPICS]
         self._cluster = cluster
-        self._bootstrap = [Door(*parse_address(each.strip())) for each in bootstrap.split(",")]
+        self._tls = tls
+        self._bootstrap = [Door(*parse_address(each.strip()), tls=tls) for each in bootstrap.split(",")]
 
     def sample(self) -> list[Lead]:
         """What the nodes that answer show now."""
@@ -107,7 +130,7 @@ class ClaimSampler:
         for door in self._bootstrap:
             metadata = probe.fetch_metadata(door, [], ANSWER_TIMEOUT_MS)
             if metadata is not None:
-                return {broker.node_id: Door(broker.host, broker.port) for broker in metadata.brokers}
+                return {broker.node_id: Door(broker.host, broker.port, tls=self._tls) for broker in metadata.brokers}
         return {}
 
     def _runs(self, node_id: int) -> bool:

@@ -54,6 +54,8 @@ class ClientOptions:
     workload: Workload = Workload.QUEUE
     queue: QueueOptions = field(default_factory=QueueOptions)
     """Topic, readers and senders; its producer and consumer configurations are those of the other workloads too."""
+    connection: Mapping[str, str] = field(default_factory=dict)
+    """How every client of every workload reaches the cluster: keys that all kinds of clients know (``ssl.``...)."""
     transactions: TransactionOptions = field(
         default_factory=lambda: TransactionOptions(clients=3, transactions_per_second=10.0)
     )
@@ -135,21 +137,22 @@ class RunClients:
         self._options = options
         self._recorder = recorder
         working = options.works
+        every: dict[str, object] = {**QUICK, **options.connection}
         queue = replace(
             options.queue,
-            producer={**QUICK, **options.queue.producer},
-            consumer={**QUICK, **QUICK_SESSION, **options.queue.consumer},
+            producer={**every, **options.queue.producer},
+            consumer={**every, **QUICK_SESSION, **options.queue.consumer},
             seek_share=options.seek_share,
         )
         pipe = replace(
-            options.pipe, producer={**QUICK, **options.pipe.producer}, consumer={**QUICK, **options.pipe.consumer}
+            options.pipe, producer={**every, **options.pipe.producer}, consumer={**every, **options.pipe.consumer}
         )
         clerks = options.bank.clerks
         bank = replace(
             options.bank,
             producer={**queue.producer, **options.bank.producer},
             consumer={**queue.consumer, **options.bank.consumer},
-            clerks=replace(clerks, producer={**QUICK, **clerks.producer}, consumer={**QUICK, **clerks.consumer}),
+            clerks=replace(clerks, producer={**every, **clerks.producer}, consumer={**every, **clerks.consumer}),
         )
         readers_only = not working(Workload.QUEUE)
         readers = working(Workload.QUEUE) or working(Workload.TRANSACTIONS)
@@ -198,7 +201,7 @@ class RunClients:
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
         """Creates the topics of the workloads. Raises ``OperationFailedError``."""
         for name, partitions in self._options.topics.items():
-            operations = ClusterOperations(self._environment, self._bootstrap, name)
+            operations = ClusterOperations(self._environment, self._bootstrap, name, self._options.connection)
             async with trio.open_nursery() as nursery:
                 await nursery.start(operations.run)
                 await operations.create_topic(partitions, replication_factor, configs, timeout_s=TOPIC_TIMEOUT_S)

@@ -17,9 +17,10 @@ from moldau.admin import Admin
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.chaos.clients import ClientOptions, Workload
 from moldau_jepsen.chaos.schedule import FaultKind
+from moldau_jepsen.workloads.operations import NO_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.workloads.pipe import PipeOptions
@@ -61,11 +62,13 @@ def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
     )
 
 
-async def delete_topics(environment: Environment, bootstrap: str, names: Sequence[str]) -> str:
+async def delete_topics(
+    environment: Environment, bootstrap: str, names: Sequence[str], connection: Mapping[str, object] = NO_KEYS
+) -> str:
     """Deletes the topics of a run; returns what became of them, for the report. A cluster may forbid it."""
     try:
         with trio.fail_after(DELETE_TIMEOUT_S):
-            async with Admin({"bootstrap.servers": bootstrap}, environment=environment) as admin:
+            async with Admin({**connection, "bootstrap.servers": bootstrap}, environment=environment) as admin:
                 await admin.delete_topics(names)
     except trio.TooSlowError:
         return f"left there: no answer within {DELETE_TIMEOUT_S:g} s"

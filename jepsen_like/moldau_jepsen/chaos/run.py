@@ -21,7 +21,7 @@ import trio
 
 from moldau.runtime.config import parse_address
 from moldau.runtime.real import real_environment
-from moldau_jepsen.chaos.claims import ClaimSampler
+from moldau_jepsen.chaos.claims import ClaimSampler, question_tls
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients
 from moldau_jepsen.chaos.folder import ChaosResult, ControlFacts, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS, delete_topics, new_mark, with_own_names
@@ -67,6 +67,8 @@ PROGRESS_S = 60.0
 """How long clients may get nothing done after the cluster is healthy."""
 READING_S = 600.0
 """How long a group may take to come to what is new, as long as it reads what is older."""
+DRAIN_S, STUCK_DRAIN_S = 3_000.0, 60.0
+"""How long clients may take to end, where the cluster serves (longer than a pipe takes at most) and where not."""
 CONTROL_BROKERS = 3
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 """In namespaces, where every node has all ports for itself."""
@@ -101,6 +103,8 @@ class ChaosOptions:
     controllers: int = 3
     bootstrap: str | None = None
     """An existing cluster instead of a fresh one; topics, groups and transactional ids get names of the run's own."""
+    command_config: str = ""
+    """The file with ``clients.connection``, to be named where the run tells how it is had once more."""
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     """Configuration keys of the fresh cluster's nodes."""
@@ -142,6 +146,9 @@ def refuse_impossible(options: ChaosOptions) -> None:
         reason = "they are for a fresh cluster" if options.bootstrap is not None else refusal()
         if reason is not None:
             raise LauncherUsageError(f"no --network namespaces: {reason}")
+    if options.bootstrap is None and options.clients.connection:
+        keys = ", ".join(options.clients.connection)
+        raise LauncherUsageError(f"{keys}: how to reach a cluster is for one that runs already: give --bootstrap")
     if options.bootstrap is not None:
         if options.clients.workload not in FOREIGN_WORKLOADS:
             raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
@@ -241,7 +248,8 @@ class _Run:
 
     async def _work(self, cluster: LocalCluster | None, links: LinkRules | None, bootstrap: str) -> None:
         options = self.options
-        operations = ClusterOperations(self.environment, bootstrap, options.clients.queue.topic)
+        connection = options.clients.connection
+        operations = ClusterOperations(self.environment, bootstrap, options.clients.queue.topic, connection)
         with (options.directory / "history").open("wb") as stream:
             writer = HistoryWriter(stream)
 
@@ -261,7 +269,8 @@ class _Run:
                 nodes,
                 replication=(3,) if forgetting else (1, 3),
             )
-            claims = ClaimSampler(list(options.clients.topics), cluster, bootstrap)
+            tls = question_tls(self.environment, connection)
+            claims = ClaimSampler(list(options.clients.topics), cluster, bootstrap, tls)
             async with trio.open_nursery() as nursery:
                 await nursery.start(operations.run)
                 await workload.create_topics(min(3, options.brokers), self._topic_configs())
@@ -274,6 +283,10 @@ class _Run:
                     self._progress("drain", options.duration_s, recorder)
                     workload.stop()
                     self.sampling = False
+                    limit_s = STUCK_DRAIN_S if self.deaths else DRAIN_S
+                    clients.cancel_scope.deadline = trio.current_time() + limit_s
+                if clients.cancel_scope.cancelled_caught and not self.client_failed:
+                    self.deaths.append(f"stuck: clients had not ended {limit_s:g} s after they were told to")
                 if not self.client_failed:
                     self._progress("final read", options.duration_s, recorder)
                     await workload.final_read(options.final_read_s)
@@ -281,7 +294,9 @@ class _Run:
                 self.topics = workload.topics_made
                 self.stuck = workload.stuck
                 if cluster is None and not options.keep_data:
-                    self.left = await delete_topics(self.environment, bootstrap, list(options.clients.topics))
+                    self.left = await delete_topics(
+                        self.environment, bootstrap, list(options.clients.topics), connection
+                    )
                 writer.flush()
                 nursery.cancel_scope.cancel()
 
@@ -476,9 +491,11 @@ def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tupl
 
 def once_more(options: ChaosOptions) -> str:
     """The command that runs the same plan of faults again."""
+    file = f" --command-config {shlex.quote(options.command_config)}" if options.command_config else ""
     if options.control is not None:
         place = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""
         place += f" --bootstrap {options.bootstrap} --brokers {options.brokers}" if options.bootstrap else ""
+        place += file
         return f"moldau chaos run --control {options.control.name} --seed {options.seed}{place}"
     words = ["moldau chaos run", f"--seed {options.seed}", f"--duration {options.duration_s:g}"]
     words += [f"--window {options.window_s:g}", f"--workload {options.clients.workload.value}"]
@@ -495,4 +512,4 @@ def once_more(options: ChaosOptions) -> str:
         ("consumer", options.clients.queue.consumer),
     ):
         words += [f"--{flag} {shlex.quote(f'{key}={value}')}" for key, value in values.items()]
-    return " ".join(words)
+    return " ".join(words) + file

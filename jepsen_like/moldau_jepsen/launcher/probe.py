@@ -56,13 +56,24 @@ def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
     return bytes(chunks)
 
 
+def _connect(door: Door, timeout_s: float) -> socket.socket:
+    """Opens a connection; each step of it, and each later read or write, has the time-out."""
+    peer = socket.create_connection((door.host, door.port), timeout_s, (door.source, 0) if door.source else None)
+    if door.tls is None:
+        return peer
+    try:
+        return door.tls.wrap_socket(peer, server_hostname=door.host)
+    except BaseException:
+        peer.close()
+        raise
+
+
 def ask(where: int | Door, request: Request, version: int, response_class: type[R], timeout_ms: float) -> R | None:
     """Sends one request to a door, or to a port of ``HOST``; returns the answer, or None when none came in time."""
     deadline = time.monotonic() + timeout_ms / 1000
     door = Door(HOST, where) if isinstance(where, int) else where
-    source = (door.source, 0) if door.source else None
     try:
-        with socket.create_connection((door.host, door.port), timeout_ms / 1000, source) as peer:
+        with _connect(door, timeout_ms / 1000) as peer:
             peer.sendall(encode_request(request, version, 1, CLIENT_ID))
             size = int.from_bytes(_read_exactly(peer, 4, deadline), "big")
             if not 4 <= size <= FRAME_BYTES_MAX:

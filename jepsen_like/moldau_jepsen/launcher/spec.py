@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -39,6 +40,8 @@ class Door(NamedTuple):
     port: int
     source: str = ""
     """Address of this machine to ask from; empty: the kernel chooses."""
+    tls: ssl.SSLContext | None = None
+    """What TLS is spoken with; None: the listener speaks without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,14 @@ from moldau_jepsen.history import Audit, Kind, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
 from moldau_jepsen.workloads.payload import says_of
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
-from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist, transactional_config
+from moldau_jepsen.workloads.telling import (
+    Content,
+    OpenTransaction,
+    TransactionTeller,
+    persist,
+    take_over,
+    transactional_config,
+)
 
 if TYPE_CHECKING:
     import random
@@ -192,7 +199,7 @@ class BankWorkload:
             with scope:
                 try:
                     async with Producer(config, environment=environment) as producer:
-                        await persist(producer.init_transactions)
+                        await take_over(producer, self._stopping.is_set)
                         await self._transact(process, producer, environment, under_way)
                 except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
                     why = f"{error.code.name}: {error}"

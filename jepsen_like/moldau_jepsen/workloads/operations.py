@@ -42,6 +42,7 @@ REQUEST_TIMEOUT_MS = 5_000
 RETRY_S = 0.2
 METADATA_TOPIC = "__cluster_metadata"
 LATEST_TIMESTAMP = -1
+NO_KEYS: Mapping[str, str] = {}
 
 
 class OperationFailedError(Exception):
@@ -60,9 +61,11 @@ class PartitionsSample:
 class ClusterOperations:
     """Operations on one topic of a cluster. ``run`` must run in a nursery while it is used."""
 
-    def __init__(self, environment: Environment, bootstrap: str, topic: str) -> None:
-        """Nothing is connected yet."""
-        config = ADMIN_CONFIG.parse({"bootstrap.servers": bootstrap, "client.id": "run-operations"})
+    def __init__(
+        self, environment: Environment, bootstrap: str, topic: str, connection: Mapping[str, object] = NO_KEYS
+    ) -> None:
+        """``connection`` has further keys of an admin client. Nothing is connected yet."""
+        config = ADMIN_CONFIG.parse({**connection, "bootstrap.servers": bootstrap, "client.id": "run-operations"})
         self._client = ClusterClient(environment, config, "operations")
         self._topic = topic
         self._factors: dict[int, int] = {}  # replicas of each partition when it was first moved

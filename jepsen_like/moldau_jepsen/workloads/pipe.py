@@ -32,7 +32,14 @@ from moldau_jepsen.workloads.final_read import (
 )
 from moldau_jepsen.workloads.payload import number_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
-from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist, transactional_config
+from moldau_jepsen.workloads.telling import (
+    Content,
+    OpenTransaction,
+    TransactionTeller,
+    persist,
+    take_over,
+    transactional_config,
+)
 
 if TYPE_CHECKING:
     import random
@@ -184,7 +191,7 @@ class PipeWorkload:
     async def _feed(self, process: int) -> None:
         options, recorder = self._options, self._recorder
         draw = self._environment.random
-        config = {"acks": "all", "linger.ms": 2, "bootstrap.servers": self._bootstrap}
+        config = {"acks": "all", "linger.ms": 2, **options.producer, "bootstrap.servers": self._bootstrap}
         under_way: list[tuple[Send, float, Delivery]] = []
         async with Producer(config, environment=self._environment) as producer:
             while not self._fed.is_set():
@@ -271,7 +278,7 @@ class PipeWorkload:
                 self._consumer(environment, rebalances) as consumer,
                 self._producer(environment, transactional_id) as producer,
             ):
-                await persist(producer.init_transactions)
+                await take_over(producer, lambda: self._drained)
                 consumer.subscribe([self._options.source])
                 await self._transact(process, consumer, rebalances, producer, environment.random, under_way)
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on

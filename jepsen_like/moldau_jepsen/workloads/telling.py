@@ -120,6 +120,21 @@ class TransactionTeller:
             self.tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
 
 
+async def take_over(producer: Producer, is_stopping: Callable[[], bool]) -> None:
+    """Makes the producer the only one with its transactional id, however long the coordinator takes to answer.
+
+    Raises what ``init_transactions`` does; its time-out only where the clients are to end.
+    """
+    while True:
+        try:
+            await producer.init_transactions()
+        except KafkaError as error:
+            if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT or is_stopping():
+                raise
+        else:
+            return
+
+
 async def persist(call: Callable[[], Awaitable[None]]) -> None:
     """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on."""
     while True:

@@ -22,10 +22,17 @@ import trio
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.telling import Content, OpenTransaction, TransactionTeller, persist, transactional_config
+from moldau_jepsen.workloads.telling import (
+    Content,
+    OpenTransaction,
+    TransactionTeller,
+    persist,
+    take_over,
+    transactional_config,
+)
 
 if TYPE_CHECKING:
     import random
@@ -135,7 +142,7 @@ class TransactionWorkload:
                 Producer(config, environment=self._environment) as producer,
                 self._reader(process) as consumer,
             ):
-                await self._take_over(producer)
+                await take_over(producer, lambda: self._stopping)
                 client = _Client(process, producer, consumer, draw)
                 while not self._stopping:
                     transaction = _Transaction(self._recorder.now_ms())
@@ -170,18 +177,6 @@ class TransactionWorkload:
             consumer.assign(options.topic_partitions)
             self._tell_assigned(process, begun_ms)
             yield consumer
-
-    async def _take_over(self, producer: Producer) -> None:
-        while True:
-            try:
-                await producer.init_transactions()
-            except KafkaError as error:
-                if isinstance(error, FatalTransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                    raise
-                if self._stopping:
-                    raise
-            else:
-                return
 
     async def _transact(self, client: _Client, transaction: _Transaction) -> None:
         options, draw, producer = self._options, client.draw, client.producer
