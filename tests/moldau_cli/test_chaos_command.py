@@ -18,7 +18,8 @@ from moldau_cli.main import run
 from moldau_jepsen.chaos.campaign import RUNS_MAX
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
-from moldau_jepsen.chaos.run import ChaosOptions, Progress
+from moldau_jepsen.chaos.options import ChaosOptions
+from moldau_jepsen.chaos.run import Progress
 from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.history import write_history

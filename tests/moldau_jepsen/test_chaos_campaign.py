@@ -14,7 +14,8 @@ from moldau_jepsen.chaos import campaign
 from moldau_jepsen.chaos.campaign import ALL_FROM_S, choose_controls, control_options, run_campaign
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import ControlFacts, RunFacts, judge, read_facts, write_facts
-from moldau_jepsen.chaos.run import ChaosOptions, Network, Progress, once_more, refuse_impossible
+from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, refuse_impossible
+from moldau_jepsen.chaos.run import Progress
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition, write_history
 

@@ -19,7 +19,7 @@ from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
-from moldau_jepsen.chaos.run import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
+from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.chaos.stage import ProcessStage
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation

@@ -18,7 +18,7 @@ from moldau_broker.server.replica_manager import ReplicaManager
 from moldau_jepsen.chaos import run as chaos_run
 from moldau_jepsen.chaos.clients import ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS
-from moldau_jepsen.chaos.run import ChaosOptions
+from moldau_jepsen.chaos.options import ChaosOptions
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
 from moldau_jepsen.simulation import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import SimulatedCluster

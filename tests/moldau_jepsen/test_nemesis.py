@@ -18,7 +18,7 @@ from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
 from moldau_jepsen.chaos.nemesis import ANSWERS_SHOWN, CONTROLLER_SHARE, FaultEvent, Nemesis
 from moldau_jepsen.chaos.rot import closed_metadata_files, damage, damage_metadata
-from moldau_jepsen.chaos.rules import CLIENT, Link, LinkRule, LinkRules
+from moldau_jepsen.chaos.rules import CLIENT, Link, LinkFaults, LinkRule, LinkRules
 from moldau_jepsen.chaos.schedule import (
     MACHINE_KINDS,
     PROXY_KINDS,
@@ -588,6 +588,58 @@ def test_a_node_that_ends_by_itself_is_a_death_and_one_that_was_struck_is_none()
     assert len(deaths) == 1
     assert deaths[0].startswith("broker 2 ended by itself")
     assert cluster.state(2) is ProcessState.RUNNING
+
+
+def test_a_node_that_ended_by_itself_before_a_fault_came_to_strike_it_is_a_death() -> None:
+    cluster = ValueCluster(states={2: ProcessState.STOPPED})
+    deaths: list[str] = []
+
+    async def main() -> None:
+        nemesis = Nemesis(cluster, Links({}), ValueOperations(), lambda event: None, in_thread=inline)
+        await nemesis.run([fault(FaultKind.KILL, Target.LEADERS, seed=5)])
+        deaths.extend(nemesis.deaths)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [death.partition(" ended by itself")[0] for death in deaths] == ["broker 2"]
+    assert cluster.calls == [("launch", 2)]
+
+
+def test_a_node_that_ends_in_the_moment_in_which_it_is_struck_does_not_end_the_run() -> None:
+    class Dying(ValueCluster):
+        def pause(self, node_id: int) -> None:
+            self.states[node_id] = ProcessState.STOPPED
+            raise LauncherError(f"node {node_id} does not run")
+
+    cluster = Dying()
+    events: list[FaultEvent] = []
+
+    async def main() -> None:
+        nemesis = Nemesis(cluster, Links({}), ValueOperations(), events.append, in_thread=inline)
+        await nemesis.run([fault(FaultKind.PAUSE, Target.LEADERS, seed=5)])
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [event.struck for event in events] == [False]
+    assert cluster.calls == [("launch", 2)]
+
+
+def test_a_slow_link_does_not_open_one_that_is_cut() -> None:
+    links = Links({})
+    link = Link(1, 2)
+    cut, slow, slower = LinkRule(cut=True), LinkRule(delay_ms=20), LinkRule(delay_ms=40)
+
+    async def main() -> None:
+        faults = LinkFaults(links, inline)
+        first = await faults.impose([(link, cut)])
+        await faults.impose([(link, slow)])
+        assert links.rule(link) == cut
+        await faults.lift(first)
+        assert links.rule(link) == slow
+        second = await faults.impose([(link, slower)])
+        assert links.rule(link) == slower
+        await faults.lift(second)
+        assert links.rule(link) == slow
+
+    trio.run(main)
 
 
 def test_a_node_that_ends_for_its_failed_disk_a_little_later_is_brought_back_and_is_no_death() -> None:

@@ -7,6 +7,7 @@ majority. What is asserted is read from the files that remain. No rates: what mu
 once.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -16,11 +17,15 @@ from html.parser import HTMLParser
 import pytest
 import trio
 
-from moldau_jepsen.chaos import run
+from moldau_jepsen import history
+from moldau_jepsen.chaos import run as chaos_run
 from moldau_jepsen.chaos.clients import RunClients
-from moldau_jepsen.chaos.folder import HISTORY, REPORT, RUN, VERDICT
-from moldau_jepsen.chaos.run import ChaosOptions, run_chaos
-from moldau_jepsen.history import HistoryFile, Kind, Status
+from moldau_jepsen.chaos.folder import HISTORY, REPORT, RUN, VERDICT, judge
+from moldau_jepsen.chaos.nemesis import Nemesis
+from moldau_jepsen.chaos.options import ChaosOptions
+from moldau_jepsen.chaos.run import run_chaos
+from moldau_jepsen.history import HistoryFile, HistoryWriter, Kind, Status
+from moldau_jepsen.launcher import LauncherError
 from moldau_jepsen.launcher.probe import fetch_metadata
 
 pytestmark = pytest.mark.processes
@@ -167,8 +172,8 @@ def test_clients_that_never_end_are_judged_after_a_while(tmp_path, monkeypatch):
         await trio.sleep_forever()
 
     monkeypatch.setattr(RunClients, "run", serve_nobody)
-    monkeypatch.setattr(run, "PROGRESS_S", 0.1)
-    monkeypatch.setattr(run, "STUCK_DRAIN_S", 0.1)
+    monkeypatch.setattr(chaos_run, "PROGRESS_S", 0.1)
+    monkeypatch.setattr(chaos_run, "STUCK_DRAIN_S", 0.1)
     options = ChaosOptions(directory=tmp_path / "run", duration_s=1.0, brokers=1, controllers=1, kinds=())
     result = run_chaos(options)
     assert not result.valid
@@ -176,6 +181,53 @@ def test_clients_that_never_end_are_judged_after_a_while(tmp_path, monkeypatch):
     assert no_progress.startswith("stuck: no record was acknowledged in queue-0")
     assert no_end == "stuck: clients had not ended 0.1 s after they were told to"
     assert no_end in result.report.read_text()
+    assert list((options.directory / "cluster").glob("broker-1/*.log")), "what the nodes left is evidence"
+
+
+ENDS = {
+    "a node does not come back": LauncherError("node 1 (process 7) did not end within 10 s"),
+    "an interrupt": KeyboardInterrupt(),
+    "no room": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "history"),
+}
+
+
+@pytest.mark.parametrize("why", ENDS)
+def test_a_run_that_is_cut_short_is_judged_by_what_it_has_seen(tmp_path, monkeypatch, why):
+    """A finding ends with a verdict and keeps the nodes' data; the other ends leave what can be judged later."""
+    error = ENDS[why]
+    seen = []
+    add = HistoryWriter.add
+
+    def count(writer, operation):
+        if seen and isinstance(error, OSError):
+            raise error
+        add(writer, operation)
+        if operation.status is Status.OK and list(operation.sends):
+            seen.append(operation)
+
+    async def end_early(nemesis, plan):
+        while not seen:  # noqa: ASYNC110 - nobody tells of it
+            await trio.sleep(0.05)
+        if isinstance(error, OSError):
+            await trio.sleep_forever()
+        raise error
+
+    monkeypatch.setattr(history, "FRAME_OPERATIONS", 1)  # each is on the disk when the next one comes
+    monkeypatch.setattr(HistoryWriter, "add", count)
+    monkeypatch.setattr(Nemesis, "run", end_early)
+    options = ChaosOptions(directory=tmp_path / "run", duration_s=300.0, brokers=1, controllers=1, kinds=())
+    if isinstance(error, LauncherError):
+        result = run_chaos(options)
+        assert result.deaths == (f"ended early: {error}",)
+        assert (options.directory / "cluster").is_dir()
+    else:
+        with pytest.raises(type(error)) as raised:
+            run_chaos(options)
+        assert raised.value is error
+        assert not (options.directory / "cluster").exists()
+    judged = judge(options.directory)
+    assert judged.verdict.figures.sends_acknowledged > 0
+    assert judged.verdict.valid, "what was not read at last is no loss"
 
 
 def test_a_cluster_that_runs_already_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):

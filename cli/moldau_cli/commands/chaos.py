@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from moldau_jepsen.chaos.folder import ChaosResult
-    from moldau_jepsen.chaos.run import Network, Progress
+    from moldau_jepsen.chaos.options import Network
+    from moldau_jepsen.chaos.run import Progress
     from moldau_jepsen.chaos.schedule import FaultKind
     from moldau_jepsen.checkers import CheckOptions, Verdict
     from moldau_jepsen.history import HistoryFile
@@ -88,7 +89,7 @@ def run(
     from moldau_jepsen.chaos.campaign import choose_controls, run_campaign
     from moldau_jepsen.chaos.clients import ClientOptions, Workload
     from moldau_jepsen.chaos.foreign import FOREIGN_KINDS
-    from moldau_jepsen.chaos.run import ChaosOptions, Network, refuse_impossible
+    from moldau_jepsen.chaos.options import ChaosOptions, Network, refuse_impossible
     from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
     from moldau_jepsen.workloads.queue import QueueOptions
 
@@ -151,7 +152,8 @@ def _run_controls(
     """Runs one control, or each that the cluster will do for; exits with 1 when one is acquitted."""
     from moldau_jepsen.chaos.campaign import CONTROL_SECONDS, control_options
     from moldau_jepsen.chaos.controls import CONTROLS
-    from moldau_jepsen.chaos.run import refuse_impossible, run_chaos
+    from moldau_jepsen.chaos.options import refuse_impossible
+    from moldau_jepsen.chaos.run import run_chaos
 
     if name not in (*CONTROLS, "all"):
         raise UsageError(f"unknown control {name!r}; known: {', '.join(CONTROLS)}, or all")
@@ -273,6 +275,8 @@ def run_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
     except OperationFailedError as error:
         raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.filename or 'the history of the run'}: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from moldau_jepsen.chaos.clients import ClientOptions
 from moldau_jepsen.chaos.controls import CONTROLS, Control
 from moldau_jepsen.chaos.folder import CONTROLS as FOLDER
 from moldau_jepsen.chaos.folder import ChaosResult, conclude
-from moldau_jepsen.chaos.run import CONTROL_BROKERS, ChaosOptions, Network, Progress, run_chaos
+from moldau_jepsen.chaos.options import CONTROL_BROKERS, ChaosOptions, Network
+from moldau_jepsen.chaos.run import Progress, run_chaos
 from moldau_jepsen.workloads.operations import NO_KEYS
 from moldau_jepsen.workloads.queue import QueueOptions
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.needs import Cluster, Operations, Voters
     from moldau_jepsen.chaos.rules import InThread, LinkRules
     from moldau_jepsen.launcher.control import Control
+    from moldau_jepsen.launcher.spec import Node
     from moldau_jepsen.launcher.undo import PowerLoss
 
 CONTROLLER_SHARE = 0.35
@@ -38,7 +39,6 @@ SLOW_BYTES_PER_S = (10_000.0, 200_000.0)
 """Of links that know no delay."""
 LOSSES = (1 / 32, 1 / 16, 1 / 8, 1 / 4)
 RESET_EVERY_S = (0.2, 2.0)
-ACTION_TIMEOUT_S = 60.0
 RESTORE_TIMEOUT_S = 90.0
 ROLLING_WAIT_S = 30.0
 WATCH_EVERY_S = 0.5
@@ -151,11 +151,14 @@ class Nemesis:
                     continue
                 state = await self._call(self._cluster.state, node.node_id)
                 if state is ProcessState.STOPPED and not self._may_end(node.node_id):
-                    self.deaths.append(f"{node.role} {node.node_id} ended by itself; its log is {node.log}")
-                    await self._call(self._cluster.launch, node.node_id)
+                    self._tell_death(node)
+                    await self._call_in(ProcessState.STOPPED, self._cluster.launch, node.node_id)
             if len(self.deaths) >= DEATHS_MAX:
                 return
             await trio.sleep(WATCH_EVERY_S)
+
+    def _tell_death(self, node: Node) -> None:
+        self.deaths.append(f"{node.role} {node.node_id} ended by itself; its log is {node.log}")
 
     def _may_end(self, node_id: int) -> bool:
         """Somebody has struck it, its records are damaged, or an error of its disk may not have reached it yet."""
@@ -193,16 +196,31 @@ class Nemesis:
         await self._voters.restore_voters(RESTORE_TIMEOUT_S)  # what is missing in the end is found by ``recover``
 
     async def _bring_back(self, node_id: int) -> None:
-        state = await self._call(self._cluster.state, node_id)
-        if state is ProcessState.PAUSED:
-            await self._call(self._cluster.resume, node_id)
-        elif state is ProcessState.STOPPED:
-            await self._call(self._cluster.launch, node_id)
+        if not await self._call_in(ProcessState.PAUSED, self._cluster.resume, node_id):
+            await self._call_in(ProcessState.STOPPED, self._cluster.launch, node_id)
 
     async def _call(self, function: Callable[[int], object], node_id: int) -> object:
+        """Every call of the launcher has a bound of its own."""
         async with self._processes:
-            with trio.fail_after(ACTION_TIMEOUT_S):
-                return await self._in_thread(function, node_id)
+            return await self._in_thread(function, node_id)
+
+    async def _call_in(self, wanted: ProcessState, function: Callable[[int], object], node_id: int) -> bool:
+        """Makes the call if the node is in that state, which only the node itself may change meanwhile; returns whether
+        it did.
+        """
+
+        def both(node_id: int) -> bool:
+            if self._cluster.state(node_id) is not wanted:
+                return False
+            try:
+                function(node_id)
+            except LauncherError:
+                if wanted is ProcessState.STOPPED or self._cluster.state(node_id) is not ProcessState.STOPPED:
+                    raise
+                return False  # it has ended in this moment
+            return True
+
+        return bool(await self._call(both, node_id))
 
     # -- one fault ----------------------------------------------------------------------------------------------------
 
@@ -246,10 +264,18 @@ class Nemesis:
             leaders = await self._operations.broker_leaders() if fault.target is Target.LEADERS else []
         return choose_nodes(fault.target, role, leaders, draw), role
 
-    def _take(self, chosen: Sequence[int], kind: FaultKind) -> list[int]:
-        struck = [node_id for node_id in chosen if node_id not in self._taken]
-        for node_id in struck:
+    async def _take(self, chosen: Sequence[int], kind: FaultKind) -> list[int]:
+        """Keeps nodes from other faults, those of the chosen that no other has. From now on they may end."""
+        nodes = {node.node_id: node for node in (*self._cluster.controllers, *self._cluster.brokers)}
+        struck = []
+        for node_id in chosen:
+            if node_id in self._taken:
+                continue
+            may_end = self._may_end(node_id)
             self._taken[node_id] = kind
+            struck.append(node_id)
+            if not may_end and await self._call(self._cluster.state, node_id) is ProcessState.STOPPED:
+                self._tell_death(nodes[node_id])
         return struck
 
     def _give_back(self, struck: Sequence[int]) -> None:
@@ -258,21 +284,18 @@ class Nemesis:
 
     async def _strike_processes(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
-        struck = self._take(chosen, fault.kind)
+        struck = await self._take(chosen, fault.kind)
         hit = []
         if fault.kind is FaultKind.RESTART:
             for number, node_id in enumerate(struck):
                 if number:
                     await self._wait_whole(ROLLING_WAIT_S)
                 await self._stop(node_id)
-                await self._call(self._cluster.launch, node_id)
+                await self._bring_back(node_id)
                 hit.append(node_id)
         else:
             strike = self._cluster.kill if fault.kind is FaultKind.KILL else self._cluster.pause
-            for node_id in struck:
-                if await self._call(self._cluster.state, node_id) is ProcessState.RUNNING:
-                    await self._call(strike, node_id)
-                    hit.append(node_id)
+            hit = [node_id for node_id in struck if await self._call_in(ProcessState.RUNNING, strike, node_id)]
             await trio.sleep_until(end)
             for node_id in struck:
                 await self._bring_back(node_id)
@@ -299,7 +322,7 @@ class Nemesis:
         chosen, _ = await self._choose(fault, draw)
         brokers = [node.node_id for node in self._cluster.brokers]
         careful = not self._synced and chosen[0] in brokers
-        struck = self._take(chosen[:1] if careful else chosen, fault.kind)
+        struck = await self._take(chosen[:1] if careful else chosen, fault.kind)
         if careful and not await self._is_whole():
             self._give_back(struck)
             return _upon([], "not struck: records may live in one page cache alone")
@@ -321,7 +344,7 @@ class Nemesis:
         chosen, _ = await self._choose(fault, draw)
         controllers = {node.node_id: node for node in self._cluster.controllers}
         nodes = {node.node_id: node for node in self._cluster.brokers} | controllers
-        struck = self._take(chosen, fault.kind)
+        struck = await self._take(chosen, fault.kind)
         texts, hit = [], []
         for node_id in struck:
             if self._rotten or not await self._is_whole():
@@ -360,7 +383,7 @@ class Nemesis:
 
     async def _strike_machines(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
-        struck = self._take(chosen, fault.kind)  # a node whose disk fails may end for it
+        struck = await self._take(chosen, fault.kind)  # a node whose disk fails may end for it
         order = draw_order(fault.kind, draw)
         for node_id in struck:
             await self._call(lambda node: self._cluster.control(node, order.change), node_id)

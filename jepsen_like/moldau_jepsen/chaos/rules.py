@@ -108,8 +108,16 @@ class InThread(Protocol):
     def __call__(self, function: Callable[[int], object], node_id: int, /) -> Awaitable[object]: ...
 
 
+def _held(imposed: Sequence[tuple[int, LinkRule]]) -> LinkRule:
+    """What holds of the rules on one link."""
+    rules = [rule for _, rule in imposed]
+    return next((rule for rule in reversed(rules) if rule.cut), rules[-1] if rules else OPEN)
+
+
 class LinkFaults:
-    """Rules of several faults on the same links: the last one imposed holds, and its end brings back the one before."""
+    """Rules of several faults on the same links: a cut holds before all others, otherwise the last one imposed; the end
+    of one brings back what holds then.
+    """
 
     def __init__(self, links: LinkRules, in_thread: InThread) -> None:
         """No fault has imposed anything."""
@@ -125,7 +133,8 @@ class LinkFaults:
             token = next(self._tokens)
             for link, rule in rules:
                 self._imposed.setdefault(link, []).append((token, rule))
-            await self._do(partial(self.links.set_rules, dict(rules)))
+            held = {link: _held(self._imposed[link]) for link, _ in rules}
+            await self._do(partial(self.links.set_rules, held))
             return token
 
     async def lift(self, token: int) -> None:
@@ -136,7 +145,7 @@ class LinkFaults:
                 left = [entry for entry in entries if entry[0] != token]
                 if len(left) < len(entries):
                     self._imposed[link] = left
-                    rules[link] = left[-1][1] if left else OPEN
+                    rules[link] = _held(left)
             await self._do(partial(self.links.set_rules, rules))
 
     async def heal(self) -> None:

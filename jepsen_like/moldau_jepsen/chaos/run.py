@@ -8,36 +8,34 @@ and elections remain (``moldau_jepsen.chaos.foreign``).
 
 from __future__ import annotations
 
-import enum
 import random
-import shlex
-import tempfile
+import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.runtime.config import parse_address
+from moldau.runtime.exceptions import leaves
 from moldau.runtime.real import real_environment
 from moldau_jepsen.chaos.claims import ClaimSampler, question_tls
-from moldau_jepsen.chaos.clients import ClientOptions, RunClients
-from moldau_jepsen.chaos.folder import ChaosResult, ControlFacts, RunFacts, judge, write_facts
-from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS, delete_topics, new_mark, with_own_names
+from moldau_jepsen.chaos.clients import RunClients
+from moldau_jepsen.chaos.folder import HISTORY, ChaosResult, ControlFacts, RunFacts, judge, write_facts
+from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.meter import WireMeter
 from moldau_jepsen.chaos.moves import Operator
-from moldau_jepsen.chaos.namespaces import NamespaceLinks, refusal
+from moldau_jepsen.chaos.namespaces import NamespaceLinks
 from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
 from moldau_jepsen.chaos.observed import observed
-from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
+from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.chaos.sampler import ClusterSampler
-from moldau_jepsen.chaos.schedule import MACHINE_KINDS, PROXY_KINDS, FaultKind, plan_faults
+from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
 from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
 from moldau_jepsen.checkers.topics import TopicsMade
 from moldau_jepsen.history import HistoryWriter
-from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
+from moldau_jepsen.launcher import ClusterSpec, LauncherError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.reports.gather import PartitionsOverTime
@@ -46,10 +44,9 @@ from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.runtime.environment import Environment
-    from moldau_jepsen.chaos.controls import Control
     from moldau_jepsen.chaos.rules import LinkRules
     from moldau_jepsen.chaos.schedule import PlannedFault
     from moldau_jepsen.checkers import RegisterOperation
@@ -57,6 +54,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.workloads.liveness import Liveness
     from moldau_jepsen.workloads.operations import PartitionsSample
 
+CLUSTER = "cluster"
+"""Where a fresh cluster has its data and logs; removed after a run in which nothing was found."""
 SAMPLE_S = 1.0
 CLAIMS_S = 0.5
 FORGETTING_KINDS = (FaultKind.POWER, FaultKind.BIT_ROT)
@@ -69,7 +68,6 @@ READING_S = 600.0
 """How long a group may take to come to what is new, as long as it reads what is older."""
 DRAIN_S, STUCK_DRAIN_S = 3_000.0, 60.0
 """How long clients may take to end, where the cluster serves (longer than a pipe takes at most) and where not."""
-CONTROL_BROKERS = 3
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 """In namespaces, where every node has all ports for itself."""
 SEGMENT_BYTES = "segment.bytes"
@@ -77,43 +75,6 @@ SMALL_SEGMENT_BYTES = 64 * 1024
 SNAPSHOT_BYTES = "metadata.log.max.record.bytes.between.snapshots"
 SMALL_SNAPSHOT_BYTES = 1_000
 """Of runs whose faults strike closed segments and snapshots of controllers: there must be some."""
-
-
-class Network(enum.Enum):
-    """How the links of a fresh cluster are ruled."""
-
-    PROXIES = "proxies"  # a TCP proxy before every node
-    NAMESPACES = "namespaces"  # every node in a network namespace of its own; needs root
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChaosOptions:
-    """What to run."""
-
-    directory: Path
-    """Where report, history and cluster go; created, must be empty."""
-    duration_s: float = 60.0
-    seed: int = 1
-    kinds: Sequence[FaultKind] = PROXY_KINDS
-    network: Network = Network.PROXIES
-    window_s: float = 30.0
-    churn: bool = False
-    """Reassignments, preferred elections and changes of voters go on from the beginning to the end."""
-    brokers: int = 3
-    controllers: int = 3
-    bootstrap: str | None = None
-    """An existing cluster instead of a fresh one; topics, groups and transactional ids get names of the run's own."""
-    command_config: str = ""
-    """The file with ``clients.connection``, to be named where the run tells how it is had once more."""
-    topic_configs: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Configuration keys of the fresh cluster's nodes."""
-    clients: ClientOptions = field(default_factory=ClientOptions)
-    control: Control | None = None
-    """A negative control instead of drawn faults; it is judged by the full promise."""
-    final_read_s: float = 90.0
-    keep_data: bool = False
-    """Keeps the nodes' data and logs also when no anomaly was found; on an existing cluster, the topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,44 +90,14 @@ class Progress:
     note: str = ""
 
 
-def refuse_impossible(options: ChaosOptions) -> None:
-    """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
-    network namespaces where there are none.
-    """
-    control = options.control
-    if control is not None and options.bootstrap is not None and not control.clients_only:
-        raise LauncherUsageError(f"control {control.name} is for a fresh cluster: it needs the cluster's own processes")
-    if control is not None and options.bootstrap is None and options.brokers != CONTROL_BROKERS:
-        raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
-    if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
-        raise LauncherUsageError(f"{options.directory} is not an empty directory")
-    if options.network is Network.PROXIES and FaultKind.LOSS in options.kinds and options.bootstrap is None:
-        raise LauncherUsageError(f"fault {FaultKind.LOSS.value} needs packets: give --network namespaces")
-    if options.network is Network.NAMESPACES:
-        reason = "they are for a fresh cluster" if options.bootstrap is not None else refusal()
-        if reason is not None:
-            raise LauncherUsageError(f"no --network namespaces: {reason}")
-    if options.bootstrap is None and options.clients.connection:
-        keys = ", ".join(options.clients.connection)
-        raise LauncherUsageError(f"{keys}: how to reach a cluster is for one that runs already: give --bootstrap")
-    if options.bootstrap is not None:
-        if options.clients.workload not in FOREIGN_WORKLOADS:
-            raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
-        refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
-        if refused:
-            allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
-            raise LauncherUsageError(
-                f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
-            )
-
-
 def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda progress: None) -> ChaosResult:
     """Runs it all; blocks for the whole time.
 
     Raises:
         LauncherUsageError: the options contradict each other, or the directory is not empty.
-        LauncherError: a node did not come up, or did not come back.
+        LauncherError: a node did not come up. One that does not come back later ends the run, which is judged.
         OperationFailedError: the topic could not be created.
+        OSError: the history could not be written. What was written can be judged later, as after an interrupt.
     """
     refuse_impossible(options)
     options.directory.mkdir(parents=True, exist_ok=True)
@@ -193,6 +124,30 @@ class _Run:
         self.environment: Environment = real_environment(seed=options.seed)
 
     async def main(self) -> ChaosResult:
+        try:
+            await self._run()
+        except BaseException as error:
+            causes = [cause for cause in leaves(error) if not isinstance(cause, trio.Cancelled)]
+            is_finding = self.began and bool(causes) and all(isinstance(cause, LauncherError) for cause in causes)
+            self.is_final = False
+            if not is_finding:
+                self._remove_data()  # also because there may be no room left to tell anything
+                if self.began:
+                    self._keep_facts()
+                    note = f"moldau chaos report {self.options.directory} judges what was recorded"
+                    self._progress("end", self.options.duration_s, None, note=note)
+                if len(causes) == 1:
+                    raise causes[0] from None
+                raise
+            self.deaths += [f"ended early: {cause}" for cause in causes]
+        self._keep_facts()
+        result = judge(self.options.directory)
+        # The nodes' data and logs are evidence. Controls are meant to fail.
+        if result.valid or self.options.control is not None:
+            self._remove_data()
+        return result
+
+    async def _run(self) -> None:
         with ExitStack() as stack:
             async with trio.open_nursery() as nursery:
                 cluster, links, bootstrap = await self._cluster(stack, nursery)
@@ -202,7 +157,10 @@ class _Run:
                     if cluster is not None:
                         cluster.shut_down()
                     nursery.cancel_scope.cancel()
-        return self._judge()
+
+    def _remove_data(self) -> None:
+        if not self.options.keep_data:
+            shutil.rmtree(self.options.directory / CLUSTER, ignore_errors=True)
 
     async def _cluster(
         self, stack: ExitStack, nursery: trio.Nursery
@@ -234,10 +192,7 @@ class _Run:
             links = proxies = Links(dict(zip(ids, own, strict=True)))
             self.meter = proxies.meter = WireMeter(range(101, 101 + options.controllers))
             await nursery.start(proxies.serve, dict(zip(ids, advertised, strict=True)))
-        home = options.directory / "cluster"
-        if not options.keep_data:
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-")))
-        cluster = await trio.to_thread.run_sync(start_cluster, home, spec)
+        cluster = await trio.to_thread.run_sync(start_cluster, options.directory / CLUSTER, spec)
         return cluster, links, cluster.bootstrap
 
     def _leave_out(self, links: LinkRules) -> None:
@@ -250,11 +205,15 @@ class _Run:
         options = self.options
         connection = options.clients.connection
         operations = ClusterOperations(self.environment, bootstrap, options.clients.queue.topic, connection)
-        with (options.directory / "history").open("wb") as stream:
+        with (options.directory / HISTORY).open("wb") as stream, trio.CancelScope() as writing:
             writer = HistoryWriter(stream)
 
             def record(operation: Operation) -> None:
-                writer.add(operation)
+                try:
+                    writer.add(operation)
+                except OSError as error:  # it would end one client or another, and look like a finding
+                    self.unwritten = error
+                    writing.cancel()
                 if self.liveness is not None:
                     self.liveness.saw(operation)
 
@@ -271,38 +230,64 @@ class _Run:
             )
             tls = question_tls(self.environment, connection)
             claims = ClaimSampler(list(options.clients.topics), cluster, bootstrap, tls)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(operations.run)
-                await workload.create_topics(min(3, options.brokers), self._topic_configs())
-                async with trio.open_nursery() as clients:
-                    clients.start_soon(self._run_clients, workload, clients.cancel_scope)
-                    clients.start_soon(self._sample, cluster, operations, recorder)
-                    clients.start_soon(self._ask_who_leads, claims, recorder)
-                    await self._harm(cluster, links, operations, recorder)
-                    await self._await_liveness(workload)
-                    self._progress("drain", options.duration_s, recorder)
-                    workload.stop()
-                    self.sampling = False
-                    limit_s = STUCK_DRAIN_S if self.deaths else DRAIN_S
-                    clients.cancel_scope.deadline = trio.current_time() + limit_s
-                if clients.cancel_scope.cancelled_caught and not self.client_failed:
-                    self.deaths.append(f"stuck: clients had not ended {limit_s:g} s after they were told to")
-                if not self.client_failed:
-                    self._progress("final read", options.duration_s, recorder)
-                    await workload.final_read(options.final_read_s)
+            try:
+                await self._load(cluster, links, operations, recorder, workload, claims)
+            finally:
                 self.register = workload.register_operations
                 self.topics = workload.topics_made
                 self.stuck = workload.stuck
-                if cluster is None and not options.keep_data:
-                    self.left = await delete_topics(
-                        self.environment, bootstrap, list(options.clients.topics), connection
-                    )
-                writer.flush()
-                nursery.cancel_scope.cancel()
+                if self.unwritten is None:
+                    writer.flush()
+        if self.unwritten is not None:
+            raise self.unwritten
+
+    async def _load(
+        self,
+        cluster: LocalCluster | None,
+        links: LinkRules | None,
+        operations: ClusterOperations,
+        recorder: Recorder,
+        workload: RunClients,
+        claims: ClaimSampler,
+    ) -> None:
+        """From the topics to the last read."""
+        options = self.options
+        async with trio.open_nursery() as nursery:
+            await nursery.start(operations.run)
+            await workload.create_topics(min(3, options.brokers), self._topic_configs())
+            self.began = True
+            async with trio.open_nursery() as clients:
+                clients.start_soon(self._run_clients, workload, clients.cancel_scope)
+                clients.start_soon(self._sample, cluster, operations, recorder)
+                clients.start_soon(self._ask_who_leads, claims, recorder)
+                await self._harm(cluster, links, operations, recorder)
+                await self._await_liveness(workload)
+                self._progress("drain", options.duration_s, recorder)
+                workload.stop()
+                self.sampling = False
+                limit_s = STUCK_DRAIN_S if self.deaths else DRAIN_S
+                clients.cancel_scope.deadline = trio.current_time() + limit_s
+            if clients.cancel_scope.cancelled_caught and not self.client_failed:
+                self.deaths.append(f"stuck: clients had not ended {limit_s:g} s after they were told to")
+            if not self.client_failed:
+                self._progress("final read", options.duration_s, recorder)
+                await workload.final_read(options.final_read_s)
+                self.is_final = True
+            if cluster is None and not options.keep_data:
+                names = list(options.clients.topics)
+                bootstrap, connection = str(options.bootstrap), options.clients.connection
+                self.left = await delete_topics(self.environment, bootstrap, names, connection)
+            nursery.cancel_scope.cancel()
 
     sampling = True
     liveness: Liveness | None = None
     client_failed = False
+    began = False
+    """There are topics: what happens from now on leaves something to judge."""
+    is_final = False
+    """Everything was read from its beginning at last."""
+    unwritten: OSError | None = None
+    """Why the history ends before the run."""
 
     async def _run_clients(self, workload: RunClients, scope: trio.CancelScope) -> None:
         """Clients answer every error of the cluster: an exception that leaves them is a finding, and ends the run."""
@@ -422,7 +407,8 @@ class _Run:
             )
         )
 
-    def _judge(self) -> ChaosResult:
+    def _keep_facts(self) -> None:
+        """Writes what a judge needs besides the history, as far as it is known."""
         options = self.options
         queue = options.clients.queue
         kinds = [options.control.name] if options.control is not None else [kind.value for kind in options.kinds]
@@ -449,7 +435,7 @@ class _Run:
             options.settings.get("log.message.timestamp.type"),
         )
         append_time = "LogAppendTime" in given
-        promised = replace(options.clients.promised, append_time=append_time, final_phase=not self.client_failed)
+        promised = replace(options.clients.promised, append_time=append_time, final_phase=self.is_final)
         if options.control is not None:
             promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(
@@ -471,45 +457,3 @@ class _Run:
             ),
         )
         write_facts(options.directory, facts)
-        return judge(options.directory)
-
-
-def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tuple[tuple[FaultKind, ...], list[str]]:
-    """The kinds that links with these lacks can carry out, and a line for each that they cannot or do otherwise."""
-    left_out: dict[FaultKind, str] = {}
-    notes = []
-    for kind, need in ((FaultKind.LOSS, LOSS), (FaultKind.RESET, RESET)):
-        if need in lacks:
-            left_out[kind] = lacks[need]
-    if DELAY in lacks and RATE in lacks:
-        left_out[FaultKind.SLOW] = lacks[DELAY]
-    elif DELAY in lacks and FaultKind.SLOW in kinds:
-        notes.append(f"slow links have a low rate instead of a delay: {lacks[DELAY]}")
-    notes += [f"left out {kind.value}: {reason}" for kind, reason in left_out.items() if kind in kinds]
-    return tuple(kind for kind in kinds if kind not in left_out), notes
-
-
-def once_more(options: ChaosOptions) -> str:
-    """The command that runs the same plan of faults again."""
-    file = f" --command-config {shlex.quote(options.command_config)}" if options.command_config else ""
-    if options.control is not None:
-        place = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""
-        place += f" --bootstrap {options.bootstrap} --brokers {options.brokers}" if options.bootstrap else ""
-        place += file
-        return f"moldau chaos run --control {options.control.name} --seed {options.seed}{place}"
-    words = ["moldau chaos run", f"--seed {options.seed}", f"--duration {options.duration_s:g}"]
-    words += [f"--window {options.window_s:g}", f"--workload {options.clients.workload.value}"]
-    words.append(f"--faults {','.join(kind.value for kind in options.kinds) or 'none'}")
-    words += ["--churn"] if options.churn else []
-    words += [f"--brokers {options.brokers}", f"--controllers {options.controllers}"]
-    words += [f"--partitions {options.clients.queue.partitions}"]
-    words += [f"--bootstrap {options.bootstrap}"] if options.bootstrap else []
-    words += [f"--network {options.network.value}"] if options.network is not Network.PROXIES else []
-    for flag, values in (
-        ("config", options.topic_configs),
-        ("set", options.settings),
-        ("producer", options.clients.queue.producer),
-        ("consumer", options.clients.queue.consumer),
-    ):
-        words += [f"--{flag} {shlex.quote(f'{key}={value}')}" for key, value in values.items()]
-    return " ".join(words) + file

@@ -1,0 +1,132 @@
+"""What a chaos run is asked for: options, which of them contradict each other, and the command that says them again."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.chaos.clients import ClientOptions
+from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS
+from moldau_jepsen.chaos.namespaces import refusal
+from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
+from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
+from moldau_jepsen.launcher import LauncherUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from moldau_jepsen.chaos.controls import Control
+
+CONTROL_BROKERS = 3
+
+
+class Network(enum.Enum):
+    """How the links of a fresh cluster are ruled."""
+
+    PROXIES = "proxies"  # a TCP proxy before every node
+    NAMESPACES = "namespaces"  # every node in a network namespace of its own; needs root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """What to run."""
+
+    directory: Path
+    """Where report, history and cluster go; created, must be empty."""
+    duration_s: float = 60.0
+    seed: int = 1
+    kinds: Sequence[FaultKind] = PROXY_KINDS
+    network: Network = Network.PROXIES
+    window_s: float = 30.0
+    churn: bool = False
+    """Reassignments, preferred elections and changes of voters go on from the beginning to the end."""
+    brokers: int = 3
+    controllers: int = 3
+    bootstrap: str | None = None
+    """An existing cluster instead of a fresh one; topics, groups and transactional ids get names of the run's own."""
+    command_config: str = ""
+    """The file with ``clients.connection``, to be named where the run tells how it is had once more."""
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Configuration keys of the fresh cluster's nodes."""
+    clients: ClientOptions = field(default_factory=ClientOptions)
+    control: Control | None = None
+    """A negative control instead of drawn faults; it is judged by the full promise."""
+    final_read_s: float = 90.0
+    keep_data: bool = False
+    """Keeps the nodes' data and logs also when no anomaly was found; on an existing cluster, the topics."""
+
+
+def refuse_impossible(options: ChaosOptions) -> None:
+    """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
+    network namespaces where there are none.
+    """
+    control = options.control
+    if control is not None and options.bootstrap is not None and not control.clients_only:
+        raise LauncherUsageError(f"control {control.name} is for a fresh cluster: it needs the cluster's own processes")
+    if control is not None and options.bootstrap is None and options.brokers != CONTROL_BROKERS:
+        raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
+    if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
+        raise LauncherUsageError(f"{options.directory} is not an empty directory")
+    if options.network is Network.PROXIES and FaultKind.LOSS in options.kinds and options.bootstrap is None:
+        raise LauncherUsageError(f"fault {FaultKind.LOSS.value} needs packets: give --network namespaces")
+    if options.network is Network.NAMESPACES:
+        reason = "they are for a fresh cluster" if options.bootstrap is not None else refusal()
+        if reason is not None:
+            raise LauncherUsageError(f"no --network namespaces: {reason}")
+    if options.bootstrap is None and options.clients.connection:
+        keys = ", ".join(options.clients.connection)
+        raise LauncherUsageError(f"{keys}: how to reach a cluster is for one that runs already: give --bootstrap")
+    if options.bootstrap is not None:
+        if options.clients.workload not in FOREIGN_WORKLOADS:
+            raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
+        refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
+        if refused:
+            allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
+            raise LauncherUsageError(
+                f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
+            )
+
+
+def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tuple[tuple[FaultKind, ...], list[str]]:
+    """The kinds that links with these lacks can carry out, and a line for each that they cannot or do otherwise."""
+    left_out: dict[FaultKind, str] = {}
+    notes = []
+    for kind, need in ((FaultKind.LOSS, LOSS), (FaultKind.RESET, RESET)):
+        if need in lacks:
+            left_out[kind] = lacks[need]
+    if DELAY in lacks and RATE in lacks:
+        left_out[FaultKind.SLOW] = lacks[DELAY]
+    elif DELAY in lacks and FaultKind.SLOW in kinds:
+        notes.append(f"slow links have a low rate instead of a delay: {lacks[DELAY]}")
+    notes += [f"left out {kind.value}: {reason}" for kind, reason in left_out.items() if kind in kinds]
+    return tuple(kind for kind in kinds if kind not in left_out), notes
+
+
+def once_more(options: ChaosOptions) -> str:
+    """The command that runs the same plan of faults again."""
+    file = f" --command-config {shlex.quote(options.command_config)}" if options.command_config else ""
+    if options.control is not None:
+        place = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""
+        place += f" --bootstrap {options.bootstrap} --brokers {options.brokers}" if options.bootstrap else ""
+        place += file
+        return f"moldau chaos run --control {options.control.name} --seed {options.seed}{place}"
+    words = ["moldau chaos run", f"--seed {options.seed}", f"--duration {options.duration_s:g}"]
+    words += [f"--window {options.window_s:g}", f"--workload {options.clients.workload.value}"]
+    words.append(f"--faults {','.join(kind.value for kind in options.kinds) or 'none'}")
+    words += ["--churn"] if options.churn else []
+    words += [f"--brokers {options.brokers}", f"--controllers {options.controllers}"]
+    words += [f"--partitions {options.clients.queue.partitions}"]
+    words += [f"--bootstrap {options.bootstrap}"] if options.bootstrap else []
+    words += [f"--network {options.network.value}"] if options.network is not Network.PROXIES else []
+    for flag, values in (
+        ("config", options.topic_configs),
+        ("set", options.settings),
+        ("producer", options.clients.queue.producer),
+        ("consumer", options.clients.queue.consumer),
+    ):
+        words += [f"--{flag} {shlex.quote(f'{key}={value}')}" for key, value in values.items()]
+    return " ".join(words) + file
