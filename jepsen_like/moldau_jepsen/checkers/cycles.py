@@ -1,6 +1,8 @@
 """Cycles of dependencies between transactions (Adya's G0 and G1c), by strongly connected components.
 
-Transactions that committed are the vertices. A write-write edge leads from the writer of a record to the writer of
+Transactions that committed are the vertices, and those of unknown outcome where readers ask for committed data: an edge
+leads out of one of these only where somebody polled its record, and that proves that it committed; without one it is in
+no circle. A write-write edge leads from the writer of a record to the writer of
 the next record of the same partition; a write-read edge leads from a writer to whoever polled the record within a
 transaction. A component of more than one transaction is a cycle. Kafka's transactions do not order writes of
 different partitions against each other, so cycles that need a write-write edge are figures; a cycle of write-read
@@ -28,7 +30,7 @@ SHOWN_MAX = 8
 class CycleChecker:
     """Second pass over a history: needs the orders of the first. Finds G0 and G1c when it is finished.
 
-    Memory is some 30 bytes per committed transaction and 30 per dependency.
+    Memory is some 30 bytes per transaction and 30 per dependency.
     """
 
     def __init__(self, orders: Orders, findings: Findings) -> None:
@@ -40,8 +42,10 @@ class CycleChecker:
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
-        if operation.kind is not Kind.TRANSACTION or operation.status is not Status.OK or operation.aborted:
+        if operation.kind is not Kind.TRANSACTION or operation.status is Status.FAIL or operation.aborted:
             return
+        if operation.status is Status.INFO and not self._findings.options.read_committed:
+            return  # these readers see what is aborted later: they prove nothing
         self._committed.append(operation.index)
         last = NOTHING
         for poll in operation.polls:
@@ -66,7 +70,7 @@ class CycleChecker:
         find_cycles(self._committed, writes, self._reads, self._findings)
 
     def is_committed(self, operation: int) -> bool:
-        """Whether an operation is a committed transaction."""
+        """Whether an operation is a transaction that committed, given that a record of it was polled."""
         return _vertex(self._committed, operation) != NONE
 
 
@@ -119,7 +123,7 @@ def find_cycles(committed: array[int], writes: Dependencies, reads: Dependencies
     """Finds G0 and G1c.
 
     Args:
-        committed: Indexes of committed transactions, ascending; pairs with any other operation are left out.
+        committed: Indexes of transactions that committed, or may have, ascending; pairs with others are left out.
         writes: Write-write dependencies.
         reads: Write-read dependencies.
         findings: Takes the anomalies.
