@@ -311,6 +311,44 @@ def test_cycles_of_transactions() -> None:
     assert verdict.valid
 
 
+def circle(*statuses: Status, **more: bool) -> Story:
+    """Two transactions that polled each other's record."""
+    story = Story()
+    for number, (status, mine, other) in enumerate(zip(statuses, (P0, P1), (P1, P0), strict=True)):
+        send = Send(mine, 0, 0 if status is Status.OK else None)
+        story.add(number, Kind.TRANSACTION, send, Poll(((other, ((0, 0),)),)), status=status, **more)
+    return story.poll(9, (0, 0), final=True).poll(9, (0, 0), partition=P1, final=True)
+
+
+def test_a_transaction_of_unknown_outcome_whose_record_was_polled_is_a_part_of_a_circle() -> None:
+    for statuses in ((Status.OK, Status.INFO), (Status.INFO, Status.OK), (Status.INFO, Status.INFO)):
+        verdict = circle(*statuses).check()
+        assert found(verdict) == {K.G1C: 1}
+        assert not verdict.valid
+        assert verdict.anomalies[0].operations == (0, 1)
+        assert found(circle(*statuses).check(read_committed=False)) == {}, "what was polled may be aborted later"
+    assert K.G1C not in circle(Status.OK, Status.FAIL).check().counts
+    assert K.G1C not in circle(Status.INFO, Status.INFO, aborted=True).check().counts
+    writes = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P1, 0, None), status=Status.INFO)
+        .add(2, Kind.TRANSACTION, Send(P0, 1, 1), Send(P1, 1, 0))
+        .poll(9, (0, 0), (1, 1), final=True)
+        .poll(9, (0, 1), (1, 0), partition=P1, final=True)
+    )
+    assert found(writes.check()) == {K.G0: 1}, "a figure here, too"
+
+
+def test_a_transaction_of_unknown_outcome_that_nobody_polled_is_in_no_circle() -> None:
+    story = (
+        Story()
+        .add(1, Kind.TRANSACTION, Send(P0, 0, None), Poll(((P1, ((0, 0),)),)), status=Status.INFO)
+        .add(2, Kind.TRANSACTION, Send(P1, 0, 0))
+        .poll(9, (0, 0), partition=P1, final=True)
+    )
+    assert story.check().counts == {}
+
+
 def test_components_of_a_long_path_need_no_recursion() -> None:
     length = 50_000
     path = graph(*((number, number + 1) for number in range(length)))
@@ -409,6 +447,25 @@ def test_each_skip_of_a_group_in_a_long_partition_is_found() -> None:
 def test_a_final_read_that_does_not_end_is_stuck() -> None:
     story = good().add(5, Kind.POLL, status=Status.INFO, final=True, error="timed out at offset 1 of 3")
     assert found(story.check()) == {K.STUCK: 1}
+
+
+def test_what_a_final_read_that_did_not_end_lacks_is_neither_lost_nor_unseen_nor_torn() -> None:
+    def stuck(story: Story) -> Story:
+        return story.add(9, Kind.POLL, status=Status.INFO, final=True, error="timed out")
+
+    tail = Story().send(1, 0, 0).send(1, 1, 1).poll(2, (0, 0), (1, 1)).send(1, 2, 2).poll(9, (0, 0), final=True)
+    assert found(tail.check()) == {K.UNSEEN: 2}
+    assert found(stuck(tail).check()) == {K.STUCK: 1}
+    later = Story().send(1, 0, 0).send(1, 1, 1).add(2, Kind.ASSIGN, partitions=(P0,)).poll(2, (1, 1))
+    later.add(9, Kind.ASSIGN).poll(9, (1, 1), final=True)
+    assert found(later.check()) == {K.LOST_WRITE: 1, K.UNSEEN: 1}
+    assert found(stuck(later).check()) == {K.STUCK: 1}, "its reader began behind it, and the final read did not come"
+    halves = Story().add(1, Kind.TRANSACTION, Send(P0, 0, None), Send(P1, 0, 0), status=Status.INFO)
+    halves.poll(9, (0, 0), final=True).poll(3, (4, 4), partition=P1)
+    assert set(halves.check().counts) == {K.TORN, K.LOST_WRITE, K.UNSEEN}
+    assert found(stuck(halves).check()) == {K.STUCK: 1}
+    wrong = stuck(good().poll(7, (3, 1)).poll(7, (4, 3)))
+    assert found(wrong.check()) == {K.STUCK: 1, K.DUPLICATE: 1, K.G1A: 1}, "what was polled is judged as ever"
 
 
 def test_details_are_bounded_and_counts_are_not() -> None:

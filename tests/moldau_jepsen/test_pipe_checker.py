@@ -52,6 +52,9 @@ class Story:
         self.add(9, Kind.POLL, Poll(((SOURCE, tuple((value, value) for value in source)),)), final=True)
         return self.add(9, Kind.POLL, Poll(((TARGET, tuple(target)),)), final=True)
 
+    def stuck(self):
+        return self.add(9, Kind.POLL, status=Status.INFO, final=True, error="not at the end")
+
     def found(self):
         options = CheckOptions(pipes=(("in", "out"),))
         verdict = check_history(self.history, options)
@@ -93,3 +96,14 @@ def test_partitions_of_the_source_may_interleave():
     story = Story().fed(0).add(3, Kind.TRANSACTION, taken, *(Send(TARGET, value, None) for value in (0, 1, 2)))
     story.add(9, Kind.POLL, Poll(((OTHER, ((0, 0), (1, 1))),)), final=True)
     assert story.read((0, 0), (1, 1), (2, 2), source=(0,)).found() == {}
+
+
+def test_what_a_final_read_that_did_not_end_has_not_seen_is_neither_lost_nor_unknown():
+    short = Story().fed(0, 1, 2).passed_on((0, 0), (1, 1), (2, 2)).read((0, 0), source=(0, 1))
+    assert short.found() == {K.PIPE_LOST: 1, K.UNSEEN: 3}
+    assert short.stuck().found() == {K.STUCK: 1}
+    other = Story().fed(0, 1, 2).passed_on((0, 0), (1, 1), (2, 2)).read((0, 0), (1, 1), (2, 2), source=(0, 1))
+    assert other.found() == {K.PIPE_UNKNOWN: 1, K.UNSEEN: 1}
+    assert other.stuck().found() == {K.STUCK: 1}
+    twice = Story().fed(0, 1, 2).passed_on((0, 0)).passed_on((0, 1)).read((0, 0), (1, 1), source=(0,)).stuck()
+    assert twice.found() == {K.STUCK: 1, K.PIPE_DUPLICATE: 1}, "what was read is judged as ever"

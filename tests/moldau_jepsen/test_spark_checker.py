@@ -9,7 +9,17 @@ import pytest
 from golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.checkers.spark import check_history_with_spark
-from moldau_jepsen.history import HistoryError, HistoryFile, HistoryWriter, Kind, Operation, Poll, Send, Status
+from moldau_jepsen.history import (
+    HistoryError,
+    HistoryFile,
+    HistoryWriter,
+    Kind,
+    Operation,
+    Poll,
+    Send,
+    Status,
+    TopicPartition,
+)
 from pyspark_moldau.java import find_java
 
 pytestmark = [
@@ -18,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # pyspark and py4j leave sockets to the garbage collector
 ]
 K = AnomalyKind
+U0 = TopicPartition("u", 0)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,14 @@ def with_groups() -> list[Operation]:
     return story.history
 
 
+def with_a_final_read_that_is_stuck() -> list[Operation]:
+    """It has come to some of the records of one partition, and to none of the other; a pipe leads between them."""
+    story = Story().send(1, 0, 0).send(1, 1, 1).add(2, Kind.TRANSACTION, Send(P1, 0, None), Send(P0, 2, 2))
+    story.add(3, Kind.TRANSACTION, Poll(((P0, ((0, 0),)),)), Send(U0, 0, None), Send(P1, 1, None), status=Status.INFO)
+    story.poll(9, (1, 1), final=True).poll(9, (0, 0), partition=U0, final=True)
+    return story.add(9, Kind.POLL, status=Status.INFO, final=True, error="never").history
+
+
 HISTORIES = {
     "good": (good().history, CheckOptions()),
     "transactions": (with_transactions(), CheckOptions()),
@@ -78,6 +97,7 @@ HISTORIES = {
     "groups": (with_groups(), CheckOptions()),
     "transactions-whole": (transaction_history(0, losing=False)[0], CheckOptions()),
     "transactions-lost": (transaction_history(1, losing=True)[0], CheckOptions()),
+    "stuck": (with_a_final_read_that_is_stuck(), CheckOptions(pipes=(("t", "u"),))),
     "uncommitted": (with_transactions(), CheckOptions(read_committed=False)),
     "empty": (Story().history, CheckOptions()),
 }

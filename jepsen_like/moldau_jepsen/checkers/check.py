@@ -46,7 +46,8 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     findings = Findings(options)
     orders = Orders(history, findings)
     check_writes(orders, findings)
-    check_open_transactions(orders.open_transactions(), orders.topics_read(), findings)
+    if not orders.is_stuck:
+        check_open_transactions(orders.open_transactions(), orders.topics_read(), findings)
     steps, cycles, owners = StepChecker(orders, findings), CycleChecker(orders, findings), OwnershipChecker(findings)
     skips, leaders = SkipChecker(orders, findings), SplitBrainChecker(findings)
     identity = IdentityChecker(orders, findings)

@@ -28,7 +28,7 @@ def check_open_transactions(
 
     Args:
         transactions: The operation of each, and all that it sent.
-        topics_read: Topics that the final phase has read to their ends.
+        topics_read: Topics that the final phase has read to their ends; where it is stuck, do not call.
         findings: Takes the anomalies.
     """
     for index, unordered in transactions:

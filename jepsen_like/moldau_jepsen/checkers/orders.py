@@ -156,7 +156,8 @@ class Orders:
         """Sends of the transactions whose outcome their client was not told, with their offsets, by operation."""
         self._open_read: dict[tuple[TopicPartition, int], int] = {}  # of them: the operation that read it at the end
         self._open_polled: dict[tuple[TopicPartition, int], int] = {}  # of them: the first operation that polled it
-        self._is_stuck = False
+        self.is_stuck = False
+        """Whether a part of the final phase did not come to its end: what nobody polled is not missing then."""
         for operation in history:
             self._add(operation)
 
@@ -170,7 +171,7 @@ class Orders:
     def _add(self, operation: Operation) -> None:
         self._operations += 1
         if operation.final and operation.status is not Status.OK:
-            self._is_stuck = True
+            self.is_stuck = True
         for part in operation.operations:
             if isinstance(part, Send):
                 self._add_send(operation, part)
@@ -272,9 +273,7 @@ class Orders:
         )
 
     def topics_read(self) -> frozenset[str]:
-        """Topics that the final phase has read: none if a part of it did not come to its end."""
-        if self._is_stuck:
-            return frozenset()
+        """Topics that the final phase has polled something of: all of it, unless it is stuck."""
         return frozenset(partition.topic for partition, order in self.partitions.items() if order.is_read_at_end)
 
     def figures(self) -> Figures:
@@ -295,10 +294,10 @@ def check_writes(orders: Orders, findings: Findings) -> None:
 
     What a poll returns lies below a high watermark: it is committed whatever its sender was told, so it must be in the
     final read like what was acknowledged. Only a reader that did not ask for committed data sees records of
-    transactions that are aborted later.
+    transactions that are aborted later. Nothing is lost or unseen if the final phase is stuck, which is told.
     """
     for partition, order in sorted(orders.partitions.items()):
-        for value in order.with_marks(_ACKNOWLEDGED, _POLLED):
+        for value in () if orders.is_stuck else order.with_marks(_ACKNOWLEDGED, _POLLED):
             offset = order.offset_of[value]
             writer = (order.writer_of[value],)
             if offset != NOTHING and offset <= order.highest_polled:
@@ -311,7 +310,7 @@ def check_writes(orders: Orders, findings: Findings) -> None:
                     offsets=(offset, order.highest_polled),
                     sought=(Sought(How.POLLED, partition, order.highest_polled),),
                 )
-        if findings.options.final_phase:
+        if findings.options.final_phase and not orders.is_stuck:
             _check_unseen(partition, order, findings)
         for value in order.with_marks(_FAILED | _POLLED, 0):
             findings.add(

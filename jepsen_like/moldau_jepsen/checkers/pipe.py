@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.witnesses import How, Sought
-from moldau_jepsen.history import Kind, Operation, Send, TopicPartition
+from moldau_jepsen.history import Kind, Operation, Send, Status, TopicPartition
 
 NOTHING = -1
 
@@ -65,6 +65,7 @@ class PipeChecker:
         self._findings = findings
         self._sources: dict[TopicPartition, _Source] = {}
         self._targets: dict[TopicPartition, _Target] = {}
+        self._is_stuck = False
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
@@ -72,6 +73,7 @@ class PipeChecker:
             self._add_transaction(operation)
         if not operation.final:
             return
+        self._is_stuck |= operation.status is not Status.OK
         for poll in operation.polls:
             for partition, pairs in poll.records:
                 if partition.topic == self._source:
@@ -124,6 +126,8 @@ class PipeChecker:
                 if offset == NOTHING or source.copies[value] == 1:
                     continue
                 first = source.made[value]
+                if first == NOTHING and self._is_stuck:
+                    continue  # the final read may have ended before it came to the record
                 others = more.get((source.number, value), [])
                 operations = () if first == NOTHING else (first, *others)
                 self._findings.add(
@@ -151,6 +155,8 @@ class PipeChecker:
             number, origin = _at(target.source, value), _at(target.origin, value)
             origin_offset = NOTHING if number == NOTHING else _at(sources[number].offset_of, origin)
             if origin_offset == NOTHING:
+                if self._is_stuck:
+                    continue  # or before it came to what the record was made from
                 self._findings.add(
                     AnomalyKind.PIPE_UNKNOWN,
                     f"value {value} at offset {offset} of the target was made from no record of the source",

@@ -1,7 +1,8 @@
 """The checkers cut into shards, for histories that are too large for one process.
 
 A shard holds all that the checkers of one partition need: every operation that touched the partition, reduced to what
-it did there, and every operation that lets positions move (assignments, crashes, rebalances). One more shard holds what
+it did there, every operation that lets positions move (assignments, crashes, rebalances), and final reads that did not
+end. One more shard holds what
 belongs to no partition, and one for each pipe and each bank. Shards are judged one by one, anywhere, by the same
 checkers that ``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of
 unknown outcome) leaves a shard as pairs of numbers and is judged by ``merge``.
@@ -92,17 +93,17 @@ def split(
     operation: Operation, plan: ShardPlan, numbers: Mapping[TopicPartition, int]
 ) -> Iterator[tuple[int, Operation]]:
     """Yields the shards that an operation belongs to, with what it is there. ``numbers`` inverts the plan."""
-    moves = operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE, Kind.CRASH) or operation.rebalanced
+    stuck = operation.final and operation.status is not Status.OK
+    everywhere = operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE, Kind.CRASH) or operation.rebalanced or stuck
     here = dict.fromkeys(numbers[partition] for partition in touched(operation))
-    for number in range(len(plan.partitions)) if moves else here:
+    for number in range(len(plan.partitions)) if everywhere else here:
         partition = plan.partitions[number]
         parts, seeks = _only(operation, partition), tuple(s for s in operation.seeks if s.partition == partition)
         yield number, replace(operation, operations=parts, seeks=seeks, partitions=(), error="", leads=())
-    stuck = operation.final and operation.status is not Status.OK
     if operation.kind is Kind.SUBSCRIBE or operation.leads or stuck:
         yield COMMON, replace(operation, operations=())
     for place, topics in enumerate(plan.pipes):
-        if any(plan.partitions[number].topic in topics for number in here):
+        if stuck or any(plan.partitions[number].topic in topics for number in here):
             yield COMMON - 1 - place, replace(operation, partitions=(), error="", leads=())
     topics_here = {plan.partitions[number].topic for number in here}
     for place, bank in enumerate(plan.banks, len(plan.pipes)):
@@ -204,9 +205,8 @@ def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions
         for index, send in result.unknown:
             unknown.setdefault(index, []).append(send)
         topics_read |= result.topics_read
-    if findings.counts.get(AnomalyKind.STUCK):  # a final read that did not end may have missed anything
-        topics_read.clear()
-    check_open_transactions(sorted(unknown.items()), topics_read, findings)
+    if not findings.counts.get(AnomalyKind.STUCK):
+        check_open_transactions(sorted(unknown.items()), topics_read, findings)
     committed = array("q", sorted({*writes.first, *writes.second, *reads.first, *reads.second}))
     find_cycles(committed, writes, reads, findings)
     return Verdict(

@@ -221,7 +221,8 @@ class Clients:
         unanswered = self.register.stuck or self._topics.stuck
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
-        if asked("metadata-not-linearizable") and not (register := self.register.verdict()).linearizable:
+        register = self.register.verdict() if asked("metadata-not-linearizable") else None
+        if register is not None and register.linearizable is False:
             return [f"at the end: metadata-not-linearizable: {register.text}"], ()
         wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-made-again") else []
         if wrong:
@@ -237,10 +238,9 @@ class Clients:
             for anomaly in check_history(history, check).anomalies
             if not anomaly.allowed and asked(anomaly.kind.value)
         ]
-        # A final read that did not end has not seen what it has not read: that alone is no loss.
-        stuck = [anomaly for anomaly in found if anomaly.kind is AnomalyKind.STUCK]
-        if stuck:
-            unread = (AnomalyKind.STUCK, AnomalyKind.UNSEEN, AnomalyKind.PIPE_LOST, AnomalyKind.PIPE_UNKNOWN)
-            found = stuck + [anomaly for anomaly in found if anomaly.kind not in unread]
+        found.sort(key=lambda anomaly: anomaly.kind is not AnomalyKind.STUCK)  # for it says what was not judged
         found = found[:VIOLATIONS_SHOWN_MAX]
-        return [f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found], tuple(found)
+        violations = [f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found]
+        if register is not None and register.linearizable is None:
+            violations.append(f"at the end: kit-failed: the register was not judged: {register.text}")
+        return violations, tuple(found)
