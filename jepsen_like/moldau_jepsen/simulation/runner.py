@@ -7,11 +7,10 @@ of its own.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
-import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.history import write_history
@@ -22,7 +21,7 @@ from moldau_jepsen.simulation.mutants import finder_of, planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
 from moldau_jepsen.simulation.profiles import drawn_options, drawn_profile
 from moldau_jepsen.simulation.tally import failed_seed, findings_of
-from moldau_jepsen.workers import workers
+from moldau_jepsen.workers import run_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 SEEDS_PER_WORKER = 50
 """A worker process is replaced after so many seeds, which bounds what a leak could cost."""
-AHEAD = 4
-"""Seeds per process that are handed out ahead."""
+SEED_SECONDS_MAX = 1_800.0
+"""Real time for one seed, with its second run if it fails: hundreds of times what most take."""
 SCHEDULE = "schedule"
 SCHEDULE_FILE = f"{SCHEDULE}.json"
 HISTORY = "history"
@@ -84,39 +83,33 @@ def kit_findings(result: Result) -> list[str]:
 
 
 def run_seeds(
-    seeds: Iterable[int], *, processes: int | None = None, options: RunOptions | None = None, mutant: str = ""
+    seeds: Iterable[int],
+    *,
+    processes: int | None = None,
+    options: RunOptions | None = None,
+    mutant: str = "",
+    seconds_max: float = SEED_SECONDS_MAX,
 ) -> Iterator[Result]:
     """Runs seeds over the cores, each in a process of its own pool; yields results as they come.
 
-    Memory is bounded: no more than ``AHEAD`` seeds per process are handed out ahead. When the iterator is closed, the
-    seeds that run are ended and the others are dropped. If a worker process dies, the seeds that were handed out have
-    failed with the kit, and no more are run.
+    Memory is bounded: a seed is handed out when a process is free for it. When the iterator is closed, the seeds that
+    run are ended and the others are dropped. A seed that takes longer than ``seconds_max`` of real time has failed with
+    the kit, and its process is killed. If a worker process dies, the seed that it ran has failed with the kit, and no
+    more are begun.
     """
-    count = processes if processes is not None else (os.cpu_count() or 1)
-    remaining = iter(seeds)
-    running: dict[concurrent.futures.Future[Result], int] = {}
-    exhausted = False
-    with workers(count, tasks_per_worker=SEEDS_PER_WORKER) as pool:
-        while running or not exhausted:
-            while not exhausted and len(running) < AHEAD * count:
-                seed = next(remaining, None)
-                if seed is None:
-                    exhausted = True
-                    break
-                try:
-                    running[pool.submit(examine, seed, options, mutant)] = seed
-                except concurrent.futures.BrokenExecutor as error:
-                    exhausted = True
-                    yield replace(kit_failed(seed, error), mutant=mutant)
-            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                seed = running.pop(future)
-                try:
-                    result = future.result()
-                except concurrent.futures.BrokenExecutor as error:
-                    exhausted = True
-                    result = replace(kit_failed(seed, error), mutant=mutant)
-                yield result
+    outcomes = run_each(
+        partial(examine, options=options, mutant=mutant),
+        seeds,
+        processes=processes,
+        tasks_per_worker=SEEDS_PER_WORKER,
+        seconds_max=seconds_max,
+    )
+    with contextlib.closing(outcomes):
+        for seed, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                yield replace(kit_failed(seed, outcome), mutant=mutant)
+            else:
+                yield outcome
 
 
 def case_of(result: Result, name: str, why: str) -> Case:

@@ -1,13 +1,18 @@
-"""Goal: worker processes end with the campaign that started them, at once when it is left early; one that dies is told.
+"""Goal: worker processes end with the campaign that started them, at once when it is left early; one that dies is told,
+and so is one that is late; a campaign with more tasks than its workers may have is run to its end.
 
 Method: real worker processes. What they are given waits for ever, so that a test that waited for it would not end, or
 kills the worker that unpickles it.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
+import traceback
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
@@ -17,7 +22,8 @@ from moldau_jepsen.simulation.case import Case
 from moldau_jepsen.simulation.controls import run_controls
 from moldau_jepsen.simulation.corpus import run_corpus
 from moldau_jepsen.simulation.mutants import MUTANTS, run_mutant, run_mutants
-from moldau_jepsen.workers import workers
+from moldau_jepsen.workers import run_each, workers
+from worker_tasks import Endless, fail_at, interrupt_at, pause_at, square
 
 DIED = "at the end: kit-failed: BrokenProcessPool: "
 
@@ -76,6 +82,54 @@ def test_workers_end_with_a_campaign_that_is_killed(tmp_path):
     ended = trio.run(run)
     assert ended.returncode == -signal.SIGKILL
     assert int(ended.stdout) > 0
+
+
+LONG_S = 600.0
+
+
+@pytest.mark.parametrize("total", [10, 11, 13])
+def test_tasks_beyond_what_workers_may_have_are_run_by_others(total):
+    """Two workers with five tasks each: the eleventh needs a third one."""
+    results = dict(run_each(square, range(total), processes=2, tasks_per_worker=5, seconds_max=LONG_S))
+    assert {number: found for number, (found, _) in results.items()} == {number: number**2 for number in range(total)}
+    by_worker = Counter(worker for _, worker in results.values())
+    assert max(by_worker.values()) <= 5
+    assert len(by_worker) >= (total + 4) // 5
+
+
+def test_an_interrupt_ends_a_campaign_beyond_what_workers_may_have():
+    """The fourth task interrupts, in the second worker of its place."""
+    found = []
+    tasks = run_each(partial(interrupt_at, 4), range(10**9), processes=1, tasks_per_worker=3, seconds_max=LONG_S)
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(tasks)
+    assert [number for number, _ in found] == [0, 1, 2, 3]
+    assert len({worker for _, (_, worker) in found}) == 2
+    assert multiprocessing.active_children() == []
+
+
+def test_what_a_task_raises_is_its_outcome():
+    tasks = run_each(partial(fail_at, {1}), range(3), processes=1, tasks_per_worker=5, seconds_max=LONG_S)
+    results = dict(tasks)
+    assert str(results[1]) == "LookupError: no square of 1"
+    assert "in fail_at" in "".join(traceback.format_exception(results[1]))
+    assert results[0][1] == results[2][1], "the worker goes on"
+
+
+def test_a_task_that_never_ends_costs_its_worker_and_nothing_else():
+    tasks = run_each(partial(pause_at, {1}), range(6), processes=2, tasks_per_worker=50, seconds_max=2.0)
+    results = dict(tasks)
+    assert isinstance(results.pop(1), TimeoutError)
+    assert {number: found for number, (found, _) in results.items()} == {0: 0, 2: 4, 3: 9, 4: 16, 5: 25}
+    assert multiprocessing.active_children() == []
+
+
+def test_a_seed_that_never_ends_has_failed_with_the_kit_and_is_named():
+    results = {
+        result.seed: result.violations for result in run_seeds((7, 8), processes=1, options=Endless(), seconds_max=0.5)
+    }
+    late = "not at its end after 0.5 s of real time; the worker process was killed"
+    assert results == dict.fromkeys((7, 8), (f"at the end: kit-failed: TimeoutError: {late}",))
 
 
 def test_a_worker_that_dies_fails_the_seeds_that_were_handed_out_and_ends_the_campaign():
