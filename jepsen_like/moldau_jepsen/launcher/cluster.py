@@ -33,6 +33,7 @@ from moldau_jepsen.launcher.spec import (
     plan_nodes,
     to_json,
 )
+from moldau_jepsen.launcher.waker import Waker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +81,7 @@ class LocalCluster:
         self.directory = directory
         self.nodes = list(nodes)
         self._tied_to_parent = tied_to_parent
+        self._waker = Waker()
 
     @property
     def bootstrap(self) -> str:
@@ -122,6 +124,8 @@ class LocalCluster:
     def pause(self, node_id: int) -> None:
         """SIGSTOP; returns when the process stands still."""
         node = self.node(node_id)
+        if self._tied_to_parent:
+            self._waker.watch(node.pid)
         if not process.send_signal(node, signal.SIGSTOP):
             raise LauncherError(f"node {node_id} does not run")
         self._await_state(node, ProcessState.PAUSED, SIGNAL_TIMEOUT_MS, "pause after SIGSTOP")

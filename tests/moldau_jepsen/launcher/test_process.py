@@ -134,3 +134,24 @@ def test_a_node_that_cannot_start_is_told_with_its_last_words_and_nothing_is_lef
         start_cluster(home, ClusterSpec(brokers=1, controllers=1, settings={"log.dirs": str(tmp_path / "file")}))
     states = [open_cluster(home).state(node_id) for node_id in (1, 101)]
     assert states == [ProcessState.STOPPED, ProcessState.STOPPED]
+
+
+KILLED_HARNESS = """
+import os, signal, sys
+from pathlib import Path
+from moldau_jepsen.launcher import ClusterSpec, start_cluster
+cluster = start_cluster(Path(sys.argv[1]), ClusterSpec(brokers=1, controllers=1))
+cluster.pause(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_node_that_is_paused_when_its_harness_is_killed_ends_too(tmp_path):
+    directory = tmp_path / "cluster"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_HARNESS, str(directory)], env=environment, timeout=WAIT_MS / 1000, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    for node in open_cluster(directory).nodes:
+        assert process.wait_state(node, ProcessState.STOPPED, WAIT_MS), f"{node.role} lives on"
