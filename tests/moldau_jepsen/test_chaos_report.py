@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import Anomaly, AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page, describe
+from moldau_jepsen.reports.chaos import CALM, ChaosReport, ClusterSample, chaos_page, describe
 from moldau_jepsen.reports.consumption import GroupFigures, GroupReads
 from moldau_jepsen.reports.coverage import MachineRows, MessageRow, TransitionRow
 from moldau_jepsen.reports.load import Latencies, series_of
@@ -139,6 +139,23 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert page.count('class="lane dark"') == 1
     assert "Smallest in-sync set" in reader.text
     assert "<test>" in reader.text
+    assert CALM not in reader.text
+
+
+def test_a_run_in_which_no_fault_struck_shows_calm_and_says_so() -> None:
+    missed = FaultEvent(kind="kill", target="one", nodes=(), begin_ms=150, end_ms=900, detail="busy", struck=False)
+    for faults in ([], [missed]):
+        quiet = ChaosReport(
+            title="t",
+            verdict=check_history([], CheckOptions()),
+            series=series_of([]),
+            faults=faults,
+            samples=[],
+            duration_s=1,
+            settings={},
+        )
+        assert CALM in chaos_page(quiet)
+        assert CALM not in chaos_page(replace(quiet, faults=[replace(missed, nodes=(1,), struck=True)]))
 
 
 def test_a_long_poll_is_shown_around_what_an_anomaly_is_about() -> None:

@@ -229,6 +229,8 @@ def _answer(result: ChaosResult) -> None:
     said += "".join(f"; {death}" for death in result.deaths)
     said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
     struck = sum(fault.struck for fault in result.faults)
+    if verdict.valid and not struck:
+        said = said.replace("no anomaly", "no anomaly, but no fault struck", 1)
     missed = len(result.faults) - struck
     more = f" ({missed} more of the plan struck nobody)" if missed else ""
     text = (

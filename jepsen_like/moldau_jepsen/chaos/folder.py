@@ -187,7 +187,9 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     verdict = check(history, facts.promised)
     deaths = list(facts.deaths)
     register = check_register(facts.register, states_max=REGISTER_STATES_MAX)
-    if not register.linearizable:
+    if register.linearizable is None:
+        deaths.append(f"whether the metadata is linearizable was not found out: {register.text}")
+    elif not register.linearizable:
         deaths.append(f"the metadata is not linearizable: {register.text}")
     wrong = check_topics(*facts.topics)
     deaths += [f"topic made again: {text}" for text in wrong[:TOPICS_SHOWN_MAX]]

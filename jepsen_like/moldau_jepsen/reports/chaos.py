@@ -77,6 +77,9 @@ class ChaosReport:
     """The negative controls of this run."""
 
 
+CALM = "No fault struck: what this run shows is how the cluster serves while all is well."
+
+
 def chaos_page(report: ChaosReport) -> str:
     """Draws the whole page."""
     verdict = report.verdict
@@ -86,6 +89,8 @@ def chaos_page(report: ChaosReport) -> str:
         wrong = ", ".join(sorted({one.kind.value for one in verdict.anomalies if not one.allowed}))
         headline = f'<p class="verdict bad">Anomalies found: {escape(wrong)}</p>'
     headline += "".join(f'<p class="verdict bad">{escape(death)}</p>' for death in report.deaths)
+    if report.control is None and not any(fault.struck for fault in report.faults):
+        headline += f"<p class='hint'>{CALM}</p>"
     headline += control_headline(report.control, report.controls)
     body = [headline, _cards(report), _charts(report), _reads(report.reads)]
     body += [_fault_tables(report.faults), _anomalies(report)]
