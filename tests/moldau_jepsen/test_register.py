@@ -1,12 +1,21 @@
 """Goal: the register checker accepts what some order explains and refuses what none does.
 
 Method: golden histories by hand; random histories of a real register, and the same with one read changed to a stale
-value.
+value; the clients with a stub in place of the cluster.
 """
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import trio
+import trio.testing
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.describe_configs import DescribeConfigsResponse
 from moldau_jepsen.checkers import RegisterOperation, check_register
+from moldau_jepsen.simulation.register import BASE, ConfigRegister
 
 FOREVER = float("inf")
 
@@ -69,3 +78,54 @@ def test_histories_of_a_real_register_pass_and_a_stale_read_does_not() -> None:
         history[changed] = op("r", None, history[changed].begun_ms, history[changed].ended_ms)
         convicted += check_register(history).linearizable is False
     assert convicted == 30
+
+
+class StubQuestions:
+    """A register that takes a change at once and answers late, or refuses it."""
+
+    answer = ErrorCode.NONE
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.value = BASE
+
+    async def ask(self, _node_id: int, kind: type, request: Any) -> SimpleNamespace:
+        if kind is DescribeConfigsResponse:
+            await trio.sleep(0.001)
+            value = str(self.value)
+            return SimpleNamespace(results=[SimpleNamespace(error_code=0, configs=[SimpleNamespace(value=value)])])
+        if self.answer is ErrorCode.NONE:
+            self.value = int(request.resources[0].configs[0].value)
+        await trio.sleep(0.5)
+        return SimpleNamespace(responses=[SimpleNamespace(error_code=self.answer.value)])
+
+
+def clients_cancelled_in_their_second_change(monkeypatch: pytest.MonkeyPatch, answer: ErrorCode) -> ConfigRegister:
+    monkeypatch.setattr(StubQuestions, "answer", answer)
+    monkeypatch.setattr("moldau_jepsen.simulation.register.Questions", StubQuestions)
+    clock = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
+    nodes: Any = SimpleNamespace(broker_ids=[1], controller_ids=[2])
+    environment: Any = SimpleNamespace(random=random.Random(1), clock=clock)
+    register = ConfigRegister(nodes, environment, "t")
+
+    async def main() -> None:
+        with trio.move_on_after(0.8):
+            await register.run(200.0)  # often: an answer takes far longer than it takes to ask again
+        await register.final_read(5)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return register
+
+
+def test_a_change_that_is_cancelled_on_its_way_may_have_taken_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    register = clients_cancelled_in_their_second_change(monkeypatch, ErrorCode.NONE)
+    writes = [one for one in register.operations if one.write]
+    assert [one.ended_ms == FOREVER for one in writes] == [False, False, True, True]
+    assert register.operations[-1].value in [one.value for one in writes if one.ended_ms == FOREVER]
+    assert register.verdict().linearizable
+
+
+def test_a_change_that_is_refused_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    register = clients_cancelled_in_their_second_change(monkeypatch, ErrorCode.INVALID_CONFIG)
+    writes = sorted((one.value, one.ended_ms) for one in register.operations if one.write)
+    assert writes == [(3, FOREVER), (4, FOREVER)], "the first two were refused"
+    assert register.operations[-1].value is None

@@ -8,6 +8,7 @@ at any later time or never. ``checkers.register`` searches for an order (lineari
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -54,9 +55,17 @@ class ConfigRegister:
         self._questions = Questions(environment, cluster, "register", keeps_connections=False)
         self._stopping = False
         self._next_value = 0
-        self.operations: list[RegisterOperation] = []
+        self._seen: dict[int, RegisterOperation] = {}
+        self._next_number = 0
         self.stuck: str | None = None
         """Why the final read failed, if it did."""
+
+    @property
+    def operations(self) -> list[RegisterOperation]:
+        """What the clients did and saw so far. A change that is under way, or was cancelled, is one that nobody knows
+        the outcome of.
+        """
+        return list(self._seen.values())
 
     def stop(self) -> None:
         """No further operation is begun."""
@@ -90,11 +99,20 @@ class ConfigRegister:
         while not self._stopping:
             await trio.sleep(draw.expovariate(rate))
             self._next_value += 1
-            value, begun = self._next_value, self._now_ms()
+            value = self._next_value
+            change = RegisterOperation(write=True, value=value, begun_ms=self._now_ms(), ended_ms=FOREVER)
+            number = self._note(change)  # before it is asked for: who is cancelled meanwhile learns no outcome
             code = await self._change(value, draw.choice(self._cluster.broker_ids))
-            if code is None or code is ErrorCode.NONE or code.retriable:
-                ended = self._now_ms() if code is ErrorCode.NONE else FOREVER
-                self.operations.append(RegisterOperation(write=True, value=value, begun_ms=begun, ended_ms=ended))
+            if code is ErrorCode.NONE:
+                self._seen[number] = replace(change, ended_ms=self._now_ms())
+            elif code is not None and not code.retriable:
+                del self._seen[number]  # it was refused
+
+    def _note(self, operation: RegisterOperation) -> int:
+        """Adds an operation; returns its number."""
+        self._next_number += 1
+        self._seen[self._next_number] = operation
+        return self._next_number
 
     async def _read_until(self, rate: float) -> None:
         draw = self._environment.random
@@ -134,7 +152,5 @@ class ConfigRegister:
         if response is None or ErrorCode.of(response.results[0].error_code) is not ErrorCode.NONE:
             return False
         value = int(response.results[0].configs[0].value or BASE) - BASE
-        self.operations.append(
-            RegisterOperation(write=False, value=value or None, begun_ms=begun, ended_ms=self._now_ms())
-        )
+        self._note(RegisterOperation(write=False, value=value or None, begun_ms=begun, ended_ms=self._now_ms()))
         return True
