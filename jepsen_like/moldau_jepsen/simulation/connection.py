@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.environment import Buffer, File
-    from moldau_jepsen.simulation.network import Host, VirtualNetwork
+    from moldau_jepsen.simulation.network import Host, Kernel, VirtualNetwork
 
 
 TLS_HANDSHAKE_RECORD = b"\x16\x03"
@@ -32,38 +32,89 @@ class Mark(enum.Enum):
     RST = "rst"  # the sender does not know the connection
 
 
-class Pipe:
-    """One direction of a connection. Invariant: ``held`` is empty unless the way is blocked; order is never changed."""
+class _Segment:
+    """Bytes, or a mark, on their way."""
 
-    __slots__ = ("_network", "broken", "episode", "held", "in_flight", "last_seconds", "receiver", "sender")
+    __slots__ = ("arrived", "content", "kernel", "sent_seconds")
+
+    def __init__(self, content: bytes | Mark, kernel: Kernel) -> None:
+        self.content = content
+        self.kernel = kernel  # who sends it, and sends it again
+        self.sent_seconds = 0.0  # when it is sent for the last time
+        self.arrived = False  # at the far host, where it may have to wait for what is ahead of it
+
+
+class Pipe:
+    """One direction of a connection.
+
+    Invariant: what the receiver was given is a beginning of what was sent, in its order; ``held`` is empty unless the
+    way is blocked. A segment that is sent again may come later than those behind it: the far host keeps them until the
+    gap is filled (RFC 9293 section 3.10.7.4).
+    """
+
+    __slots__ = (
+        "_gave_up",
+        "_network",
+        "_silence",
+        "_silent",
+        "_transit",
+        "_unheard_bytes",
+        "broken",
+        "episode",
+        "held",
+        "in_flight",
+        "last_seconds",
+        "receiver",
+        "sender",
+    )
 
     def __init__(self, network: VirtualNetwork, sender: VirtualConnection) -> None:
         self._network = network
         self.sender = sender
         self.receiver: VirtualConnection
-        self.in_flight = 0  # bytes sent and not read by the receiver
+        self.in_flight = 0  # bytes sent that the receiver has not read, as far as the sender has heard
         self.episode = 0  # counts the times the way was blocked
-        self.last_seconds = 0.0  # no segment arrives before the one ahead of it
-        self.held: deque[bytes | Mark] = deque()  # segments that could not be delivered yet
+        self.last_seconds = 0.0  # no segment arrives before the one ahead of it, unless that is sent again
+        self.held: deque[_Segment] = deque()  # segments that could not be delivered yet: they are sent again
         self.broken = False  # a segment was lost for good: nothing behind it arrives
+        self._transit: deque[_Segment] = deque()  # sent, and not given to the receiver; resets go by themselves
+        self._gave_up = False  # the sender sends nothing again
+        self._silence = 0  # counts the times the way back was blocked while something was to be acknowledged
+        self._silent = False  # whether it is
+        self._unheard_bytes = 0  # read by the receiver, and the sender has not heard of it
 
-    def send(self, segment: bytes | Mark, extra_seconds: float = 0.0) -> None:
+    def send(self, content: bytes | Mark) -> None:
+        """Sends what comes next. A reset follows no order: no gap ahead of it holds it up."""
+        segment = _Segment(content, self.sender.host.kernel)
+        if content is not Mark.RST:
+            if self.broken:
+                return
+            self._transit.append(segment)
+        self._transmit(segment, 0.0)
+
+    def _transmit(self, segment: _Segment, wait_seconds: float) -> None:
         network, agenda = self._network, self._network.agenda
-        lost_seconds = None if self.broken else network.resend_delay(self.sender.host, self.receiver.host)
+        lost_seconds = network.resend_delay(self.sender.host, self.receiver.host)
         if lost_seconds is None:
             if not self.broken:
                 self.broken = True
                 agenda.call_after(network.profile.give_up_seconds, self._give_up)
             return
-        extra_seconds += lost_seconds
-        count = 0 if isinstance(segment, Mark) else len(segment)
+        content, extra_seconds = segment.content, wait_seconds + lost_seconds
+        segment.sent_seconds = agenda.clock.now + extra_seconds
+        count = 0 if isinstance(content, Mark) else len(content)
         arrival = agenda.clock.now + network.draw_delay(self.sender.host, self.receiver.host, count) + extra_seconds
         if arrival > self.last_seconds:
             self.last_seconds = arrival
         agenda.call_at(self.last_seconds, partial(self._arrive, segment))
 
-    def _arrive(self, segment: bytes | Mark) -> None:
-        if self.held or self._network.blocked(self.sender.host, self.receiver.host):
+    def _arrive(self, segment: _Segment) -> None:
+        off_seconds = segment.kernel.off_seconds
+        if segment.sent_seconds > off_seconds:
+            return  # the machine had lost power before it could send it again
+        if self._network.blocked(self.sender.host, self.receiver.host):
+            if self._gave_up or off_seconds <= self._network.agenda.clock.now:
+                return
             if not self.held:
                 self.episode += 1
                 episode, patience = self.episode, self._network.profile.give_up_seconds
@@ -71,30 +122,70 @@ class Pipe:
                 self._network.remember_blocked(self)
             self.held.append(segment)
             return
-        self._deliver(segment)
-
-    def _deliver(self, segment: bytes | Mark) -> None:
-        if not isinstance(segment, Mark):
-            self.receiver.on_data(segment)
-        elif segment is Mark.FIN:
-            self.receiver.on_fin()
-        else:
+        if segment.content is Mark.RST:
             self.receiver.on_reset()
+            return
+        segment.arrived = True
+        while self._transit and self._transit[0].arrived:
+            self._deliver(self._transit.popleft().content)
+        if self._network.blocked(self.receiver.host, self.sender.host):
+            self._miss_acknowledgement()
+
+    def _deliver(self, content: bytes | Mark) -> None:
+        if not isinstance(content, Mark):
+            self.receiver.on_data(content)
+        else:
+            assert content is Mark.FIN, "resets are in no order"
+            self.receiver.on_fin()
 
     def release(self) -> None:
-        """The way is free again: what was held goes out once more."""
-        segments, self.held = self.held, deque()
+        """The way is free again: what was held goes out once more, unless the machine that had it lost power."""
+        now = self._network.agenda.clock.now
+        segments, self.held = [segment for segment in self.held if segment.kernel.off_seconds > now], deque()
         resend = self._network.random.uniform(0.0, self._network.profile.retransmit_seconds)
         for segment in segments:
-            self.send(segment, resend)
+            if not self.broken or segment.content is Mark.RST:
+                self._transmit(segment, resend)
 
     def _give_up_if_held(self, episode: int) -> None:
         if self.held and self.episode == episode:
-            self.held.clear()
             self._give_up()
 
     def _give_up(self) -> None:
+        self._gave_up = self.broken = True
+        self.held.clear()
         self.sender.fail(errno.ETIMEDOUT, "the peer does not acknowledge")
+
+    # --- the way back: acknowledgements, and news of the window
+
+    def acknowledge(self, count: int) -> None:
+        """The receiver has read ``count`` bytes; the sender hears of it once the way back is free."""
+        if self._network.blocked(self.receiver.host, self.sender.host):
+            self._unheard_bytes += count
+            self._miss_acknowledgement()
+        else:
+            self.sender.credit(count)
+
+    def _miss_acknowledgement(self) -> None:
+        """The sender sends again, or probes the window, and gives up when it hears nothing for too long."""
+        if self._silent or self._gave_up:
+            return
+        self._silent = True
+        self._silence += 1
+        silence = self._silence
+        self._network.remember_silent(self)
+        self._network.agenda.call_after(self._network.profile.give_up_seconds, lambda: self._give_up_if_silent(silence))
+
+    def _give_up_if_silent(self, silence: int) -> None:
+        if self._silent and self._silence == silence:
+            self._give_up()
+
+    def way_back_is_free(self) -> None:
+        """What the sender sends again now is acknowledged, and all that was read with it."""
+        self._silent = False
+        count, self._unheard_bytes = self._unheard_bytes, 0
+        network = self._network
+        network.agenda.call_after(network.profile.retransmit_seconds, partial(self.acknowledge, count))
 
 
 class VirtualConnection:
@@ -150,6 +241,11 @@ class VirtualConnection:
         """Host and port of this end."""
         return self._local
 
+    @property
+    def _has_given_up(self) -> bool:
+        """Whether this end gave the connection up, so that its host knows nothing of it any more."""
+        return self._error is not None and self._error.errno == errno.ETIMEDOUT
+
     def _check(self) -> None:
         if self.closed or self.dead:
             raise ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
@@ -177,7 +273,7 @@ class VirtualConnection:
             else:
                 self._inbox[0] = chunk[count:]
         self._inbox_bytes -= filled
-        self.peer_end.credit(filled)
+        self._network.acknowledge(self.peer_end.outgoing, filled)
         return filled
 
     async def wait_readable(self) -> None:
@@ -278,7 +374,7 @@ class VirtualConnection:
 
     def on_data(self, data: bytes) -> None:
         """Bytes have arrived."""
-        if self.closed or self.dead:
+        if self.closed or self.dead or self._has_given_up:
             self.outgoing.send(Mark.RST)
             return
         if self._error is not None:
@@ -291,7 +387,7 @@ class VirtualConnection:
     def on_fin(self) -> None:
         """The peer sends no more."""
         self._fin = True
-        if self.dead:
+        if self.dead or self._has_given_up:
             self.outgoing.send(Mark.RST)
         self._readers.unpark_all()
 
@@ -308,7 +404,7 @@ class VirtualConnection:
             self._wake()
 
     def credit(self, count: int) -> None:
-        """The peer has read ``count`` bytes: so many more may be sent."""
+        """It was heard that the peer has read ``count`` bytes: so many more may be sent."""
         full = self.outgoing.in_flight >= self._network.profile.window_bytes
         self.outgoing.in_flight -= count
         if full:

@@ -3,10 +3,11 @@
 Each direction of a connection is a ``Pipe``: segments leave it in order, each after a drawn delay. A pipe takes no
 more than a window of bytes that the far end has not read yet, so that back-pressure is real. A segment that its link
 loses arrives later, once it was sent again, and those behind it wait for it. While its link is cut, or the far host is
-down, segments wait (TCP would send them again); when either lasts too long the sender gives up with a timeout. A host
-that dies as a process (``kill_process``) lets its kernel say goodbye: peers see the end of the stream or a reset. A
-host that loses power is silent: peers notice when they run into their own timeouts, or a reset when it is back up and
-knows nothing of the connection.
+down, segments wait (TCP would send them again); when either lasts too long the sender gives up with a timeout. So it
+does when the way back is cut and it hears of no acknowledgement; it hears of no room in the window either. A host that
+dies as a process (``kill_process``) lets its kernel say goodbye: peers see the end of the stream or a reset. A host
+that loses power is silent, and sends nothing again: peers notice when they run into their own timeouts, or a reset when
+it is back up and knows nothing of the connection.
 
 ``HostNetwork`` is the ``Network`` port of one incarnation of a node. Once it is frozen nothing that its tasks still do
 in their ``finally`` blocks has an effect.
@@ -17,7 +18,8 @@ from __future__ import annotations
 import errno
 from collections import deque
 from dataclasses import dataclass
-from math import log
+from functools import partial
+from math import inf, log
 from typing import TYPE_CHECKING
 
 import trio
@@ -118,15 +120,26 @@ class VirtualListener:
         self._acceptors.unpark_all()
 
 
+class Kernel:
+    """What runs on a host from one loss of power to the next."""
+
+    __slots__ = ("off_seconds",)
+
+    def __init__(self) -> None:
+        """Runs."""
+        self.off_seconds = inf  # virtual time of the loss of power
+
+
 class Host:
     """A machine with a name: what its kernel knows."""
 
-    __slots__ = ("_next_port", "connections", "listeners", "name", "up")
+    __slots__ = ("_next_port", "connections", "kernel", "listeners", "name", "up")
 
     def __init__(self, name: str) -> None:
         """Up, with nothing running."""
         self.name = name
         self.up = True  # the machine has power
+        self.kernel = Kernel()  # the last one, while it has not
         self.listeners: dict[int, VirtualListener] = {}
         self.connections: dict[tuple[int, int], VirtualConnection] = {}  # by number and local port
         self._next_port = 0
@@ -153,6 +166,7 @@ class VirtualNetwork:
         "_connections_made",
         "_hosts",
         "_links",
+        "_silent",
         "agenda",
         "profile",
         "random",
@@ -172,6 +186,7 @@ class VirtualNetwork:
         self._hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], _Link] = {}
         self._blocked: list[Pipe] = []
+        self._silent: list[Pipe] = []
         self._connections_made = 0
         self.segments_lost = 0
 
@@ -257,6 +272,7 @@ class VirtualNetwork:
         """The host is silent from now on."""
         host = self.host(name)
         host.up = False
+        host.kernel.off_seconds = self.agenda.clock.now
         for listener in list(host.listeners.values()):
             listener.die()
         host.listeners.clear()
@@ -266,7 +282,9 @@ class VirtualNetwork:
 
     def power_on(self, name: str) -> None:
         """The host answers again; it knows nothing of earlier connections."""
-        self.host(name).up = True
+        host = self.host(name)
+        host.up = True
+        host.kernel = Kernel()
         self._release_blocked()
 
     # --- mechanics
@@ -282,6 +300,20 @@ class VirtualNetwork:
         """``pipe`` holds segments until the way is free."""
         self._blocked.append(pipe)
 
+    def remember_silent(self, pipe: Pipe) -> None:
+        """The sender of ``pipe`` hears nothing until the way back is free."""
+        self._silent.append(pipe)
+
+    def acknowledge(self, pipe: Pipe, count: int) -> None:
+        """The receiver of ``pipe`` has read ``count`` bytes. That is known at once, but for slow and cut ways back."""
+        link = self._links.get((pipe.receiver.host.name, pipe.sender.host.name))
+        if link is None:
+            pipe.sender.credit(count)
+        elif link.extra_delay:
+            self.agenda.call_after(link.extra_delay, partial(pipe.acknowledge, count))
+        else:
+            pipe.acknowledge(count)
+
     def _release_blocked(self) -> None:
         still: list[Pipe] = []
         for pipe in self._blocked:
@@ -292,6 +324,12 @@ class VirtualNetwork:
             else:
                 pipe.release()
         self._blocked = still
+        silent, self._silent = self._silent, []
+        for pipe in silent:
+            if self.blocked(pipe.receiver.host, pipe.sender.host):
+                self._silent.append(pipe)
+            else:
+                pipe.way_back_is_free()
 
     def draw_delay(self, source: Host, target: Host, count: int) -> float:
         """Returns the seconds that ``count`` bytes take on their way."""

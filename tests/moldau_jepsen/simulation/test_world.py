@@ -288,18 +288,20 @@ def test_a_long_cut_times_the_sender_out_and_blocks_new_connections():
         world.node("server").start(echo_server)
         network = world.node("a").environment.network
         await trio.sleep(0.1)
-        connection = await network.connect("server", 9092)
+        unheard, idle = await network.connect("server", 9092), await network.connect("server", 9092)
         world.network.cut("server", "a")
-        await connection.send_all([b"x"])
+        await unheard.send_all([b"x"])
         with trio.move_on_after(3) as scope:
             await network.connect("server", 9092)
         assert scope.cancelled_caught
         with pytest.raises(TimeoutError):
             await network.connect("server", 9092)
-        world.network.cut("a", "server")
-        await connection.send_all([b"y"])
         with pytest.raises(TimeoutError):
-            await read_some(connection)
+            await read_some(unheard)
+        world.network.cut("a", "server")
+        await idle.send_all([b"y"])
+        with pytest.raises(TimeoutError):
+            await read_some(idle)
 
     run_world(main, 3)
 
