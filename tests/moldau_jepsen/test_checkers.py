@@ -276,6 +276,9 @@ def test_sends_that_land_out_of_order() -> None:
     assert found(within.check(final_phase=False)) == {K.INT_NONMONOTONIC_SEND: 1}
     others = Story().send(1, 0, 5).send(2, 1, 4).send(1, 2, 0, partition=P1)
     assert others.check(final_phase=False).valid
+    for story, kind in ((across, K.NONMONOTONIC_SEND), (within, K.INT_NONMONOTONIC_SEND)):
+        retried = story.check(final_phase=False, idempotent=False)
+        assert (found(retried), retried.valid) == ({kind: 1}, True), "a figure: the retry came after what followed"
     crashed = Story().send(1, 0, 5).add(1, Kind.CRASH).send(1, 1, 4)
     assert crashed.check(final_phase=False).valid
 

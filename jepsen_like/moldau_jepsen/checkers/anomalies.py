@@ -180,8 +180,8 @@ def is_allowed(kind: AnomalyKind, options: CheckOptions) -> bool:
     group, are allowed beyond this.
     """
     match kind:
-        case AnomalyKind.DUPLICATE:
-            return not options.idempotent
+        case AnomalyKind.DUPLICATE | AnomalyKind.NONMONOTONIC_SEND | AnomalyKind.INT_NONMONOTONIC_SEND:
+            return not options.idempotent  # a retry may come again, and after what was sent later
         case AnomalyKind.G1A | AnomalyKind.TORN | AnomalyKind.PRECOMMITTED_READ | AnomalyKind.G1C:
             return not options.read_committed  # a transaction sees its own writes, and those of others that are open
         case AnomalyKind.BANK_ABORTED | AnomalyKind.BANK_BALANCE | AnomalyKind.BANK_TORN | AnomalyKind.BANK_TOTAL:

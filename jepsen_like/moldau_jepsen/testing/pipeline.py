@@ -8,23 +8,35 @@
 
 Records are named by any text or number that is unique. ``check`` judges the log with the checkers of the kit (lost,
 duplicated, reordered records, two values at one offset) and the effects by count: an exactly-once pipeline gives each
-acknowledged record one effect.
+acknowledged record one effect. What was read must have been sent to that partition.
+
+A record that the application sends again, after it was told of a failure, is an attempt of its own under the same name:
+the log may hold as many of them as were not certain to have failed. A read is of the attempt that was acknowledged at
+its offset, else of one whose outcome is open, else of one that can never appear.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
-from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
+from moldau_jepsen.history import Kind, MicroOperation, Operation, Poll, Send, Status, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Token = str | int | bytes
 SHOWN_MAX = 10
+
+
+class UnknownRead(NamedTuple):
+    """A record that was read and that nobody had sent there."""
+
+    token: Token
+    partition: TopicPartition
+    offset: int
 
 
 class PipelineError(AssertionError):
@@ -43,6 +55,10 @@ class PipelineVerdict:
     """Took effect more than once, with the number of times."""
     unknown_effects: tuple[Token, ...]
     """Took effect, and were never sent."""
+    failed_effects: tuple[Token, ...] = ()
+    """Took effect, and can never have been written, for all that was tried failed for certain."""
+    unknown_reads: tuple[UnknownRead, ...] = ()
+    """Were read where they were never sent to."""
 
     def raise_if_wrong(self, *, at_least_once: bool = False, at_most_once: bool = False) -> None:
         """Raises ``PipelineError`` unless each acknowledged record took effect exactly once and the log is sound.
@@ -59,6 +75,14 @@ class PipelineVerdict:
             wrong.append(
                 f"{len(self.unknown_effects)} effects of records that were never sent: {_some(self.unknown_effects)}"
             )
+        if self.failed_effects:
+            wrong.append(f"{len(self.failed_effects)} effects of records that failed: {_some(self.failed_effects)}")
+        if self.unknown_reads:
+            shown = ", ".join(
+                f"{one.token!r} at offset {one.offset} of {one.partition.topic}-{one.partition.partition}"
+                for one in self.unknown_reads[:SHOWN_MAX]
+            )
+            wrong.append(f"{len(self.unknown_reads)} read where they were never sent to: {shown}")
         if wrong:
             raise PipelineError("; ".join(wrong[:SHOWN_MAX]))
 
@@ -75,12 +99,8 @@ class PipelineHistory:
         """Nothing has happened. ``on_acknowledged`` hears of topic, partition and offset of records with acks=all."""
         self._on_acknowledged = on_acknowledged
         self._lock = threading.Lock()
-        self._operations: list[Operation] = []
-        self._values: dict[tuple[TopicPartition, Token], int] = {}
-        self._next_value: dict[TopicPartition, int] = {}
-        self._processes: dict[str, int] = {}
-        self._acknowledged: dict[Token, None] = {}
-        self._sent: dict[Token, None] = {}
+        self._told: list[_Attempt | _Read | str] = []
+        """In the order in which it was told; a text is a reader that started over."""
         self._effects: dict[Token, int] = {}
 
     def sent(
@@ -90,34 +110,37 @@ class PipelineHistory:
         offset: int | None,
         token: Token,
         *,
-        sender: str = "sender",
+        sender: str | None = None,
         acks: str | int = "all",
     ) -> None:
         """A record was acknowledged at ``offset`` (None where the client was not told it).
 
-        ``acks`` is what its producer waited for. In the simulation a record with ``all`` must be committed already.
+        ``sender`` names a producer whose records must land in the order in which they are told; without a name no order
+        is expected. ``acks`` is what the producer waited for. In the simulation a record with ``all`` must be committed
+        already.
         """
         self._send(topic, partition, offset, token, sender, Status.OK)
         if self._on_acknowledged is not None and offset is not None and str(acks) in ("all", "-1"):
             self._on_acknowledged(topic, partition, offset)
 
     def send_failed(
-        self, topic: str, partition: int, token: Token, *, sender: str = "sender", certain: bool = False
+        self, topic: str, partition: int, token: Token, *, sender: str | None = None, certain: bool = False
     ) -> None:
-        """A record was not acknowledged; ``certain`` if it can never appear (an aborted transaction)."""
+        """A record was not acknowledged; ``certain`` if it can never appear (an aborted transaction).
+
+        The application may send it again under the same name.
+        """
         self._send(topic, partition, None, token, sender, Status.FAIL if certain else Status.INFO)
 
     def read(self, reader: str, topic: str, partition: int, offset: int, token: Token) -> None:
         """A reader was given a record. Readers that are rebalanced or restarted are told by ``restarted``."""
-        place = TopicPartition(topic, partition)
         with self._lock:
-            part = Poll(((place, ((offset, self._value(place, token)),)),))
-            self._add(reader, Kind.POLL, Status.OK, (part,))
+            self._told.append(_Read(reader, TopicPartition(topic, partition), offset, token))
 
     def restarted(self, reader: str) -> None:
         """A reader crashed, was rebalanced or sought: its position may have moved."""
         with self._lock:
-            self._add(reader, Kind.ASSIGN, Status.OK, ())
+            self._told.append(reader)
 
     def took_effect(self, token: Token) -> None:
         """The record did what the pipeline is for: a row, a mail, a record in another topic."""
@@ -125,38 +148,124 @@ class PipelineHistory:
             self._effects[token] = self._effects.get(token, 0) + 1
 
     def check(self, *, idempotent: bool = True) -> PipelineVerdict:
-        """Judges all that was added; ``idempotent`` False allows the log to hold a record twice."""
+        """Judges all that was added; ``idempotent`` False allows the log to hold a record twice, and out of order."""
         with self._lock:
-            log = check_history(self._operations, CheckOptions(idempotent=idempotent, final_phase=False))
-            return PipelineVerdict(
-                log=log,
-                lost_effects=tuple(token for token in self._acknowledged if token not in self._effects),
-                repeated_effects=tuple((token, count) for token, count in self._effects.items() if count > 1),
-                unknown_effects=tuple(token for token in self._effects if token not in self._sent),
-            )
+            told, effects = list(self._told), dict(self._effects)
+        log = _Log(told)
+        sent: dict[Token, bool] = {}  # with whether an attempt may have been written
+        for one in log.attempts:
+            sent[one.token] = sent.get(one.token, False) or one.status is not Status.FAIL
+        acknowledged = dict.fromkeys(one.token for one in log.attempts if one.status is Status.OK)
+        return PipelineVerdict(
+            log=check_history(log.operations, CheckOptions(idempotent=idempotent, final_phase=False)),
+            lost_effects=tuple(token for token in acknowledged if token not in effects),
+            repeated_effects=tuple((token, count) for token, count in effects.items() if count > 1),
+            unknown_effects=tuple(token for token in effects if token not in sent),
+            failed_effects=tuple(token for token in effects if not sent.get(token, True)),
+            unknown_reads=tuple(log.unknown_reads),
+        )
 
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _send(self, topic: str, partition: int, offset: int | None, token: Token, sender: str, status: Status) -> None:
-        place = TopicPartition(topic, partition)
+    def _send(
+        self, topic: str, partition: int, offset: int | None, token: Token, sender: str | None, status: Status
+    ) -> None:
         with self._lock:
-            self._sent[token] = None
-            if status is Status.OK:
-                self._acknowledged[token] = None
-            self._add(sender, Kind.SEND, status, (Send(place, self._value(place, token), offset),))
+            self._told.append(_Attempt(TopicPartition(topic, partition), offset, token, sender, status))
 
-    def _value(self, place: TopicPartition, token: Token) -> int:
-        """Checkers want dense numbers per partition."""
-        value = self._values.get((place, token))
-        if value is None:
-            value = self._next_value.get(place, 0)
-            self._next_value[place] = value + 1
-            self._values[place, token] = value
+
+class _Attempt(NamedTuple):
+    """A record was sent once."""
+
+    partition: TopicPartition
+    offset: int | None
+    token: Token
+    sender: str | None
+    status: Status
+
+
+class _Read(NamedTuple):
+    reader: str
+    partition: TopicPartition
+    offset: int
+    token: Token
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The attempts of one record, by their values; those whose offset nobody was told lose it to the first read."""
+
+    acknowledged: list[int] = field(default_factory=list)
+    unplaced: list[int] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+
+    def take(self) -> int:
+        """The value of what was read where no attempt was acknowledged."""
+        for candidates in (self.unplaced, self.open):
+            if candidates:
+                self.acknowledged.append(candidates.pop(0))
+                return self.acknowledged[-1]
+        return (self.failed or self.acknowledged)[0]
+
+
+class _Log:
+    """What was told, in the form that checkers judge: they want a dense number per partition for each attempt."""
+
+    def __init__(self, told: list[_Attempt | _Read | str]) -> None:
+        self.operations: list[Operation] = []
+        self.attempts = [one for one in told if isinstance(one, _Attempt)]
+        self.unknown_reads: list[UnknownRead] = []
+        self._next_value: dict[TopicPartition, int] = {}
+        self._processes: dict[str | int, int] = {}
+        self._tries: dict[tuple[TopicPartition, Token], _Tries] = {}
+        self._at: dict[tuple[TopicPartition, Token, int], int] = {}
+        """Values of what was acknowledged or read at an offset."""
+        values = [self._enter(attempt) for attempt in self.attempts]
+        sends = iter(values)
+        for number, one in enumerate(told):
+            if isinstance(one, _Attempt):
+                send = Send(one.partition, next(sends), one.offset)
+                self._add(number if one.sender is None else one.sender, Kind.SEND, one.status, send)
+            elif isinstance(one, _Read):
+                poll = Poll(((one.partition, ((one.offset, self._value(one)),)),))
+                self._add(one.reader, Kind.POLL, Status.OK, poll)
+            else:
+                self._add(one, Kind.ASSIGN, Status.OK)
+
+    def _enter(self, attempt: _Attempt) -> int:
+        """Returns the attempt's value. The same acknowledgement, told again, is no other attempt."""
+        tries = self._tries.setdefault((attempt.partition, attempt.token), _Tries())
+        if attempt.status is Status.OK and attempt.offset is not None:
+            place = (attempt.partition, attempt.token, attempt.offset)
+            if place not in self._at:
+                self._at[place] = self._new_value(attempt.partition)
+                tries.acknowledged.append(self._at[place])
+            return self._at[place]
+        value = self._new_value(attempt.partition)
+        {Status.OK: tries.unplaced, Status.INFO: tries.open, Status.FAIL: tries.failed}[attempt.status].append(value)
         return value
 
-    def _add(self, name: str, kind: Kind, status: Status, parts: tuple[Send | Poll, ...]) -> None:
-        index = len(self._operations)
-        self._operations.append(
+    def _value(self, read: _Read) -> int:
+        place = (read.partition, read.token, read.offset)
+        value = self._at.get(place)
+        if value is None:
+            tries = self._tries.get(place[:2])
+            if tries is None:
+                self.unknown_reads.append(UnknownRead(read.token, read.partition, read.offset))
+                value = self._new_value(read.partition)
+            else:
+                value = tries.take()
+            self._at[place] = value
+        return value
+
+    def _new_value(self, partition: TopicPartition) -> int:
+        value = self._next_value.get(partition, 0)
+        self._next_value[partition] = value + 1
+        return value
+
+    def _add(self, name: str | int, kind: Kind, status: Status, *parts: MicroOperation) -> None:
+        """``name`` is that of a client; a number is one of its own for what was sent without a name."""
+        index = len(self.operations)
+        self.operations.append(
             Operation(
                 index=index,
                 process=self._processes.setdefault(name, len(self._processes)),

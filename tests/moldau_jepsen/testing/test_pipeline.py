@@ -69,6 +69,11 @@ def test_the_log_is_judged_too() -> None:
     skipping.restarted("worker")
     skipping.read("worker", "t", 0, 1, 1)
     assert len(skipping.check().log.anomalies) == 1
+    ahead = new_history()
+    ahead.read("worker", "t", 0, 0, "a")
+    ahead.sent("t", 0, 0, "a")
+    ahead.took_effect("a")
+    ahead.check().raise_if_wrong()
 
 
 def test_aborted_records_must_not_be_read() -> None:
@@ -77,3 +82,85 @@ def test_aborted_records_must_not_be_read() -> None:
     history.read("worker", "t", 0, 0, "x")
     with pytest.raises(PipelineError, match="G1a"):
         history.check().raise_if_wrong()
+
+
+def attempts(*told: tuple[str, int | None], reads: tuple[int, ...] = (), effects: int = 1) -> PipelineHistory:
+    """One record, sent several times: how each ended, and the offset that was told."""
+    history = new_history()
+    for how, offset in told:
+        if how == "acknowledged":
+            history.sent("t", 0, offset, "x")
+        else:
+            history.send_failed("t", 0, "x", certain=how == "aborted")
+    for number, offset in enumerate(reads):
+        history.read(f"reader {number}", "t", 0, offset, "x")
+    for _ in range(effects):
+        history.took_effect("x")
+    return history
+
+
+@pytest.mark.parametrize(
+    ("told", "reads"),
+    [
+        ([("aborted", None), ("acknowledged", 2)], (2,)),
+        ([("aborted", None), ("acknowledged", None)], (2,)),
+        ([("aborted", None), ("open", None)], (2,)),
+        ([("open", None), ("acknowledged", 1)], (0, 1)),
+        ([("open", None), ("acknowledged", 1)], (1,)),
+        ([("open", None), ("acknowledged", 0)], (0, 1)),
+        ([("open", None), ("open", None), ("acknowledged", 5)], (5, 3, 1, 3)),
+        ([("acknowledged", 1), ("acknowledged", 1)], (1,)),
+    ],
+)
+def test_a_record_may_be_sent_again_and_each_attempt_that_may_have_landed_may_be_read(told, reads) -> None:
+    attempts(*told, reads=reads).check().raise_if_wrong()
+
+
+@pytest.mark.parametrize(
+    ("told", "reads", "wrong"),
+    [
+        ([("aborted", None), ("acknowledged", 2)], (1, 2), "G1a: value 0"),
+        ([("acknowledged", 2), ("aborted", None)], (2, 3), "G1a: value 1"),
+        ([("open", None), ("acknowledged", 1)], (0, 1, 2), "duplicate: value 1 lies at offset 1 and at offset 2"),
+        ([("open", None)], (0, 1), "duplicate: value 0"),
+        ([("acknowledged", None)], (0, 1), "duplicate: value 0"),
+    ],
+)
+def test_more_than_was_sent_is_read(told, reads, wrong) -> None:
+    with pytest.raises(PipelineError, match=wrong):
+        attempts(*told, reads=reads).check().raise_if_wrong()
+
+
+def test_an_effect_of_a_record_that_failed_for_certain_is_wrong() -> None:
+    with pytest.raises(PipelineError, match="1 effects of records that failed: 'x'"):
+        attempts(("aborted", None)).check().raise_if_wrong(at_least_once=True, at_most_once=True)
+    attempts(("aborted", None), effects=0).check().raise_if_wrong()
+    attempts(("aborted", None), ("open", None)).check().raise_if_wrong()
+    attempts(("acknowledged", None), ("aborted", None)).check().raise_if_wrong()
+
+
+def test_what_came_from_nowhere_is_named() -> None:
+    history = pipeline(["a", "b", "c"])
+    history.read("worker", "t", 0, 3, "never")
+    history.read("other", "u", 0, 0, "a")
+    verdict = history.check()
+    assert [(one.token, one.partition, one.offset) for one in verdict.unknown_reads] == [
+        ("never", ("t", 0), 3),
+        ("a", ("u", 0), 0),
+    ]
+    with pytest.raises(PipelineError, match="2 read where they were never sent to: 'never' at offset 3 of t-0, 'a' at"):
+        verdict.raise_if_wrong(at_least_once=True, at_most_once=True)
+
+
+def test_order_is_expected_of_a_sender_with_a_name() -> None:
+    def two(sender: str | None) -> PipelineHistory:
+        history = new_history()
+        for token, offset in (("b", 1), ("a", 0)):
+            history.sent("t", 0, offset, token, sender=sender)
+            history.took_effect(token)
+        return history
+
+    two(None).check().raise_if_wrong()
+    with pytest.raises(PipelineError, match="nonmonotonic-send"):
+        two("one").check().raise_if_wrong()
+    two("one").check(idempotent=False).raise_if_wrong()
