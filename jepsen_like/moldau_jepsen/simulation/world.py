@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import trio
 
 from moldau.runtime.environment import Environment
+from moldau.runtime.exceptions import leaves
 from moldau_jepsen.simulation.clocks import NodeClock
 from moldau_jepsen.simulation.disk import NodeDisk
 from moldau_jepsen.simulation.disk_profile import DiskProfile
@@ -37,6 +38,11 @@ def derive_random(seed: int, *names: object) -> random.Random:
     """Returns the random stream of a part of a world."""
     text = "/".join(map(str, (seed, *names)))
     return random.Random(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big"))
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is a ``KeyboardInterrupt``, or a group with one: the run is to end, and nothing is wrong with it."""
+    return any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(error))
 
 
 class SimulatedNode:
@@ -123,8 +129,10 @@ class SimulatedNode:
                 await main(environment)
         except trio.Cancelled:
             raise
-        except BaseException as error:  # noqa: BLE001 - the process ends; the world decides what that means
-            failure = error
+        except BaseException as error:
+            if is_interrupt(error):
+                raise  # it is meant for the whole run, and struck this node's code by chance
+            failure = error  # the process ends; the world decides what that means
         finally:
             ended.set()
         if self.incarnation == incarnation and self._scope is scope:
@@ -242,8 +250,11 @@ class World:
 
 
 def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile: NetworkProfile | None = None) -> T:
-    """Runs ``main`` in a fresh world and returns its result; processes that still run are killed then."""
+    """Runs ``main`` in a fresh world and returns its result; processes that still run are killed then.
 
+    An interrupt of the terminal strikes whatever code runs at that moment, a node's too (as in trio: code that never
+    waits must be interruptible). It ends the run at once and comes out as ``KeyboardInterrupt``, never in a group.
+    """
     agenda, gate = Agenda(), TaskGate()
 
     async def run() -> T:
@@ -258,4 +269,9 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
                     node.resume()  # what is held back could not even be cancelled
                 nursery.cancel_scope.cancel()
 
-    return run_deterministic(run, seed, agenda, gate)
+    try:
+        return run_deterministic(run, seed, agenda, gate)
+    except BaseExceptionGroup as group:
+        if is_interrupt(group):
+            raise KeyboardInterrupt from group
+        raise

@@ -13,7 +13,7 @@ from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.watch import LogLines, StepGuard, place_of
-from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.simulation.world import is_interrupt, run_world
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
@@ -117,8 +117,10 @@ def run_told(
                 result = await scenario(watched.cluster, watched.acknowledged)
             except trio.Cancelled:
                 raise
-            except BaseException as error:  # noqa: BLE001 - raised again below: pytest.fail is no Exception
-                raised.append(error)
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                raised.append(error)  # raised again below: pytest.fail is no Exception
         return result, watched.found()
 
     logger = logging.getLogger("moldau")
