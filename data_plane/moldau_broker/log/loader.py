@@ -4,7 +4,8 @@ After a clean stop nothing is scanned: segments are opened, the last entries of 
 producer snapshot at the log's end is read. After an unclean one, every segment at or above the recovery point is read
 as a whole: each batch must be sound (length, CRC), follow the one before in offset and not fall in leader epoch. The
 log ends before the first batch that is not; what follows is dropped. Indexes, aborted transactions, producer state
-and epochs of what was read are rebuilt from it.
+and epochs of what was read are rebuilt from it. What was read may come from a cache that no sync would write any more,
+after one has failed, so all above the recovery point is written again.
 
 A swap of cleaned segments is finished if ``<base>.log.swap`` is there (its content was durable before it got that
 name), else undone.
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.segmented_log import Checkpoints
     from moldau_broker.log.values import TopicPartition
+
+WRITE_AGAIN_BYTES = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -393,7 +396,20 @@ class _Loader:
         problem = segment.recover(accept)
         if segment is not self._segments[-1]:
             segment.seal()
+        if not self._request.clean:
+            self._write_again(segment)
         return problem, next_offset, epoch
+
+    def _write_again(self, segment: LogSegment) -> None:
+        """Writes what lies above the recovery point once more, as it is, so that the next sync makes it durable.
+
+        The process before may have ended because a sync failed. The kernel counts the pages of a failed sync as
+        written: they can be read, and no later sync writes them (fsyncgate), unless they are dirty again.
+        """
+        start = segment.position_of(max(segment.base_offset, self._request.recovery_point))
+        for position in range(start, segment.size, WRITE_AGAIN_BYTES):
+            count = min(WRITE_AGAIN_BYTES, segment.size - position)
+            segment.file.write_at(position, segment.file.read(position, count))
 
     def _load_producers(self, offset: int) -> None:
         """Producer state as of the start of a segment that is recovered."""

@@ -126,8 +126,7 @@ class VirtualFile:
         before = self.size
         if not 0 <= size <= before:
             raise ValueError(f"{self._path}: cannot truncate to {size}, the content has {before} bytes")
-        del self._inode.content[size:]
-        self._inode.touch(size, before)
+        self._inode.cut(size)
         self._inode.modified_ms = self._disk.now_ms()
         self._disk.grown(size - before)
         self._disk.trace_write("truncate", self._path, size, before)
@@ -142,6 +141,7 @@ class VirtualFile:
         """See ``File.sync``."""
         disk = self._check(write=True)
         if disk.random.random() < disk.profile.sync_error_probability:
+            self._inode.fail_sync(disk.apart)
             disk.trace.note("disk-error", disk.name, "sync", self._path)
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
         self._inode.sync()
@@ -355,18 +355,33 @@ class NodeDisk:
         return VirtualLock(disk, path)
 
     async def offload(self, work: Callable[[], T]) -> T:
-        """See ``Disk.offload``: the work is done at one instant after a drawn delay."""
+        """See ``Disk.offload``: the work is done at one instant of a drawn delay: its beginning, its end or between.
+
+        So what others write after that instant is not covered by the syncs of the work, though they have not returned
+        yet, and there is a time in which all is done and the process does not know it.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         disk = self.check("/")
         profile = disk.profile
         delay = profile.offload_delay_min + disk.random.expovariate(1.0) * profile.offload_delay_jitter
         if disk.random.random() < profile.stall_probability:
             delay += disk.random.uniform(0.0, profile.stall_max)
-        with trio.CancelScope(shield=True, relative_deadline=delay) as scope:
+        before = delay * min(1.0, max(0.0, disk.apart.uniform(-1.0, 2.0)))
+        await self._pass_time(before)
+        self.check("/")
+        try:
+            return work()
+        finally:
+            if not self.frozen:
+                await self._pass_time(delay - before)
+            self.check("/")  # a dead process learns nothing
+
+    async def _pass_time(self, seconds: float) -> None:
+        if seconds <= 0.0:
+            return
+        with trio.CancelScope(shield=True, relative_deadline=seconds) as scope:
             self._offloads[id(scope)] = scope
             try:
                 await trio.sleep_forever()
             finally:
                 del self._offloads[id(scope)]
-        self.check("/")
-        return work()

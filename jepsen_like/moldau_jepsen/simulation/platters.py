@@ -5,6 +5,10 @@ pending. Directories have the names as they are now and as they are on the platt
 order, until ``sync_directory``. ``lose_power`` decides by seed, page by page, whether a pending page arrived, did not,
 or was torn, and for each directory how many of its pending changes (from the oldest) arrived. Renames are atomic.
 
+A ``sync`` that fails is the last word on the pages it was to write: as Linux does, they count as written from then on,
+though some are not on the platters. They can be read, no later sync writes them, and a loss of power takes them, unless
+they have been written again. Names whose sync fails stay pending: a later sync may make them durable.
+
 A process that is killed loses nothing that it wrote: its writes are in the page cache. It loses only its handles.
 """
 
@@ -13,11 +17,11 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Sequence
 
     from moldau_jepsen.simulation.clocks import NodeClock
@@ -27,39 +31,71 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+ARRIVED_SHARE = 0.3
+"""Share of the pages of a sync that fails which are on the platters all the same."""
 
 
 @dataclass(slots=True)
 class Inode:
-    """A file. Invariant: pages not in ``pending`` are equal in ``content`` and ``durable``."""
+    """A file. Invariant: pages neither in ``pending`` nor in ``unwritten`` are equal in ``content`` and ``durable``."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: dict[int, None] = field(default_factory=dict)  # numbers of pages written since the last sync
+    unwritten: dict[int, None] = field(default_factory=dict)  # pages that a failed sync took from the pending ones
+    size_min: int | None = None  # the smallest size since the last sync; None: never smaller than it was or is
     modified_ms: int = 0
     rotten: bool = False  # damaged unnoticed
 
     def touch(self, start: int, end: int) -> None:
         for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
             self.pending[page] = None
+            if self.unwritten:
+                self.unwritten.pop(page, None)
+
+    def cut(self, size: int) -> None:
+        """Cuts the content to ``size`` bytes."""
+        before = len(self.content)
+        del self.content[size:]
+        self.touch(size, before)
+        self.size_min = size if self.size_min is None else min(size, self.size_min)
 
     def sync(self) -> None:
         for page in sorted(self.pending):
-            start = page * PAGE_BYTES
-            self.durable[start : start + PAGE_BYTES] = self.content[start : start + PAGE_BYTES]
+            self._arrive(page)
         del self.durable[len(self.content) :]
+        self.durable.extend(bytes(len(self.content) - len(self.durable)))  # under what no sync writes any more
         self.pending.clear()
-        assert len(self.durable) == len(self.content), "a synced file has one size"
+        self.size_min = None
+
+    def _arrive(self, page: int) -> None:
+        start = page * PAGE_BYTES
+        if start > len(self.durable):
+            self.durable.extend(bytes(start - len(self.durable)))  # blocks that were never written read as zeros
+        self.durable[start : start + PAGE_BYTES] = self.content[start : start + PAGE_BYTES]
+
+    def fail_sync(self, random: random.Random) -> None:
+        """The device refuses some of the pending pages, at least one of those there are; none is pending any more."""
+        pages = sorted(self.pending)
+        refused = random.choice(pages) if pages else -1
+        for page in pages:
+            if page != refused and random.random() < ARRIVED_SHARE:
+                self._arrive(page)
+            else:
+                self.unwritten[page] = None
+        self.pending.clear()
 
     def lose_power(self, random: random.Random) -> int:
         """Decides what is on the platters; returns the number of pages that did not arrive whole."""
-        if not self.pending and len(self.content) == len(self.durable):
+        if not self.pending and not self.unwritten and len(self.content) == len(self.durable):
             return 0
-        sizes = (len(self.durable), len(self.content))
+        sizes = [len(self.durable), len(self.content)]
+        if self.size_min is not None and self.size_min < min(sizes):
+            sizes.append(self.size_min)
         size = random.choice((*sizes, random.randint(min(sizes), max(sizes))))
         found = bytearray(self.durable[:size])
-        found.extend(bytes(size - len(found)))  # blocks that were never written read as zeros
-        lost = 0
+        found.extend(bytes(size - len(found)))
+        lost = len(self.unwritten)
         for page in sorted(self.pending):
             start = page * PAGE_BYTES
             written = self.content[start : min(start + PAGE_BYTES, size)]
@@ -74,6 +110,8 @@ class Inode:
         self.content = found
         self.durable = bytearray(found)
         self.pending.clear()
+        self.unwritten.clear()
+        self.size_min = None
         return lost
 
 
@@ -119,15 +157,24 @@ def _never() -> bool:
     return False
 
 
+def _stream_beside(stream: random.Random) -> random.Random:
+    """Returns another stream of the same seed; takes no draw from the given one."""
+    copied = random.Random()
+    copied.setstate(stream.getstate())
+    return random.Random(copied.getrandbits(128))
+
+
 class VirtualDisk:
     """The platters and the page cache of one machine; outlives the processes on it."""
 
-    __slots__ = ("_locks", "_root", "clock", "is_watched", "name", "profile", "random", "trace")
+    __slots__ = ("_locks", "_root", "apart", "clock", "is_watched", "name", "profile", "random", "trace")
 
     def __init__(self, name: str, random: random.Random, trace: Trace, profile: DiskProfile) -> None:
         """Empty."""
         self.name = name
         self.random = random
+        self.apart = _stream_beside(random)
+        """For what is drawn only now and then, or was added late: it shifts no draw of ``random``."""
         self.trace = trace
         self.profile = profile
         self.clock: NodeClock | None = None

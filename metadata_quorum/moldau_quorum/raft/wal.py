@@ -2,7 +2,8 @@
 
 A segment ``log-<sequence>.wal`` is a sequence of records (``record_format``). Its first record repeats the hard state
 and says behind which position of the log the segment begins, so that older segments can go as soon as a snapshot covers
-their entries. Entries that take the place of others follow a record that says so; nothing is ever overwritten in place.
+their entries. Entries that take the place of others follow a record that says so; nothing is ever overwritten in place,
+but for what is not known to be durable when the log is opened: that is written again as it is.
 
     write (page cache)  ->  begin_sync ... sync (any thread) ... sync_done  ->  durable
 
@@ -133,9 +134,10 @@ class WriteAheadLog:
         file = self._disk.open(path, OpenMode.WRITE)
         buffer = file.read(0, file.size)
         segment = _Segment(sequence=sequence, path=path)
+        synced = 0
         while (record := read_record(sequence, buffer, segment.size)) is not None:
             self._replay(segment, record, first=first)
-            segment.size = record.end
+            segment.size, synced = record.end, max(synced, record.synced)
         if segment.size < len(buffer):
             self._check_torn(segment, buffer)
         if segment.size == 0 and not last:
@@ -149,7 +151,10 @@ class WriteAheadLog:
             if self.torn_bytes:
                 file.truncate(segment.size)
             self._active, self._file = segment, file
-            self._dirty = True  # what was read may come from a cache that power loss empties: sync it first
+            # What was read may come from a cache that power loss empties: sync it first. If a sync of the process
+            # before has failed, the kernel counts these pages as written and no sync writes them: write them again.
+            file.write_at(synced, buffer[synced : segment.size])
+            self._dirty = True
             self._name_synced = False
         else:
             file.close()

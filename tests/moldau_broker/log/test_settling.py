@@ -15,6 +15,7 @@ from moldau.records import encode_batch
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import TopicPartition, run_work
+from moldau_jepsen.simulation.disk import VirtualFile
 
 
 def opened(seed: int = 1, flush_messages: int = 1, **config: object):
@@ -160,6 +161,58 @@ def test_a_failure_that_nobody_hears_of_is_not_followed_by_a_good_sync() -> None
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     manager.close()
     assert not machine.disk.exists("/d1/.kafka_cleanshutdown"), "what was lost must be looked for at the next start"
+
+
+def test_what_a_failed_sync_left_in_the_cache_is_durable_once_the_next_process_has_synced_it() -> None:
+    """The kernel counts the pages of a failed sync as written: no sync of the next process would write them."""
+    for records in (1, 200):
+        machine, manager, log = opened()
+        put(log)
+        run_work(manager.flush_work(log))
+        for _ in range(records):
+            put(log, b"x" * 100)
+        work = manager.flush_work(log)
+        machine.platters.profile.sync_error_probability = 1.0
+        with pytest.raises(OSError, match="Input/output error"):
+            run_work(work)
+        machine.platters.profile.sync_error_probability = 0.0
+        machine.boot(power_lost=False)
+        manager = open_manager(machine, ["/d1"])
+        log = manager.logs[A]
+        assert log.log_end_offset == 1 + records, "the cache has it all"
+        run_work(manager.flush_work(log))
+        assert log.settled_end_offset == 1 + records
+        machine.boot(power_lost=True)
+        rows = all_rows(open_manager(machine, ["/d1"]).logs[A])
+        assert [row.value for row in rows] == [b"v"] + [b"x" * 100] * records
+
+
+def lost_after_a_retried_sync(seed: int) -> bool:
+    """Whether records are gone with the power although a second try of their sync succeeded."""
+    machine, manager, log = opened(seed)
+    put(log, b"x" * 10_000)
+    work = manager.flush_work(log)
+    machine.platters.profile.sync_error_probability = 0.5
+    run_work(work)
+    machine.platters.profile.sync_error_probability = 0.0
+    assert log.settled_end_offset == 1
+    machine.boot(power_lost=True)
+    return not all_rows(open_manager(machine, ["/d1"]).logs[A])
+
+
+def test_a_log_that_tried_failed_syncs_again_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds the rule up: without it acknowledged records are lost on the virtual disk."""
+    sync = VirtualFile.sync
+
+    def stubborn(file: VirtualFile) -> None:
+        while True:
+            try:
+                return sync(file)
+            except OSError:
+                continue
+
+    monkeypatch.setattr(VirtualFile, "sync", stubborn)
+    assert any(lost_after_a_retried_sync(seed) for seed in range(20))
 
 
 def test_a_log_that_is_deleted_during_its_sync_harms_nobody() -> None:

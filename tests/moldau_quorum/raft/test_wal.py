@@ -61,6 +61,29 @@ def filled(count=30, segment_bytes=400, seed=0):
     return platters, [entry(index, index) for index in range(1, count + 1)]
 
 
+@pytest.mark.parametrize("size", [5, 3000])
+def test_what_a_failed_sync_left_in_the_cache_is_durable_when_the_next_process_counts_it(size):
+    """The kernel counts the pages of a failed sync as written: the next process must write them again."""
+    for seed in range(10):
+        platters = fresh_disk(seed)
+        wal, _, _ = open_wal(platters, 1 << 20)
+        write(wal, HardState(epoch=1, voted_for=1), [entry(1, 1)])
+        sync(wal)
+        write(wal, HardState(epoch=2, voted_for=3), [entry(index, 2, size) for index in range(2, 8)])
+        platters.profile.sync_error_probability = 1.0
+        with pytest.raises(OSError, match="Input/output error"):
+            sync(wal)
+        platters.profile.sync_error_probability = 0.0
+        wal.close()
+        wal, counted_state, log = open_wal(platters, 1 << 20)
+        counted = contents(log)
+        assert counted_state == HardState(epoch=2, voted_for=3), "it is in the cache"
+        wal.close()
+        platters.lose_power()
+        _, hard_state, log = open_wal(platters, 1 << 20)
+        assert (contents(log), hard_state) == (counted, counted_state)
+
+
 def segments(platters):
     return [path for path in platters.files(DIRECTORY) if path.endswith(".wal")]
 
