@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from moldau.runtime.environment import Buffer, Disk, Environment, File, Lock, OpenMode
 from moldau.runtime.real import real_environment
 from moldau_jepsen.launcher.control import CONTROL, ControlReader
-from moldau_jepsen.launcher.undo import UndoJournal
+from moldau_jepsen.launcher.undo import UndoJournal, compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +29,12 @@ T = TypeVar("T")
 
 
 def hostile_environment(directory: Path) -> Environment:
-    """The environment of a node whose journal and control file lie in ``directory``.
+    """The environment of a node whose journal and control file lie in ``directory``; the journal is compacted.
 
     Raises ``OSError`` where the harness has made no control file.
     """
     reader = ControlReader(directory / CONTROL)
+    compact(directory)
     real = real_environment()
     disk = HostileDisk(real.disk, UndoJournal(directory), reader, random.Random())
     return replace(real, clock=SkewedClock(reader), disk=disk)
@@ -113,6 +114,7 @@ class HostileFile:
 
     def truncate(self, size: int) -> None:
         """See ``File.truncate``."""
+        self._disk.may_change(self.path)
         journal = self._disk.journal
         with journal.lock:
             before = self._file.size
@@ -131,8 +133,13 @@ class HostileFile:
         journal = self._disk.journal
         with journal.lock:
             at = journal.position
-        self._disk.may_sync(self.path)
-        self._file.sync()
+        try:
+            self._disk.may_sync(self.path)
+            self._file.sync()
+        except OSError:
+            with journal.lock:
+                journal.add("f", self._inode, at)
+            raise
         with journal.lock:
             journal.add("s", self._inode, at)
 
@@ -166,6 +173,10 @@ class HostileDisk:
         if control.disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self._fail(control.write_error_share, path)
+
+    def may_change(self, path: str) -> None:
+        """Raises what the control file orders for a change that needs no space: of a name, or to a smaller size."""
+        self._fail(self._reader.read().write_error_share, path)
 
     def may_sync(self, path: str) -> None:
         """Takes the time and raises what the control file orders for a sync."""
@@ -235,6 +246,7 @@ class HostileDisk:
 
     def rename(self, source: str, target: str) -> None:
         """See ``Disk.rename``."""
+        self.may_change(source)
         with self.journal.lock:
             inode = os.lstat(source).st_ino
             replaced = self._keep(target)
@@ -245,6 +257,7 @@ class HostileDisk:
         """See ``Disk.remove``."""
         if self._disk.is_directory(path):
             self._disk.remove(path)  # raises what the contract says
+        self.may_change(path)
         with self.journal.lock:
             inode = self._keep(path)
             self.journal.add("n", _parent(path), _name(path), inode, 0)
@@ -254,6 +267,7 @@ class HostileDisk:
         """See ``Disk.remove_tree``; the tree waits in the trash until its removal is durable."""
         if not self._disk.exists(path):
             return
+        self.may_change(path)
         with self.journal.lock:
             inode = os.lstat(path).st_ino
             kept = self.journal.trash / str(inode)

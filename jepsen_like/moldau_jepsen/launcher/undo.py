@@ -12,12 +12,16 @@ not change. ``at`` is a position in the journal: a sync covers what was written 
     ["w", inode, position, length, size before, bytes that are overwritten]
     ["t", inode, size after, size before, bytes that are cut off]
     ["s", inode, at]                                      the file was synced
+    ["f", inode, at]                                      a sync of the file failed
     ["n", directory, name, inode before or 0, inode after or 0]
     ["r", directory, name, other directory, other name, inode, inode that is replaced or 0]
     ["d", directory, at]                                  the names of the directory were synced
 
+A sync that fails takes its pages with it, as on Linux: they count as written, no later sync writes them, and they are
+forgotten unless they have been written again.
+
 An inode that loses its last name is kept in the trash directory under its number until the loss of the name is
-durable.
+durable. ``compact`` leaves out what is durable when a node is launched.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import os
 import random
 import shutil
 import threading
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +75,58 @@ class UndoJournal:
 
 @dataclass(slots=True)
 class _File:
+    """Changes of one file that are not durable, and what is known of its pages, by number."""
+
     changes: list[tuple[int, Entry]] = field(default_factory=list)
+    dirty: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Positions of the first and the last change of each page that the next sync writes."""
+    unwritten: dict[int, None] = field(default_factory=dict)
+    """Pages that were left by a sync that failed, and not written since."""
+    durable_to: dict[int, int] = field(default_factory=dict)
+    """The page is durable as it was at that position in the journal; 0 where it is not named."""
+    size_durable_to: int = 0
+    """So is the size."""
+
+    def changed(self, position: int, entry: Entry) -> None:
+        self.changes.append((position, entry))
+        for page in _pages(entry):
+            self.dirty[page] = (self.dirty.get(page, (position, 0))[0], position)
+            self.unwritten.pop(page, None)
+
+    def synced(self, at: int) -> None:
+        for page, (first, last) in list(self.dirty.items()):
+            if first < at:
+                self.durable_to[page] = at
+                self._clean(page, last, at)
+        self.size_durable_to = at
+        self.changes = [
+            (position, entry)
+            for position, entry in self.changes
+            if position >= at or any(self.durable_to.get(page, 0) <= position for page in _pages(entry))
+        ]
+
+    def sync_failed(self, at: int) -> None:
+        for page, (first, last) in list(self.dirty.items()):
+            if first < at:
+                if last < at:
+                    self.unwritten[page] = None
+                self._clean(page, last, at)
+
+    def _clean(self, page: int, last: int, at: int) -> None:
+        if last < at:
+            del self.dirty[page]
+        else:
+            self.dirty[page] = (at, last)  # written again while the sync was under way
+
+
+def _pages(entry: Entry) -> range:
+    """Numbers of the pages that a change of a file touches."""
+    if entry[0] == "w":
+        _, _, position, length, size_before, _ = cast("tuple[str, int, int, int, int, bytes]", entry)
+        start, end = min(position, size_before), position + length
+    else:
+        _, _, start, end, _ = cast("tuple[str, int, int, int, bytes]", entry)
+    return range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +173,7 @@ def lose_power(roots: Sequence[Path], directory: Path, seed: int) -> PowerLoss:
     for inode, file in files.items():
         path = paths.get(inode)
         if path is not None and path.is_file():
-            pages += _forget_pages(path, file.changes, draw)
+            pages += _forget_pages(path, file, draw)
     undone = _undone_names(entries, draw)
     for entry in reversed(undone):
         _undo_name(entry, roots, directory / TRASH)
@@ -142,11 +198,13 @@ def _unsynced_files(entries: Sequence[tuple[int, Entry]]) -> dict[int, _File]:
     for position, entry in entries:
         match entry:
             case ("w" | "t", int(inode), *_):
-                files.setdefault(inode, _File()).changes.append((position, entry))
+                files.setdefault(inode, _File()).changed(position, entry)
             case ("s", int(inode), int(at)) if inode in files:
-                files[inode].changes = [change for change in files[inode].changes if change[0] >= at]
+                files[inode].synced(at)
                 if not files[inode].changes:
                     del files[inode]
+            case ("f", int(inode), int(at)) if inode in files:
+                files[inode].sync_failed(at)
             case ("n", _, _, 0, int(inode)):
                 files.pop(inode, None)  # a new file took the number of one that is gone
             case _:
@@ -154,29 +212,32 @@ def _unsynced_files(entries: Sequence[tuple[int, Entry]]) -> dict[int, _File]:
     return files
 
 
-def _forget_pages(path: Path, changes: Sequence[tuple[int, Entry]], draw: random.Random) -> int:
+def _forget_pages(path: Path, file: _File, draw: random.Random) -> int:
     """Makes the file what the platters hold; returns how many pages are not as they were written."""
     written = path.read_bytes()
     durable = bytearray(written)
-    touched: dict[int, None] = {}
-    for _, entry in reversed(changes):
+    later = [(position, entry) for position, entry in file.changes if position >= file.size_durable_to]
+    for _, entry in reversed(later):
         if entry[0] == "w":
-            _, _, position, length, size_before, before = cast("tuple[str, int, int, int, int, bytes]", entry)
+            _, _, position, _, size_before, before = cast("tuple[str, int, int, int, int, bytes]", entry)
             durable[position : position + len(before)] = before
-            start, end = min(position, size_before), position + length
         else:
             _, _, size_after, size_before, before = cast("tuple[str, int, int, int, bytes]", entry)
             durable[size_after:] = before
-            start, end = size_after, size_before
         _resize(durable, size_before)
-        for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
-            touched[page] = None
-    sizes = (len(durable), len(written))
+    for position, entry in reversed(file.changes[: len(file.changes) - len(later)]):
+        for page in _pages(entry):
+            if file.durable_to.get(page, 0) <= position:
+                _undo_page(durable, page, entry)
+    sizes = [len(durable), len(written)]
+    size_min = min((_size_after(entry) for _, entry in later), default=len(durable))
+    if size_min < min(sizes):
+        sizes.append(size_min)
     size = draw.choice((*sizes, draw.randint(min(sizes), max(sizes))))
     found = durable[:size]
     _resize(found, size)  # blocks that were never written read as zeros
-    lost = 0
-    for page in sorted(touched):
+    lost = len(file.unwritten)
+    for page in sorted(file.dirty):
         start = page * PAGE_BYTES
         content = written[start : min(start + PAGE_BYTES, size)]
         fate = draw.random()
@@ -191,9 +252,77 @@ def _forget_pages(path: Path, changes: Sequence[tuple[int, Entry]], draw: random
     return lost
 
 
+def _undo_page(content: bytearray, page: int, entry: Entry) -> None:
+    """Takes a change back as far as one page and the content reach; what was not there before reads as zeros."""
+    if entry[0] == "w":
+        _, _, start, length, _, before = cast("tuple[str, int, int, int, int, bytes]", entry)
+        end = start + length
+    else:
+        _, _, start, end, before = cast("tuple[str, int, int, int, bytes]", entry)
+    first = max(start, page * PAGE_BYTES)
+    last = min(end, (page + 1) * PAGE_BYTES, len(content))
+    if first < last:
+        content[first:last] = before[first - start : last - start].ljust(last - first, b"\0")
+
+
+def _size_after(entry: Entry) -> int:
+    if entry[0] == "w":
+        _, _, position, length, size_before, _ = cast("tuple[str, int, int, int, int, bytes]", entry)
+        return max(size_before, position + length)
+    _, _, size_after, _, _ = cast("tuple[str, int, int, int, bytes]", entry)
+    return size_after
+
+
 def _resize(content: bytearray, size: int) -> None:
     del content[size:]
     content.extend(bytes(size - len(content)))
+
+
+# -- compaction --------------------------------------------------------------------------------------------------------
+
+
+def compact(directory: Path) -> None:
+    """Leaves out of journal and trash what is durable. Nobody may use them; a process that dies in it harms nothing."""
+    journal = directory / JOURNAL
+    if not journal.exists():
+        return
+    entries = read_journal(journal)
+    files = _unsynced_files(entries)
+    names = _pending_names(entries)
+    kept = {position for position, _ in names}
+    # From there on nothing of the file is left out: what became of its pages is told by all of it together.
+    begin = {inode: file.changes[0][0] for inode, file in files.items()}
+    moved: list[tuple[int, int]] = []  # old and new positions of what is kept
+    packed = bytearray()
+    for position, entry in entries:
+        match entry:
+            case ("s" | "f" as kind, int(inode), int(at)) if inode in begin and begin[inode] < at:
+                found = bisect_left(moved, (at, 0))
+                entry = (kind, inode, moved[found][1] if found < len(moved) else len(packed))
+            case ("w" | "t", int(inode), *_) if inode in begin and begin[inode] <= position:
+                pass
+            case _ if position not in kept:
+                continue
+        moved.append((position, len(packed)))
+        packed += msgpack.packb(entry)
+    written = journal.with_suffix(".compact")
+    written.write_bytes(packed)
+    os.replace(written, journal)
+    needed = {str(inode) for _, entry in names for inode in _inodes_before(entry)}
+    for left in (directory / TRASH).iterdir():
+        if left.name not in needed:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _inodes_before(entry: Entry) -> Sequence[int]:
+    """Inodes that a change of a name has taken the name from."""
+    match entry:
+        case ("r", _, _, _, _, _, int(replaced)):
+            return (replaced,)
+        case (_, _, _, int(before), _):
+            return (before,)
+        case _:
+            return ()
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -209,8 +338,8 @@ def _directories(entry: Entry) -> tuple[int, ...]:
             return ()
 
 
-def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> list[Entry]:
-    """Changes of names that did not arrive, in order. What one directory has lost, no later change of it survives."""
+def _pending_names(entries: Sequence[tuple[int, Entry]]) -> list[tuple[int, Entry]]:
+    """Changes of names that no sync of their directories covers, with their positions, in order."""
     durable_to: dict[int, int] = {}
     for _, entry in entries:
         match entry:
@@ -218,7 +347,7 @@ def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> 
                 durable_to[directory] = max(at, durable_to.get(directory, 0))
             case _:
                 continue
-    pending: list[Entry] = []
+    pending: list[tuple[int, Entry]] = []
     for position, entry in reversed(entries):
         directories = _directories(entry)
         if not directories:
@@ -227,8 +356,14 @@ def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> 
             for directory in directories:  # a rename is durable as a whole, with all that came before it
                 durable_to[directory] = max(position, durable_to.get(directory, 0))
         else:
-            pending.append(entry)
+            pending.append((position, entry))
     pending.reverse()
+    return pending
+
+
+def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> list[Entry]:
+    """Changes of names that did not arrive, in order. What one directory has lost, no later change of it survives."""
+    pending = [entry for _, entry in _pending_names(entries)]
     count: dict[int, int] = {}
     for entry in pending:
         for directory in _directories(entry):
