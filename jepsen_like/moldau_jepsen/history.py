@@ -341,7 +341,7 @@ class HistoryWriter:
     def flush(self) -> None:
         """Writes what is pending as a frame of its own."""
         if self._pending:
-            frame = lz4.frame.compress(msgpack.packb(self._pending))
+            frame = lz4.frame.compress(msgpack.packb(self._pending), content_checksum=True)
             self._stream.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
             self._stream.write(frame)
             self._pending.clear()

@@ -54,6 +54,19 @@ def test_kinds_are_read_and_unknown_ones_named() -> None:
             ["chaos", "run", "--network", "namespaces", "--bootstrap", "127.0.0.1:1"],
             "no --network namespaces: they are for a fresh cluster",
         ),
+        (["chaos", "run", "--duration", "inf"], "duration must be a number of seconds, not inf"),
+        (["chaos", "run", "--producer", "ack=1"], "ack: unknown producer configuration key; did you mean acks?"),
+        (["chaos", "run", "--producer", "acks=7"], "acks"),
+        (["chaos", "run", "--consumer", "foo=bar"], "foo: unknown consumer configuration key"),
+        (["chaos", "run", "--config", "retention.ms=abc"], "retention.ms"),
+        (["chaos", "run", "--set", "log.retention.ms=abc"], "log.retention.ms"),
+        (["chaos", "run", "--set", "foo=bar"], "foo: unknown broker configuration key"),
+        (["chaos", "run", "--brokers", "99999"], "number of brokers must be 1..99"),
+        (["chaos", "run", "--bootstrap", "xx"], "'xx' is not host:port"),
+        (["chaos", "run", "--bootstrap", "127.0.0.1:1", "--set", "a=b"], "a: configuration of nodes is for a fresh"),
+        (["chaos", "run", "--control", "acks-1", "--duration", "9"], "leave out --duration"),
+        (["chaos", "run", "--control", "acks-1", "--set", "a=b"], "leave out --set"),
+        (["chaos", "run", "--dir", f"{__file__}/run"], "is no directory that can be written to"),
     ],
 )
 def test_wrong_words_end_with_two_and_one_line(
@@ -72,6 +85,7 @@ def test_wrong_words_end_with_two_and_one_line(
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert said in lines[0]
+    assert list(tmp_path.iterdir()) == [], "the corrected command may have the folder"
 
 
 @pytest.mark.parametrize("in_background", [False, True])

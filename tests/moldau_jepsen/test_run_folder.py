@@ -4,6 +4,7 @@ Method: a folder written by hand, judged twice; damaged and missing files.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from moldau_jepsen.chaos.folder import RunFacts, RunFolderError, judge, read_fac
 from moldau_jepsen.chaos.nemesis import FaultEvent
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.checkers.anomalies import Bank
-from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition, write_history
+from moldau_jepsen.history import HistoryError, Kind, Operation, Poll, Send, Status, TopicPartition, write_history
 from moldau_jepsen.reports.chaos import ClusterSample
 
 P = TopicPartition("t", 0)
@@ -108,3 +109,26 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     write_facts(tmp_path, FACTS)
     with pytest.raises(FileNotFoundError):
         judge(tmp_path)
+
+
+@pytest.mark.parametrize("size", [-1, -30, 5])
+def test_a_history_that_is_not_as_long_as_it_was_is_not_judged(tmp_path: Path, size: int) -> None:
+    """One that lost its end would be a run in which nobody did anything, and nothing was wrong."""
+    path = folder(tmp_path, lost=True)
+    history = path / "history"
+    whole = history.read_bytes()
+    write_facts(path, replace(FACTS, history_bytes=len(whole)))
+    assert not judge(path).verdict.valid
+    history.write_bytes(whole[:size] if size < 0 else whole + bytes(size))
+    with pytest.raises(RunFolderError, match=f"history has {len(whole) + size} bytes, and had {len(whole)} when"):
+        judge(path)
+
+
+def test_a_damaged_history_is_an_error_of_its_own_and_no_anomaly(tmp_path: Path) -> None:
+    path = folder(tmp_path, lost=False)
+    history = path / "history"
+    whole = history.read_bytes()
+    for place in range(len(whole) - 30, len(whole)):
+        history.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(HistoryError, match="damaged at byte"):
+            judge(path)

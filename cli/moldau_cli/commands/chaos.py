@@ -34,6 +34,7 @@ Pairs = list[str] | None
 
 @commands.command()
 def run(
+    context: typer.Context,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
     ] = None,
@@ -100,6 +101,7 @@ def run(
     chosen = int(time.time()) if seed is None else seed
     target = directory if directory is not None else Path(f"moldau-chaos-{chosen}")
     if control is not None:
+        _refuse_beside_control(context)
         _run_controls(
             control, target, chosen, Network(network), keep_data=keep_data, bootstrap=bootstrap, brokers=brokers
         )
@@ -137,6 +139,31 @@ def run(
         with interrupted_by_sigterm(), progress_bar(duration) as tell:
             result = run_campaign(options, choose_controls(options) if controls else (), tell)
     _answer(result)
+
+
+OF_A_PLAN = frozenset(
+    [
+        "workload",
+        "faults",
+        "duration",
+        "window",
+        "churn",
+        "controllers",
+        "partitions",
+        "config",
+        "settings",
+        "producer",
+        "consumer",
+    ]
+)
+"""Parameters of ``run`` that a control decides by itself."""
+
+
+def _refuse_beside_control(context: typer.Context) -> None:
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in OF_A_PLAN and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--control has a script and settings of its own: leave out {parameter.opts[0]}")
 
 
 def _client_keys(kind: str, given: Pairs) -> dict[str, object]:

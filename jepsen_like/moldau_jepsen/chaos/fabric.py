@@ -6,6 +6,7 @@ meanwhile, which is what the thread is for. It runs outside of every node, in th
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -14,6 +15,7 @@ import trio
 from moldau.runtime.exceptions import leaves
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.rules import CLIENT, Link, LinkRule
+from moldau_jepsen.launcher.spec import LauncherUsageError, no_such_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +40,7 @@ class LinkFabric:
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope: trio.CancelScope | None = None
         self._failure: BaseException | None = None
+        self._in_force: list[str] = []
 
     def __enter__(self) -> Self:
         """Returns when all proxies listen. Raises ``OSError`` when a port is taken."""
@@ -82,17 +85,22 @@ class LinkFabric:
     def cut(self, node: int, *others: int, one_way: bool = False, clients: bool = False) -> None:
         """Cuts a node from ``others``, or from all other members when none are given.
 
-        With ``one_way`` only what the node sends is held back; with ``clients`` clients lose it too.
+        With ``one_way`` only what the node sends is held back; with ``clients`` clients lose it too. Raises
+        ``LauncherUsageError``, as all of these do, for a node that there is not, and where a node is its own other.
         """
         targets = list(others) or [member for member in self._members if member != node]
         if clients:
             targets.append(CLIENT)
         self._check([node, *others])
+        check_others(node, others)
         self._call(lambda: self._links.cut([node], targets, both_ways=not one_way))
+        self._in_force.append(cut_text(node, *others, one_way=one_way, clients=clients))
 
     def slow(self, node: int, delay_ms: float) -> None:
         """Delays every byte that a node sends."""
         self._check([node])
+        if not isinstance(delay_ms, int | float) or not 0 <= delay_ms < math.inf:
+            raise LauncherUsageError(f"a delay is a number of milliseconds, 0 or more, not {delay_ms!r}")
 
         def rules() -> None:
             for other in [*self._members, CLIENT]:
@@ -100,6 +108,7 @@ class LinkFabric:
                     self._links.set_rule(Link(node, other), LinkRule(delay_ms=delay_ms))
 
         self._call(rules)
+        self._in_force.append(f"slow({node}, {delay_ms:g})")
 
     def reset(self, *nodes: int) -> int:
         """Ends all connections of these nodes (all nodes when none are given) with RST; returns how many."""
@@ -109,8 +118,27 @@ class LinkFabric:
     def heal(self) -> None:
         """Lifts every cut and delay."""
         self._call(self._links.heal)
+        self._in_force.clear()
+
+    @property
+    def in_force(self) -> list[str]:
+        """The cuts and delays since the last ``heal``, as they were called."""
+        return list(self._in_force)
 
     def _check(self, nodes: Iterable[int]) -> None:
         for node in nodes:
             if node not in self._members:
-                raise ValueError(f"no node {node} in this cluster; its nodes are {self._members}")
+                raise no_such_node(node, self._members)
+
+
+def check_others(node: int, others: Iterable[int]) -> None:
+    """Raises ``LauncherUsageError`` where a node is to be cut from itself."""
+    if node in others:
+        raise LauncherUsageError(f"node {node} cannot be cut from itself")
+
+
+def cut_text(node: int, *others: int, one_way: bool = False, clients: bool = False) -> str:
+    """A cut as it was called, for messages."""
+    words = [str(one) for one in (node, *others)]
+    words += ["one_way=True"] * one_way + ["clients=True"] * clients
+    return f"cut({', '.join(words)})"

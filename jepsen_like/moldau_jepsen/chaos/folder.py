@@ -65,6 +65,8 @@ class RunFacts:
     control: ControlFacts | None = None
     """Set for a negative control."""
     observed: Observed = field(default_factory=Observed)
+    history_bytes: int | None = None
+    """Length of the history when the run had ended; None where that was not recorded."""
 
 
 class ControlFacts(NamedTuple):
@@ -116,6 +118,7 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         "topic_reads": facts.topics.reads,
         "control": facts.control,
         "observed": observed.to_json(facts.observed),
+        "history_bytes": facts.history_bytes,
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -139,6 +142,7 @@ def read_facts(directory: Path) -> RunFacts:
             topics=_topics_made(document),
             control=_control(document.get("control")),
             observed=observed.from_json(document.get("observed")),
+            history_bytes=document.get("history_bytes"),
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
@@ -178,12 +182,13 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     ``report.html`` of each, and returns the verdict.
 
     Raises:
-        RunFolderError: ``run.json`` is missing or damaged.
+        RunFolderError: ``run.json`` is missing or damaged, or the history is not as long as it was.
         HistoryError: the history is missing its beginning or is damaged.
         OSError: a file cannot be read or written.
     """
     facts = read_facts(directory)
     history = HistoryFile(directory / HISTORY)
+    _refuse_another_length(history.path, facts.history_bytes)
     verdict = check(history, facts.promised)
     deaths = list(facts.deaths)
     register = check_register(facts.register, states_max=REGISTER_STATES_MAX)
@@ -248,6 +253,13 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
     )
     run = sorted(path.parent for path in (directory / CONTROLS).glob(f"*/{RUN}"))
     return conclude(directory, result, [judge(path, check) for path in run])
+
+
+def _refuse_another_length(path: Path, wanted: int | None) -> None:
+    """A history that was cut would be judged by its beginning: nothing is wrong with a cluster that nobody used."""
+    size = path.stat().st_size
+    if wanted is not None and size != wanted:
+        raise RunFolderError(f"{path} has {size:,} bytes, and had {wanted:,} when the run had ended: it is damaged")
 
 
 def conclude(directory: Path, result: ChaosResult, controls: Sequence[ChaosResult]) -> ChaosResult:

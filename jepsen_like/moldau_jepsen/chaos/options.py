@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import enum
+import math
+import os
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
 from moldau_jepsen.chaos.clients import ClientOptions
 from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS
 from moldau_jepsen.chaos.namespaces import refusal
 from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
 from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
-from moldau_jepsen.launcher import LauncherUsageError
+from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError
+from moldau_jepsen.launcher.cluster import refuse_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,15 +66,27 @@ class ChaosOptions:
 
 def refuse_impossible(options: ChaosOptions) -> None:
     """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
-    network namespaces where there are none.
+    network namespaces where there are none; ``ConfigError`` for keys that clients or topics do not know.
     """
     control = options.control
+    for name, seconds in (("duration", options.duration_s), ("window", options.window_s)):
+        if not math.isfinite(seconds):
+            raise LauncherUsageError(f"{name} must be a number of seconds, not {seconds}")
+    _refuse_unknown_keys(options)
+    if options.bootstrap is not None and options.settings:
+        keys = ", ".join(options.settings)
+        raise LauncherUsageError(f"{keys}: configuration of nodes is for a fresh cluster, not for one at --bootstrap")
     if control is not None and options.bootstrap is not None and not control.clients_only:
         raise LauncherUsageError(f"control {control.name} is for a fresh cluster: it needs the cluster's own processes")
     if control is not None and options.bootstrap is None and options.brokers != CONTROL_BROKERS:
         raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
     if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
         raise LauncherUsageError(f"{options.directory} is not an empty directory")
+    above = next(one for one in options.directory.absolute().parents if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise LauncherUsageError(f"cannot make {options.directory}: {above} is no directory that can be written to")
+    if options.bootstrap is None:
+        refuse_wrong(ClusterSpec(brokers=options.brokers, controllers=options.controllers, settings=options.settings))
     if options.network is Network.PROXIES and FaultKind.LOSS in options.kinds and options.bootstrap is None:
         raise LauncherUsageError(f"fault {FaultKind.LOSS.value} needs packets: give --network namespaces")
     if options.network is Network.NAMESPACES:
@@ -89,6 +105,17 @@ def refuse_impossible(options: ChaosOptions) -> None:
             raise LauncherUsageError(
                 f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
             )
+
+
+def _refuse_unknown_keys(options: ChaosOptions) -> None:
+    clients = options.clients
+    TOPIC_CONFIG.parse(dict(options.topic_configs))
+    for schema, given in (
+        (ADMIN_CONFIG, {}),
+        (PRODUCER_CONFIG, clients.queue.producer),
+        (CONSUMER_CONFIG, clients.queue.consumer),
+    ):
+        schema.parse({**clients.connection, **given, "bootstrap.servers": options.bootstrap or "127.0.0.1:9092"})
 
 
 def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tuple[tuple[FaultKind, ...], list[str]]:

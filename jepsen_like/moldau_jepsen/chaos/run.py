@@ -8,6 +8,7 @@ and elections remain (``moldau_jepsen.chaos.foreign``).
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from contextlib import ExitStack
@@ -35,7 +36,7 @@ from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
 from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
 from moldau_jepsen.checkers.topics import TopicsMade
 from moldau_jepsen.history import HistoryWriter
-from moldau_jepsen.launcher import ClusterSpec, LauncherError, LocalCluster, start_cluster
+from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.reports.gather import PartitionsOverTime
@@ -100,7 +101,10 @@ def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda p
         OSError: the history could not be written. What was written can be judged later, as after an interrupt.
     """
     refuse_impossible(options)
-    options.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        options.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LauncherUsageError(f"cannot make {options.directory}: {error.strerror}") from error
     if options.bootstrap is not None:
         options = replace(options, clients=with_own_names(options.clients, new_mark()))
     return trio.run(_Run(options, tell).main)
@@ -131,8 +135,10 @@ class _Run:
             is_finding = self.began and bool(causes) and all(isinstance(cause, LauncherError) for cause in causes)
             self.is_final = False
             if not is_finding:
-                self._remove_data()  # also because there may be no room left to tell anything
-                if self.began:
+                if not self.began:
+                    self._remove_beginnings(causes)
+                else:
+                    self._remove_data()  # also because there may be no room left to tell anything
                     self._keep_facts()
                     note = f"moldau chaos report {self.options.directory} judges what was recorded"
                     self._progress("end", self.options.duration_s, None, note=note)
@@ -157,6 +163,14 @@ class _Run:
                     if cluster is not None:
                         cluster.shut_down()
                     nursery.cancel_scope.cancel()
+
+    def _remove_beginnings(self, causes: Sequence[BaseException]) -> None:
+        """Lets the next try have the directory. The log of a node that did not start is left to be read."""
+        (self.options.directory / HISTORY).unlink(missing_ok=True)
+        if not any(type(cause) is LauncherError for cause in causes):
+            self._remove_data()
+        with contextlib.suppress(OSError):  # not ours alone, or not empty
+            self.options.directory.rmdir()
 
     def _remove_data(self) -> None:
         if not self.options.keep_data:
@@ -447,6 +461,7 @@ class _Run:
             deaths=(*self.deaths, *self.stuck),
             register=self.register,
             topics=self.topics,
+            history_bytes=(options.directory / HISTORY).stat().st_size,
             observed=observed(self.meter, self.partitions.series()),
             control=None
             if options.control is None

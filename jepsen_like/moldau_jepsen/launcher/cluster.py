@@ -29,6 +29,7 @@ from moldau_jepsen.launcher.spec import (
     Node,
     bootstrap_of,
     from_json,
+    no_such_node,
     node_properties,
     plan_nodes,
     to_json,
@@ -103,8 +104,7 @@ class LocalCluster:
         for node in self.nodes:
             if node.node_id == node_id:
                 return node
-        known = ", ".join(str(node.node_id) for node in self.nodes)
-        raise LauncherUsageError(f"no node {node_id} in this cluster; its nodes are {known}")
+        raise no_such_node(node_id, (node.node_id for node in self.nodes))
 
     def state(self, node_id: int) -> ProcessState:
         """Whether the node's process runs, is paused, or is gone."""
@@ -383,6 +383,13 @@ class LocalCluster:
         draft = target.with_suffix(".tmp")
         draft.write_text(to_json(self.nodes), encoding="utf-8")
         os.replace(draft, target)
+
+
+def refuse_wrong(spec: ClusterSpec) -> None:
+    """Raises ``LauncherUsageError`` for what ``start_cluster`` would refuse in ``spec``, whatever the directory."""
+    nodes = plan_nodes(spec, Path("/"), spec.ports or tuple(range(1, spec.nodes + 1)))
+    for node in nodes:
+        _check_properties(node_properties(node, nodes, spec.settings), node)
 
 
 def start_cluster(
