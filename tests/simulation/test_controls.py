@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from moldau_jepsen.checkers import AnomalyKind
+from moldau_jepsen.checkers import Anomaly, AnomalyKind
 from moldau_jepsen.simulation import controls, outside_controls, run_seed
+from moldau_jepsen.simulation.campaign import kit_failed
+from moldau_jepsen.simulation.clients import VIOLATIONS_SHOWN_MAX as SHOWN_MAX
+from moldau_jepsen.simulation.clients import shown_of
 from moldau_jepsen.simulation.controls import CONTROLS, control_names, judge_control, run_controls
 from moldau_jepsen.simulation.mutants import finder_of
 from moldau_jepsen.simulation.outside_controls import OUTSIDE_CONTROLS, STOCK_PYSYNCOBJ
@@ -58,6 +61,20 @@ def judge_control_as_promised(name):
 
     options = CONTROLS[name].options
     return run_seed(1, replace(options, workload=replace(options.workload, producer={}))).violations
+
+
+def test_many_findings_of_one_kind_do_not_hide_those_that_convict():
+    others = [
+        Anomaly(kind=AnomalyKind.DUPLICATE, allowed=False, text=f"value {number}") for number in range(2 * SHOWN_MAX)
+    ]
+    lost = [Anomaly(kind=AnomalyKind.LOST_WRITE, allowed=False, text=f"value {number}") for number in (50, 51)]
+    shown = shown_of([*others, *lost])
+    assert shown == [*others[: SHOWN_MAX - 1], lost[0]]
+    result = replace(kit_failed(1, LookupError()), violations=tuple(f"at the end: {one.kind.value}: " for one in shown))
+    assert controls._convicting(CONTROLS["acks-1"], result) is not None
+    assert shown_of(others) == others[:SHOWN_MAX]
+    assert shown_of([others[0], *lost]) == [others[0], *lost]
+    assert shown_of([]) == []
 
 
 def test_verdicts_are_json_values_and_unknown_names_are_refused():

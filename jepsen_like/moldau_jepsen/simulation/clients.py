@@ -8,6 +8,7 @@ one that is paused or cut off while the other goes on is the zombie that fencing
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -26,7 +27,7 @@ from moldau_jepsen.workloads.transactions import TransactionOptions, Transaction
 if TYPE_CHECKING:
     import random
     import uuid
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from moldau_jepsen.checkers import Anomaly
     from moldau_jepsen.history import Operation
@@ -80,6 +81,8 @@ class Clients:
         self.bank = with_bank if options.bank is None else options.bank
         with_seeks = world.random("seeks").random() < SEEKS_PROBABILITY
         self.seeks = with_seeks if options.seeks is None else options.seeks
+        self.under_way: list[str] = []
+        """The workloads that have begun, and not ended in order."""
         self._workers = [f"worker-{slot}" for slot in range(options.pipe_options.workers if self.pipe else 0)]
         self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
         self.hosts = [CLIENT_HOST, *self._workers, *self._tellers]
@@ -124,17 +127,24 @@ class Clients:
     async def run(self) -> None:
         """Runs the workloads until ``stop``; returns when the last outcome is known."""
         client = self._world.node(CLIENT_HOST)
+        register = partial(self.register.run, self._options.config_changes_per_second)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.run_program, self._queue.run)
-            nursery.start_soon(client.run_program, self.register.run, self._options.config_changes_per_second)
+            nursery.start_soon(self._until_it_ends, "queue", partial(client.run_program, self._queue.run))
+            nursery.start_soon(self._until_it_ends, "register", partial(client.run_program, register))
             if self.topics:
-                nursery.start_soon(client.run_program, self._topics.run)
+                nursery.start_soon(self._until_it_ends, "topics", partial(client.run_program, self._topics.run))
             if self.transactions:
-                nursery.start_soon(client.run_program, self._transfers.run)
+                transfers = partial(client.run_program, self._transfers.run)
+                nursery.start_soon(self._until_it_ends, "transactions", transfers)
             if self.pipe:
-                nursery.start_soon(self._run_pipe)
+                nursery.start_soon(self._until_it_ends, "pipe", self._run_pipe)
             if self.bank:
-                nursery.start_soon(self._run_bank)
+                nursery.start_soon(self._until_it_ends, "bank", self._run_bank)
+
+    async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self.under_way.append(name)
+        await work()
+        self.under_way.remove(name)
 
     async def _run_pipe(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -239,8 +249,19 @@ class Clients:
             if not anomaly.allowed and asked(anomaly.kind.value)
         ]
         found.sort(key=lambda anomaly: anomaly.kind is not AnomalyKind.STUCK)  # for it says what was not judged
-        found = found[:VIOLATIONS_SHOWN_MAX]
+        found = shown_of(found)
         violations = [f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found]
         if register is not None and register.linearizable is None:
             violations.append(f"at the end: kit-failed: the register was not judged: {register.text}")
         return violations, tuple(found)
+
+
+def shown_of(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+    """Returns the first anomalies, in their order; the first of each kind is among them.
+
+    A control is convicted by kinds, so that many of one must not hide those of another.
+    """
+    first_of_kind = {anomaly.kind: place for place, anomaly in reversed(list(enumerate(anomalies)))}
+    rest = sorted(set(range(len(anomalies))) - set(first_of_kind.values()))
+    room = max(0, VIOLATIONS_SHOWN_MAX - len(first_of_kind))
+    return [anomalies[place] for place in sorted([*first_of_kind.values(), *rest[:room]])]

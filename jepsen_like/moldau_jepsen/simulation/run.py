@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.workloads.liveness import Liveness
 
 WATCH_SECONDS = 0.05
+DRAIN_SECONDS = 3_000.0
+"""How long clients may take to end after they were told to: longer than a pipe that gets on takes at most."""
 SYNCED_PROBABILITY = 0.6
 VARIETY_PROBABILITY = 0.8
 
@@ -196,9 +198,13 @@ class Run:
                 await trio.sleep(options.fault_seconds)
                 stuck = await self._heal()
                 clients.stop()
+                nursery.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
                 if stuck or self._unread:
                     nursery.cancel_scope.cancel()
-            if not stuck and not self._unread:
+            if not stuck and not self._unread and nursery.cancel_scope.cancelled_caught:
+                late = ", ".join(clients.under_way)
+                stuck = [f"clients had not ended {DRAIN_SECONDS:g} s after they were told to: {late}"]
+            elif not stuck and not self._unread:
                 stuck = await self._read_in_group("readers-at-the-end")
             if stuck and not options.by_history and options.may_convict("stuck"):
                 self.violations = [f"at the end: stuck: {text}" for text in stuck]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SEEDS_PER_WORKER = 50
 """A worker process is replaced after so many seeds, which bounds what a leak could cost."""
-SEED_SECONDS_MAX = 1_800.0
+SEED_SECONDS_MAX = 3_600.0
 """Real time for one seed, with its second run if it fails: hundreds of times what most take."""
 SCHEDULE = "schedule"
 SCHEDULE_FILE = f"{SCHEDULE}.json"

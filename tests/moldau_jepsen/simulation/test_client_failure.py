@@ -1,22 +1,25 @@
-"""Goal: a seed in which the client library raises leaves all that another failed seed leaves, and replays the same run.
+"""Goal: a seed in which the client library raises leaves all that another failed seed leaves, and replays the same run;
+clients that never end are told.
 
 Method: a producer that raises what is no error of Kafka's in the middle of a run; and a kit that is broken itself.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import trio
 
 from moldau.producer import Producer
 from moldau_jepsen.history import HistoryFile
-from moldau_jepsen.simulation import RunOptions, case, shrink, write_failure
+from moldau_jepsen.simulation import RunOptions, case, run, run_seed, shrink, write_failure
 from moldau_jepsen.simulation.campaign import kit_failed
 from moldau_jepsen.simulation.case import Case, read_case, run_case
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault
 from moldau_jepsen.simulation.mutants import finder_of
 from moldau_jepsen.simulation.runner import HISTORY, SCHEDULE_FILE, examine
 from moldau_jepsen.simulation.shrink import shrink_seed
+from moldau_jepsen.workloads.queue import QueueWorkload
 
 SLOW = PlannedFault(kind=FaultKind.SLOW, begin=0.5, end=1.5, number=0)
 OPTIONS = RunOptions(faults=(SLOW,), fault_seconds=2.0, transactions=False, pipe=False)
@@ -78,3 +81,17 @@ def test_a_broken_kit_ends_neither_cases_nor_shrinking(monkeypatch):
     shrunk = shrink_seed(1, OPTIONS)
     assert shrunk is not None
     assert shrunk.found_by == "kit-failed"
+
+
+def test_clients_that_never_end_are_convicted_by_name(monkeypatch):
+    work = QueueWorkload.run
+
+    async def work_and_never_end(self):
+        await work(self)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(QueueWorkload, "run", work_and_never_end)
+    monkeypatch.setattr(run, "DRAIN_SECONDS", 20.0)
+    result = run_seed(1, replace(OPTIONS, faults=(), fault_seconds=0.5))
+    (violation,) = result.violations
+    assert violation == "at the end: stuck: clients had not ended 20 s after they were told to: queue"
