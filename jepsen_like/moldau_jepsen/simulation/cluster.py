@@ -71,6 +71,7 @@ class SimulatedCluster:
         self.brokers: dict[int, Broker] = {}
         self.controllers: dict[int, ControllerNode] = {}
         self._stops: dict[int, trio.Event] = {}
+        self._kept_down: tuple[int, ...] = ()
 
     def host(self, node_id: int) -> str:
         """Name of a node's machine."""
@@ -122,9 +123,12 @@ class SimulatedCluster:
     # --- processes
 
     def start(self, node_id: int) -> None:
-        """Starts the process of a node; no effect while it runs."""
+        """Starts the process of a node; no effect while it runs, or is to stay down."""
         machine = self.machines[node_id]
         if machine.is_running:
+            return
+        if node_id in self._kept_down:
+            self.world.trace.note("kept-down", self.host(node_id))
             return
         stop = self._stops[node_id] = trio.Event()
         main = self._run_controller if node_id >= CONTROLLER_ID_FIRST else self._run_broker
@@ -135,6 +139,18 @@ class SimulatedCluster:
         for node_id in self.machines:
             if node_id not in without:
                 self.start(node_id)
+
+    def keep_down(self, nodes: Collection[int]) -> None:
+        """Kills these nodes. Nobody starts them until other nodes, or none, are to stay down in their place: a restart
+        that was under way must not bring back who is to be done without.
+        """
+        self._kept_down = tuple(nodes)
+        for node_id in nodes:
+            self.kill(node_id)
+
+    def assert_kept_down(self) -> None:
+        """Those who are to stay down are down."""
+        assert not set(self._kept_down) & set(self.running), f"of {self._kept_down} some are up: {self.running}"
 
     async def _run_broker(self, node_id: int, stop: trio.Event, environment: Environment) -> None:
         broker = Broker(environment, BROKER_CONFIG.parse(self.settings(node_id)))

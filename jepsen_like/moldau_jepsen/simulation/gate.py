@@ -2,8 +2,9 @@
 
 A task belongs to the machine whose name its context carries; tasks that it starts inherit the name. While a machine is
 paused, tasks that become able to run are held back here instead of standing in the event loop's queue. Everything else
-goes on: its connections stay open and their windows fill, its clock runs, deadlines pass, its disk finishes what it was
-asked for. Continued, the tasks run in the order in which they became able to, and find that it is late.
+goes on: its connections stay open and their windows fill, its clock runs, deadlines pass. What its disk has not
+done by then is done when it goes on, as late as a disk may: nothing becomes durable meanwhile. Continued, the tasks run
+in the order in which they became able to, and find that it is late.
 """
 
 from __future__ import annotations

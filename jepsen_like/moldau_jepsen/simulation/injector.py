@@ -107,8 +107,7 @@ class FaultInjector:
         for machine in self._world.nodes.values():
             machine.resume()
         down = () if outside.cut else outside.nodes
-        for node_id in down:
-            self._cluster.kill(node_id)
+        self._cluster.keep_down(down)
         self._cluster.start_all(without=down)
 
     async def replace_disks(self, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.faults import FaultKind
@@ -17,8 +18,27 @@ LOSS_LINKS_PROBABILITY = 0.6
 LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
 
 
+def _nobody() -> None:
+    """Nobody is struck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Trouble:
+    """What one fault does to one directed link: it makes it slow, or lossy."""
+
+    link: tuple[str, str]
+    extra_delay: float = 0.0  # seconds
+    bytes_per_second: float = 0.0
+    loss_probability: float = 0.0
+    mark: Callable[[], None] = _nobody
+
+
 class LinkFaults:
-    """Strikes links. Every deed returns what ends it."""
+    """Strikes links. Every deed returns what ends it, and does nothing once all faults were ended.
+
+    Where several faults strike one link, it is cut until the last of them ends, and as slow or lossy as the newest of
+    those that go on makes it.
+    """
 
     def __init__(self, targets: Targets) -> None:
         """All links are whole."""
@@ -26,6 +46,7 @@ class LinkFaults:
         self._world = targets.world
         self._cluster = targets.cluster
         self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
+        self._troubles: list[_Trouble] = []  # that go on, the oldest first
         self.deeds: Mapping[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
             FaultKind.CUT: self._cut_node,
             FaultKind.CUT_ONE_WAY: self._cut_one_way,
@@ -42,6 +63,7 @@ class LinkFaults:
     def end_all(self, outside: Sequence[str]) -> None:
         """All links are whole again, but for those of the hosts ``outside``, which are cut off."""
         self._cuts.clear()
+        self._troubles.clear()
         self._world.network.heal_all(outside)
 
     def _cut(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
@@ -53,14 +75,38 @@ class LinkFaults:
 
         def end() -> None:
             for pair in pairs:
-                left = self._cuts.get(pair, 0) - 1
-                if left > 0:
-                    self._cuts[pair] = left
-                else:
-                    self._cuts.pop(pair, None)
+                if pair not in self._cuts:
+                    continue  # all faults were ended; who stays outside is cut off still
+                self._cuts[pair] -= 1
+                if not self._cuts[pair]:
+                    del self._cuts[pair]
                     self._world.network.heal(*pair)
 
         return end
+
+    def _trouble(self, troubles: Sequence[_Trouble]) -> Callable[[], None]:
+        self._troubles += troubles
+        for trouble in troubles:
+            self._rule(trouble.link)
+
+        def end() -> None:
+            for trouble in troubles:
+                if trouble in self._troubles:
+                    self._troubles.remove(trouble)
+                    self._rule(trouble.link)
+
+        return end
+
+    def _rule(self, link: tuple[str, str]) -> None:
+        """Makes a link what the newest faults want it to be."""
+        slow = lossy = _Trouble(link=link)
+        for trouble in self._troubles:
+            if trouble.link == link:
+                slow, lossy = (slow, trouble) if trouble.loss_probability else (trouble, lossy)
+        self._world.network.slow_link(
+            *link, extra_delay=slow.extra_delay, bytes_per_second=slow.bytes_per_second, slowed=slow.mark
+        )
+        self._world.network.lossy_link(*link, probability=lossy.loss_probability, lost=lossy.mark)
 
     def _others(self, host: str, draw: random.Random) -> list[str]:
         others = [other for other in self._targets.hosts(self._targets.everybody) if other != host]
@@ -127,33 +173,23 @@ class LinkFaults:
         others = [other for other in self._world.network.host_names if other != host]
         delay = draw.choice((0.005, 0.05, 0.3))
         rate = draw.choice((0.0, 20_000.0, 500_000.0))
-        self._targets.mark()
-        for other in others:
-            self._world.network.slow_link(host, other, extra_delay=delay, bytes_per_second=rate)
-
-        def end() -> None:
-            for other in others:
-                self._world.network.slow_link(host, other, extra_delay=0.0)
-
-        return end
+        mark = self._targets.mark
+        return self._trouble(
+            [_Trouble(link=(host, other), extra_delay=delay, bytes_per_second=rate, mark=mark) for other in others]
+        )
 
     def _loss(self, draw: random.Random) -> Callable[[], None]:
         """Segments get lost between one node and some others, to and fro at rates of their own."""
-        network = self._world.network
         host = self._cluster.host(self._targets.leader_or_any(draw))
-        links: list[tuple[str, str]] = []
-        for other in network.host_names:
-            for link in ((host, other), (other, host)) if other != host else ():
-                if draw.random() < LOSS_LINKS_PROBABILITY:
-                    network.lossy_link(*link, probability=draw.choice(LOSS_PROBABILITIES))
-                    links.append(link)
-                    self._targets.mark()
-
-        def end() -> None:
-            for link in links:
-                network.lossy_link(*link, probability=0.0)
-
-        return end
+        mark = self._targets.mark
+        troubles = [
+            _Trouble(link=link, loss_probability=draw.choice(LOSS_PROBABILITIES), mark=mark)
+            for other in self._world.network.host_names
+            if other != host
+            for link in ((host, other), (other, host))
+            if draw.random() < LOSS_LINKS_PROBABILITY
+        ]
+        return self._trouble(troubles)
 
 
 def _between(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:

@@ -56,6 +56,10 @@ class NetworkProfile:
     give_up_seconds: float = 20.0  # a sender that gets nothing through ends the connection
 
 
+def _untold() -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(slots=True)
 class _Link:
     """One direction between two hosts."""
@@ -64,6 +68,8 @@ class _Link:
     extra_delay: float = 0.0
     bytes_per_second: float = 0.0  # 0: unlimited
     loss_probability: float = 0.0  # of each segment, each time it is sent
+    slowed: Callable[[], None] = _untold  # is told of each segment that is delayed
+    lost: Callable[[], None] = _untold  # of each that is lost
 
 
 class VirtualListener:
@@ -230,16 +236,30 @@ class VirtualNetwork:
                 self.cut(one, other)
                 self.cut(other, one)
 
-    def slow_link(self, source: str, target: str, *, extra_delay: float, bytes_per_second: float = 0.0) -> None:
-        """Adds ``extra_delay`` seconds to one direction and bounds its bandwidth (0: unlimited)."""
-        link = self._link(source, target)
-        link.extra_delay = extra_delay
-        link.bytes_per_second = bytes_per_second
+    def slow_link(
+        self,
+        source: str,
+        target: str,
+        *,
+        extra_delay: float,
+        bytes_per_second: float = 0.0,
+        slowed: Callable[[], None] = _untold,
+    ) -> None:
+        """Adds ``extra_delay`` seconds to one direction and bounds its bandwidth (0: unlimited).
 
-    def lossy_link(self, source: str, target: str, *, probability: float) -> None:
-        """One direction loses that share of the segments, at random; those that are sent again too (0: none)."""
+        ``slowed`` is called for each segment that is delayed.
+        """
+        link = self._link(source, target)
+        link.extra_delay, link.bytes_per_second, link.slowed = extra_delay, bytes_per_second, slowed
+
+    def lossy_link(self, source: str, target: str, *, probability: float, lost: Callable[[], None] = _untold) -> None:
+        """One direction loses that share of the segments, at random; those that are sent again too (0: none).
+
+        ``lost`` is called for each that is lost.
+        """
         assert 0.0 <= probability < 1.0, "a link that loses everything is cut"
-        self._link(source, target).loss_probability = probability
+        link = self._link(source, target)
+        link.loss_probability, link.lost = probability, lost
 
     def heal_all(self, outside: Sequence[str] = ()) -> None:
         """Ends every cut, slowness and loss, but cuts the hosts ``outside`` off from all others."""
@@ -341,10 +361,11 @@ class VirtualNetwork:
         if draw() < profile.spike_probability:
             delay += draw() * profile.spike_max
         link = self._links.get((source.name, target.name))
-        if link is not None:
+        if link is not None and (link.extra_delay or link.bytes_per_second):
             delay += link.extra_delay
             if link.bytes_per_second:
                 delay += count / link.bytes_per_second
+            link.slowed()
         return delay
 
     def lose(self, source: Host, target: Host) -> bool:
@@ -353,6 +374,7 @@ class VirtualNetwork:
         if link is None or not link.loss_probability or self.random.random() >= link.loss_probability:
             return False
         self.segments_lost += 1
+        link.lost()
         self.trace.event("lost", source.name, target.name)
         return True
 

@@ -277,4 +277,5 @@ class Run:
         self.world.trace.note("phase", "healthy")
         self._liveness = self.clients.liveness()
         missing = await self._liveness.wait(self.options.healing_seconds)
+        self.cluster.assert_kept_down()
         return [missing] if missing else []

@@ -11,6 +11,7 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.simulation.campaign import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
+from moldau_jepsen.simulation.faults import FaultKind, PlannedFault
 from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.mutants import planted
 from moldau_jepsen.simulation.planted.registry import MUTANTS
@@ -152,6 +153,34 @@ def test_a_core_is_a_majority_with_an_in_sync_replica_of_everything():
     assert {"client", "admin", "broker-1"} <= set(inside)
     assert set(cut) == {pair for one in outside for other in inside for pair in ((one, other), (other, one))}
     assert links == []
+
+
+async def restarted_by_others(world):
+    """Brokers are being restarted, by a fault and by an operator, when the core begins; who is outside stays down."""
+    cluster = SimulatedCluster(world, ClusterShape())
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    roll = PlannedFault(kind=FaultKind.ROLL, begin=0.0, end=5.0, number=0)
+    injector.schedule([roll], trio.current_time())
+    await trio.sleep(0.1)
+    (rolled,) = [node_id for node_id in cluster.broker_ids if cluster.is_stopping(node_id)]
+    world.nursery.start_soon(cluster.restart, 101)
+    await trio.sleep(0.0)
+    outside = Outside(nodes=(101, rolled))
+    injector.end_all(outside)
+    await cluster.wait_healthy(60, outside)
+    await trio.sleep(5)
+    cluster.assert_kept_down()
+    running = cluster.running
+    injector.end_all()
+    await cluster.wait_healthy(60)
+    return outside.nodes, running, cluster.running
+
+
+def test_nobody_outside_of_a_core_comes_up_by_a_restart_that_was_under_way():
+    outside, core, everybody = run_world(restarted_by_others, 3)
+    assert sorted([*outside, *core]) == sorted(everybody) == [1, 2, 3, 101, 102, 103]
 
 
 async def unsettled(world):
