@@ -59,6 +59,25 @@ def test_each_anomaly_is_convicted(found, text):
     assert any(text in line for line in check_topics(WRITES, [*SOUND, found]))
 
 
+def test_what_was_read_before_must_be_read_again_at_its_offset_whatever_its_sender_was_told():
+    both = read("first", 0, "0 for first", "1 for first")
+    again = read("first", 0, "0 for first", "1 for first", "5 for first")
+    writes = [*WRITES, TopicWrite("first", 0, "5 for first", -1)]
+    assert check_topics(writes, [both, both, again]) == []
+    name = "partition 0 of topic first"
+    assert check_topics(writes, [both, read("first", 0, "0 for first")]) == [
+        f"{name} lost '1 for first', read before at offset 1: 1 was reached without it"
+    ]
+    moved = read("first", 0, "0 for first", "5 for first", "1 for first")
+    assert check_topics(writes, [both, moved]) == [
+        f"{name} lost '1 for first', read before at offset 1: '5 for first' is there"
+    ]
+    lost = "lost '0 for first', acknowledged at offset 0: 0 was reached without it"
+    assert check_topics(writes, [read("first", 0, "0 for first"), read("first", 0)]) == [f"{name} {lost}"], "told once"
+    other = [read("first", 1, "2 for first"), read("second", 0, "3 for second", "4 for second")]
+    assert check_topics(writes, [both, *other]) == []
+
+
 def recorder_of(cluster):
     history = []
     return Recorder(cluster.client_environment.clock, history.append), history
@@ -122,6 +141,23 @@ def test_a_loss_in_the_last_topic_is_seen_by_the_final_read() -> None:
         (wrong, *_) = check_topics(client.writes, client.reads)
         assert "which was not written" in wrong
         assert any("lost 'what was acknowledged" in line for line in check_topics(client.writes, client.reads))
+
+    run_cluster(scenario, brokers=2)
+
+
+def test_a_later_read_comes_as_far_as_an_earlier_one() -> None:
+    """It waits for what was read before, as for what was acknowledged: here there is no more of it."""
+
+    async def scenario(cluster) -> None:
+        client = TopicsWorkload(Brokers(cluster), cluster.client_environment, recorder_of(cluster)[0], replication=(1,))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            await cluster.until(lambda: client.writes and client.writes[-1].offset >= 0)
+            client.stop()
+        last = client.writes[-1]
+        client.reads.append(TopicRead(last.topic_id, last.partition, (), last.offset + 3, len(client.writes)))
+        await client.final_read(5)
+        assert client.stuck is not None
 
     run_cluster(scenario, brokers=2)
 

@@ -1,7 +1,8 @@
 """Does each topic hold what was written to it, and nothing else, however often its name was deleted and made again?
 
 A topic is its id. While nobody has begun to delete it, a read from its beginning holds every acknowledged record at the
-offset that was told, and no record that was written to another topic of the name, or never, or twice.
+offset that was told, every record that an earlier read has returned, at the same offset (it was committed, whatever its
+sender was told), and no record that was written to another topic of the name, or never, or twice.
 """
 
 from __future__ import annotations
@@ -47,9 +48,14 @@ class TopicsMade(NamedTuple):
 
 
 def check_topics(writes: Sequence[TopicWrite], reads: Iterable[TopicRead]) -> list[str]:
-    """Returns what is wrong, a sentence each. ``writes`` are in the order in which they were begun."""
+    """Returns what is wrong, a sentence each.
+
+    ``writes`` are in the order in which they were begun, ``reads`` in that in which they ended. A read of a partition
+    waits for what earlier ones have read; one that knew of fewer writes than one before it had begun sooner.
+    """
     found: list[str] = []
     written: dict[tuple[str, int], list[tuple[int, TopicWrite]]] = {}
+    returned: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}  # by offset, with the writes of the first read
     for number, write in enumerate(writes):
         written.setdefault((write.topic_id, write.partition), []).append((number, write))
     for read in reads:
@@ -63,8 +69,18 @@ def check_topics(writes: Sequence[TopicWrite], reads: Iterable[TopicRead]) -> li
         values = [value for _, value in read.records]
         found += [f"{name} holds {value!r} more than once" for value in sorted(set(values)) if values.count(value) > 1]
         found += [f"{name} holds {value!r}, which was not written to it" for value in values if value not in sent]
-        for number, write in of_partition:
-            if number < read.writes and write.offset != UNKNOWN and at.get(write.offset) != write.value:
-                there = f"{at[write.offset]!r} is there" if write.offset in at else f"{read.end} was reached without it"
-                found.append(f"{name} lost {write.value!r}, acknowledged at offset {write.offset}: {there}")
+        before = returned.setdefault((read.topic_id, read.partition), {})
+        acknowledged = [
+            (write.offset, write.value)
+            for number, write in of_partition
+            if number < read.writes and write.offset != UNKNOWN
+        ]
+        told = {(offset, value): "read before" for offset, (value, writes_) in before.items() if writes_ <= read.writes}
+        told |= dict.fromkeys(acknowledged, "acknowledged")
+        for (offset, value), how in told.items():
+            if at.get(offset) != value:
+                there = f"{at[offset]!r} is there" if offset in at else f"{read.end} was reached without it"
+                found.append(f"{name} lost {value!r}, {how} at offset {offset}: {there}")
+        for offset, value in read.records:
+            before.setdefault(offset, (value, read.writes))
     return found

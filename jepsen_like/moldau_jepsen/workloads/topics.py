@@ -174,13 +174,15 @@ class TopicsWorkload:
             self._recorder.claim(self._process, begun_ms, [lead])
 
     async def _read_back(self, topic_id: uuid.UUID) -> None:
-        """Reads all partitions to their ends, which lie behind all that was acknowledged."""
+        """Reads all partitions to their ends, which lie behind all that was acknowledged or read."""
         for partition in range(PARTITIONS):
             await self._read_partition(topic_id, partition)
 
     async def _read_partition(self, topic_id: uuid.UUID, partition: int) -> None:
-        writes = len(self.writes)
-        wanted = max((write.offset + 1 for write in self.writes if write[:2] == (str(topic_id), partition)), default=0)
+        writes, place = len(self.writes), (str(topic_id), partition)
+        # A new leader may not know yet how much is committed: what was read before is.
+        told = [write.offset + 1 for write in self.writes if write[:2] == place]
+        wanted = max([*told, *(read.end for read in self.reads if read[:2] == place)], default=0)
         position, records = 0, list[tuple[int, str]]()
         while True:
             found = await self._leader(topic_id, partition)
