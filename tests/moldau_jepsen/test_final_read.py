@@ -19,10 +19,16 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class StubConsumer:
-    """Reads a log of one partition that holds ``first`` records, and ``last`` ones from ``grows_at`` on."""
+    """Reads a log of one partition that holds ``first`` records, and ``last`` ones from ``grows_at`` on.
 
-    def __init__(self, first: int, last: int, grows_at: float) -> None:
+    It is given no more than ``readable`` of them, and told of ``told``.
+    """
+
+    def __init__(
+        self, first: int, last: int, grows_at: float, readable: int | None = None, told: int | None = None
+    ) -> None:
         self.first, self.last, self.grows_at = first, last, grows_at
+        self.readable, self.told = readable, told
         self.position = 0
 
     @property
@@ -39,22 +45,30 @@ class StubConsumer:
         assert partitions == [P0]
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, self.end)
+        return dict.fromkeys(partitions, self.end if self.told is None else self.told)
 
     def position_nowait(self, partition: TopicPartition) -> int:
         return self.position
 
     async def poll(self, timeout_ms: float) -> list[SimpleNamespace]:
-        if self.position == self.end:
+        end = self.end if self.readable is None else min(self.end, self.readable)
+        if self.position == end:
             await trio.sleep(timeout_ms / 1000)
             return []
-        records = [Record(at, 0, None, at.to_bytes(8, "big")) for at in range(self.position, self.end)]
-        self.position = self.end
+        records = [Record(at, 0, None, at.to_bytes(8, "big")) for at in range(self.position, end)]
+        self.position = end
         return [SimpleNamespace(topic="t", partition=0, records=records)]
 
 
-def read(*seen: Send | Poll, first: int, last: int, grows_at: float = 5.0):
-    """The operations of a final read after others have ended."""
+def read(
+    *seen: Send | Poll,
+    first: int,
+    last: int,
+    grows_at: float = 5.0,
+    readable: int | None = None,
+    stable: int | None = None,
+):
+    """The operations of a final read after others have ended. ``stable``: where readers of committed data end."""
     history = []
 
     async def main() -> None:
@@ -64,7 +78,11 @@ def read(*seen: Send | Poll, first: int, last: int, grows_at: float = 5.0):
         for part in seen:
             kind = Kind.SEND if isinstance(part, Send) else Kind.POLL
             recorder.operation(recorder.new_process(), kind, Status.OK, 0.0, part)
-        make = lambda isolation: StubConsumer(first, last, start + grows_at)  # noqa: E731
+
+        def make(isolation: str) -> StubConsumer:
+            told = stable if isolation == "read_committed" else None
+            return StubConsumer(first, last, start + grows_at, readable, told)
+
         await read_everything(make, "read_committed", [P0], recorder, 20.0)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -90,5 +108,16 @@ def test_it_does_not_wait_for_what_nobody_was_told_of():
 def test_a_record_that_was_polled_and_is_gone_keeps_it_from_its_end():
     operations = read(Poll(((P0, ((0, 0), (1, 1), (2, 2))),)), first=1, last=1)
     assert [one.status for one in operations] == [Status.OK, Status.INFO]
-    assert "t-0" in operations[-1].error
-    assert "at 1 of 3" in operations[-1].error
+    assert operations[-1].error == "not at the end after 20.0 s: {'t-0': 'at 1 of 3'}"
+
+
+def test_it_names_the_partitions_that_their_leaders_have_more_of():
+    operations = read(first=3, last=3, readable=2)
+    assert [one.status for one in operations] == [Status.OK, Status.INFO]
+    assert operations[-1].error == "not at the end after 20.0 s: {'t-0': 'at 2 of 3'}"
+
+
+def test_it_says_that_the_ends_were_not_settled():
+    (stuck,) = read(first=3, last=3, stable=2)
+    wanted = ", and a transaction was open or no leader told the ends: {}"
+    assert stuck.error == f"not at the end after 20.0 s{wanted}"

@@ -44,6 +44,9 @@ class StubConsumer:
     def subscribe(self, topics):
         pass
 
+    def assign(self, partitions):
+        pass
+
     async def commit(self):
         pass
 
@@ -107,3 +110,32 @@ def test_a_member_that_skips_when_it_is_given_its_partitions_anew_is_convicted(m
 def test_a_group_that_begins_at_the_latest_offset_may_have_skipped(monkeypatch):
     history = read_in_group(monkeypatch, SKIPS, **{"auto.offset.reset": "latest"})
     assert check_history(history, CheckOptions()).valid
+
+
+def read_assigned(monkeypatch, script, **consumer):
+    """The history of a reader that is given what the script says by hand."""
+    monkeypatch.setattr("moldau_jepsen.workloads.queue.Consumer", functools.partial(StubConsumer, script))
+    history = []
+    environment = SimpleNamespace(
+        random=random.Random(1), clock=SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
+    )
+    options = QueueOptions(partitions=1, senders=0, group_readers=0, crash_every_s=0.0, consumer=consumer)
+
+    async def main():
+        recorder = Recorder(environment.clock, history.append)
+        with trio.move_on_after(5):
+            await QueueWorkload(environment, "b:9092", options, recorder).run()
+        everything = Poll(((TopicPartition("queue", 0), tuple((value, value) for value in range(5))),))
+        recorder.operation(recorder.new_process(), Kind.POLL, Status.OK, 0.0, everything, final=True)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return history
+
+
+def test_an_assigned_reader_begins_at_the_first_record(monkeypatch):
+    assert check_history(read_assigned(monkeypatch, [[0, 1], [2, 3]]), CheckOptions()).counts == {}
+    late = read_assigned(monkeypatch, [[2, 3], [4]])
+    assert [one.kind for one in late][:3] == [Kind.ASSIGN, Kind.SEEK, Kind.POLL]
+    assert check_history(late, CheckOptions()).counts == {AnomalyKind.SEEK_MISSED: 1}
+    latest = read_assigned(monkeypatch, [[2, 3], [4]], **{"auto.offset.reset": "latest"})
+    assert check_history(latest, CheckOptions()).counts == {}

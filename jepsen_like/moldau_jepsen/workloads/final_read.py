@@ -45,11 +45,14 @@ async def read_everything(
     wanted = {partition: recorder.told_end.get(partition, 0) for partition in partitions}
     begun = recorder.now_ms()
     position = dict.fromkeys(partitions, 0)
+    is_settled = False
     with trio.move_on_after(timeout_s) as scope:
         async with make_consumer(isolation) as consumer:
             consumer.assign(partitions)
             ends = await _settled_ends(make_consumer, partitions)
-            while any(position[part] < max(wanted[part], ends[part]) for part in partitions):
+            is_settled = True
+            wanted = {partition: max(wanted[partition], ends[partition]) for partition in partitions}
+            while any(position[part] < wanted[part] for part in partitions):
                 begun_poll = recorder.now_ms()
                 try:
                     batches = await consumer.poll(POLL_TIMEOUT_MS)
@@ -67,7 +70,8 @@ async def read_everything(
             for part in partitions
             if position[part] < wanted[part]
         }
-        text = f"not at the end after {timeout_s} s: {missing}"
+        unsettled = "" if is_settled else ", and a transaction was open or no leader told the ends"
+        text = f"not at the end after {timeout_s} s{unsettled}: {missing}"
         recorder.operation(process, Kind.POLL, Status.INFO, begun, final=True, error=text)
 
 

@@ -18,7 +18,7 @@ import trio
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_jepsen.history import Kind, Send, Status, TopicPartition
+from moldau_jepsen.history import Kind, Seek, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, polled, read_everything
 from moldau_jepsen.workloads.payload import send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
@@ -189,10 +189,17 @@ class QueueWorkload:
             begun = self._recorder.now_ms()
             consumer.assign(partitions)
             self._recorder.operation(process, Kind.ASSIGN, Status.OK, begun, partitions=tuple(partitions))
+            if self._begins_at_earliest:
+                seeks = [Seek(partition, None) for partition in partitions]
+                self._recorder.operation(process, Kind.SEEK, Status.OK, begun, seeks=seeks)
             seeker = self._seeker(process)
             while not self._stopping.is_set():
                 batches = await self._poll_once(process, consumer)
                 await seeker.saw(consumer, batches)
+
+    @property
+    def _begins_at_earliest(self) -> bool:
+        return self._options.consumer.get("auto.offset.reset", "earliest") == "earliest"
 
     def _seeker(self, process: int) -> Seeker:
         return Seeker(self._recorder, process, self._options.seek_share)
@@ -212,9 +219,8 @@ class QueueWorkload:
 
     async def _read_in_group(self, process: int, draw: random.Random) -> None:
         rebalances = Rebalances()
-        reset = str(self._options.consumer.get("auto.offset.reset", "earliest"))
         # A group that begins at the end has skipped what came before.
-        group = self._options.group if reset == "earliest" else ""
+        group = self._options.group if self._begins_at_earliest else ""
         async with self._consumer(rebalances, **{"group.id": self._options.group}) as consumer:
             consumer.subscribe([self._options.topic])
             seeker = self._seeker(process)
