@@ -113,6 +113,16 @@ def test_a_transfer_in_two_transactions():
     assert once.end(east=((3, 1),), west=((3, 1),), asked=((0, 0),)).verdict().counts == {}
 
 
+def test_a_transfer_twice_in_one_transaction():
+    """The total is right, and each record lies there once."""
+    both = BankStory().asked(0, 0).add(1, Kind.TRANSACTION, *legs(0, 0), *legs(0, 1))
+    assert both.end(asked=((0, 0),)).found() == {K.BANK_TWICE: 1}
+    twice = next(one for one in both.verdict().anomalies if one.kind is K.BANK_TWICE)
+    assert twice.text == "transfer 0 took effect twice in one transaction"
+    two_ = BankStory().asked(0, 0).asked(1, 1).add(1, Kind.TRANSACTION, *legs(0, 0), *legs(1, 1))
+    assert two_.end(asked=SOUND).verdict().counts == {}, "two transfers in one transaction"
+
+
 def test_a_leg_at_two_offsets():
     assert two().end(east=(*SOUND, (2, 1))).found() == {K.BANK_TWICE: 1, K.BANK_TOTAL: 1}
 

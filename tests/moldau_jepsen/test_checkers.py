@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
-from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history, orders
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history, groups, orders
 from moldau_jepsen.checkers.graph import Edges, components
 from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import (
@@ -242,6 +242,37 @@ def test_a_transaction_must_not_read_what_it_has_not_committed() -> None:
     assert others.check(final_phase=False).counts == {}, "the same value of another partition is not its own"
 
 
+def test_a_transaction_must_not_read_behind_its_own_first_record() -> None:
+    """Until it is committed, what lies behind that is not stable."""
+
+    def story(*parts: Send | Poll, **more: Any) -> Story:
+        return Story().send(2, 1, 1).poll(3, (0, 0), (1, 1)).add(1, Kind.TRANSACTION, *parts, **more)
+
+    behind, before = Poll(((P0, ((1, 1), (2, 2))),)), Poll(((P0, ((1, 1),)),))
+    convicted = story(Send(P0, 0, 0), behind).send(2, 2, 2).check(final_phase=False)
+    assert found(convicted) == {K.PRECOMMITTED_READ: 1}
+    assert not convicted.valid
+    (anomaly,) = convicted.anomalies
+    assert anomaly.text == (
+        "the transaction of process 1 polled offset 1, and its own first record there lies at offset 0"
+    )
+    assert (anomaly.operations, anomaly.offsets) == ((2,), (1,))
+    lowest = story(Send(P0, 0, 0), Send(P1, 4, 9), Send(P0, 5, 6), Send(P0, 7, None), before)
+    assert found(lowest.check(final_phase=False)) == {K.PRECOMMITTED_READ: 1}
+    for sound in (
+        story(before, Send(P0, 0, 3)),
+        story(behind, Send(P0, 0, 0)),  # whatever that is, nothing of its own was open
+        story(Send(P0, 0, 3), before),
+        story(Send(P0, 0, None), before),
+        story(Send(P1, 0, 0), before),
+        story(Send(P0, 0, 0), before, status=Status.INFO),
+        story(Send(P0, 0, 0), before, aborted=True),  # the coordinator may have ended it long before
+        story(Send(P0, 0, 0), before, status=Status.FAIL),
+    ):
+        assert K.PRECOMMITTED_READ not in sound.check(final_phase=False).counts
+    assert K.PRECOMMITTED_READ not in lowest.check(final_phase=False, read_committed=False).counts
+
+
 def test_polls_that_jump_or_go_back() -> None:
     base = Story().send(1, 0, 0).send(1, 1, 1).send(1, 2, 2).poll(9, (0, 0), (1, 1), (2, 2))
 
@@ -389,6 +420,24 @@ def test_two_owners_in_one_generation() -> None:
     verdict = story.add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=5).check(subscribe=True, final_phase=False)
     assert found(verdict) == {K.DUAL_OWNERSHIP: 1}
     assert verdict.anomalies[0].operations == (2, 3)
+
+
+def test_generations_of_one_group_say_nothing_of_those_of_another() -> None:
+    story = Story().add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=5)
+    story.add(2, Kind.SUBSCRIBE, partitions=(U0,), generation=9000)
+    verdict = story.add(3, Kind.SUBSCRIBE, partitions=(P0,), generation=5).check(subscribe=True, final_phase=False)
+    assert found(verdict) == {K.DUAL_OWNERSHIP: 1}
+    assert verdict.anomalies[0].operations == (0, 2)
+
+
+def test_old_generations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_GENERATIONS_KEPT", 3)
+    story = Story()
+    for generation in range(1, 20):
+        story.add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=generation)
+    assert found(story.add(2, Kind.SUBSCRIBE, partitions=(P0,), generation=2).check(final_phase=False)) == {}
+    recent = story.add(2, Kind.SUBSCRIBE, partitions=(P0,), generation=17).check(final_phase=False)
+    assert found(recent) == {K.DUAL_OWNERSHIP: 1}
 
 
 def group_story(count: int = 8) -> Story:

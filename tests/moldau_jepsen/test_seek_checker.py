@@ -97,3 +97,17 @@ def test_what_is_named_for_a_time(seek, convicted):
     story = SeekStory().at(0, 1, 2, 3).sought(*seek)
     story.at(*(offset for offset in OFFSETS if offset >= (seek[0] if seek[0] >= 0 else 4)))
     assert story.found() == ({K.SEEK_MISSED: 1} if convicted else {})
+
+
+def test_what_retention_may_have_deleted_is_no_answer_for_a_time():
+    later = SeekStory().at(0, 1, 2, 3).sought(3, 500, 500, 2).at(3, 4, 6, 7)
+    assert later.found(final_phase=False) == {}
+    gone = SeekStory().at(0, 1, 2, 3).sought(-1, 500, -1, 2).at(4, 6, 7)
+    assert gone.found(final_phase=False) == {}
+    earlier = SeekStory().at(0, 1, 2, 3).sought(2, 500, 499, 2).at(2, 3)
+    assert earlier.found(final_phase=False) == {K.SEEK_MISSED: 1}, "the answer itself is wrong"
+
+
+def test_a_reader_that_begins_at_the_earliest_offset_skips_nothing():
+    assert SeekStory().sought(None).at(0, 1, 2).found() == {}
+    assert SeekStory().sought(None).at(2, 3).found() == {K.SEEK_MISSED: 1}

@@ -177,6 +177,9 @@ class BankChecker:
                 self._tell(AnomalyKind.BANK_TORN, f"is not in {where}, and is in the other partition", one)
             if len(one.read) > len(set(one.read)):
                 self._tell(AnomalyKind.BANK_TWICE, "has a leg that lies at several offsets", one)
+            sides = [(leg.account, leg.amount > 0) for leg in dict.fromkeys(one.read)]
+            if len(sides) > len(set(sides)):
+                self._tell(AnomalyKind.BANK_TWICE, "took effect twice in one transaction", one)
             before = effective.setdefault(one.transfer, one)
             if before is not one:
                 self._tell(AnomalyKind.BANK_TWICE, "took effect in two transactions", before, one)

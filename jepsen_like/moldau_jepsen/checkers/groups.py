@@ -11,28 +11,26 @@ from moldau_jepsen.history import Kind, Operation, Status, TopicPartition
 class OwnershipChecker:
     """Finds partitions that two members own in one generation.
 
-    Generations that are older than the newest one seen by a margin are forgotten, so memory follows the number of
-    partitions, not the length of the history.
+    Of each partition generations that are older than its newest one by a margin are forgotten, so memory follows the
+    number of partitions, not the length of the history. Groups count their generations each by itself.
     """
 
     def __init__(self, findings: Findings) -> None:
         """Nothing was read yet."""
         self._findings = findings
-        self._owners: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
-        self._newest = -1
+        self._owners: dict[TopicPartition, dict[int, tuple[int, int]]] = {}
+        """By generation, of each partition: who owned it first in that generation, and the operation that tells."""
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
         if operation.kind is not Kind.SUBSCRIBE or operation.generation < 0 or operation.status is not Status.OK:
             return
-        owners = self._owners
-        if operation.generation > self._newest:
-            self._newest = operation.generation
-            for stale in [key for key in owners if key[0] < self._newest - _GENERATIONS_KEPT]:
-                del owners[stale]
         for partition in operation.partitions:
-            key = (operation.generation, partition)
-            other = owners.setdefault(key, (operation.process, operation.index))
+            owners = self._owners.setdefault(partition, {})
+            other = owners.setdefault(operation.generation, (operation.process, operation.index))
+            if len(owners) > 2 * _GENERATIONS_KEPT:
+                for stale in sorted(owners)[:-_GENERATIONS_KEPT]:
+                    del owners[stale]
             if other[0] != operation.process:
                 self._findings.add(
                     AnomalyKind.DUAL_OWNERSHIP,

@@ -63,18 +63,19 @@ class StepChecker:
             targets[seek.partition] = (0, operation.index)
 
     def _check_time(self, operation: Operation, seek: Seek, timestamp: int) -> None:
-        """A record that the client had read is an answer, so the first one does not lie behind it."""
-        if seek.offset == NOTHING and seek.bound != NOTHING:
-            text = f"no record was named for time {timestamp}, though the one at offset {seek.bound} is not earlier"
-        elif seek.bound != NOTHING and seek.offset is not None and seek.offset > seek.bound:
-            text = f"offset {seek.offset} was named for time {timestamp}, though offset {seek.bound} is not earlier"
+        """A record that the client had read is an answer while it is there, so the first one does not lie behind it."""
+        bound = seek.bound if self._findings.options.final_phase else NOTHING  # retention may have deleted it
+        if seek.offset == NOTHING and bound != NOTHING:
+            text = f"no record was named for time {timestamp}, though the one at offset {bound} is not earlier"
+        elif bound != NOTHING and seek.offset is not None and seek.offset > bound:
+            text = f"offset {seek.offset} was named for time {timestamp}, though offset {bound} is not earlier"
         elif seek.offset != NOTHING and seek.found_timestamp < timestamp:
             text = f"offset {seek.offset} was named for time {timestamp}, with the earlier time {seek.found_timestamp}"
         else:
             return
-        bound = (Sought(How.TOLD, seek.partition, seek.bound),) if seek.bound != NOTHING else ()
+        named = (Sought(How.TOLD, seek.partition, bound),) if bound != NOTHING else ()
         self._findings.add(
-            AnomalyKind.SEEK_MISSED, text, partition=seek.partition, operations=(operation.index,), sought=bound
+            AnomalyKind.SEEK_MISSED, text, partition=seek.partition, operations=(operation.index,), sought=named
         )
 
     def _land(self, operation: Operation, partition: TopicPartition, offset: int, target: tuple[int, int]) -> None:
@@ -171,19 +172,37 @@ class StepChecker:
 
 
 def check_own_reads(operation: Operation, findings: Findings) -> None:
-    """Finds a transaction that polled what it had sent itself."""
+    """Finds a transaction that polled what it had sent itself, or what lies behind it.
+
+    While it was open the last stable offset of a partition was at most that of its first record there: a reader of
+    committed data that was given a later one, before the transaction was committed, was given too much.
+    """
     if operation.kind is not Kind.TRANSACTION:
         return
     own = {(send.partition, send.value) for send in operation.sends}
-    for poll in operation.polls:
-        for partition, pairs in poll.records:
+    if not own:
+        return
+    is_bounded = findings.options.read_committed and operation.status is Status.OK and not operation.aborted
+    first: dict[TopicPartition, int] = {}  # of the sends so far: the lowest offset that is known
+    for part in operation.operations:
+        if isinstance(part, Send):
+            if part.offset is not None:
+                first[part.partition] = min(part.offset, first.get(part.partition, part.offset))
+            continue
+        for partition, pairs in part.records:
+            bound = first.get(partition, NOTHING) if is_bounded else NOTHING
             for offset, value in pairs:
                 if (partition, value) in own:
-                    findings.add(
-                        AnomalyKind.PRECOMMITTED_READ,
-                        f"the transaction of process {operation.process} polled its own value {value} "
-                        f"at offset {offset}",
-                        partition=partition,
-                        operations=(operation.index,),
-                        offsets=(offset,),
-                    )
+                    text = f"its own value {value} at offset {offset}"
+                elif NOTHING < bound < offset:
+                    text = f"offset {offset}, and its own first record there lies at offset {bound}"
+                    bound = NOTHING  # one is enough of a poll
+                else:
+                    continue
+                findings.add(
+                    AnomalyKind.PRECOMMITTED_READ,
+                    f"the transaction of process {operation.process} polled {text}",
+                    partition=partition,
+                    operations=(operation.index,),
+                    offsets=(offset,),
+                )
