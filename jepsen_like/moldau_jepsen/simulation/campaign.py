@@ -70,12 +70,17 @@ def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = F
             history=tuple(run.history) if run.violations else (),
             plan=tuple(run.plan),
             draws=run.drawn(),
-            series=None if sampler is None else sampler.series(run.history, trace.notes()),
+            series=None if sampler is None else sampler.series(run.history, trace.notes(), _strikes(run)),
         )
 
     with logs.installed(), watched(coverage):
         result = run_world(main, seed, draw_network(seed))
     return replace(result, wall_seconds=time.perf_counter() - started)
+
+
+def _strikes(run: Run) -> list[bool]:
+    """Of each planned fault, in the order of their times: whether it struck anybody."""
+    return [fault.number in run.injector.targets.struck for fault in sorted(run.plan, key=lambda fault: fault.begin)]
 
 
 def kit_failed(seed: int, error: Exception) -> Result:

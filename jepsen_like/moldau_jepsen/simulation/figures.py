@@ -66,7 +66,7 @@ class RunFigures:
     seconds: float = 0.0
     """From the first send to the last acknowledgement."""
     dark_s: tuple[float, ...] = ()
-    """Lengths of the stretches without any acknowledged write."""
+    """Lengths of the stretches without any acknowledged write, as long as clients had writes under way."""
     operations: Mapping[str, int] = field(default_factory=dict)
     """By kind and outcome."""
     lag: Histogram = field(default_factory=Histogram)
@@ -87,7 +87,7 @@ def measure(history: Iterable[Operation]) -> RunFigures:
     consumption = Consumption(lag)
     operations: Counter[str] = Counter()
     dark: list[float] = []
-    began_ms = math.inf
+    began_ms, tried_ms = math.inf, 0.0
     last_ms: float | None = None
     acknowledged = 0
     for operation in consumption.passing(history):
@@ -97,7 +97,7 @@ def measure(history: Iterable[Operation]) -> RunFigures:
         count = sum(1 for _ in operation.sends)
         if not count:
             continue
-        began_ms = min(began_ms, operation.begun_ms)
+        began_ms, tried_ms = min(began_ms, operation.begun_ms), max(tried_ms, operation.ended_ms)
         if operation.status is not Status.OK or operation.aborted:
             continue
         acknowledged += count
@@ -106,6 +106,9 @@ def measure(history: Iterable[Operation]) -> RunFigures:
         if operation.ended_ms - since > UNAVAILABLE_MS:
             dark.append((operation.ended_ms - since) / 1000)
         last_ms = operation.ended_ms
+    since = began_ms if last_ms is None else last_ms
+    if tried_ms - since > UNAVAILABLE_MS:
+        dark.append((tried_ms - since) / 1000)
     return RunFigures(
         latency=latency,
         acknowledged=acknowledged,

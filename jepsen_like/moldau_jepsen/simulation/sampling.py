@@ -86,8 +86,8 @@ class RunSampler:
                 offset = partition.replica.high_watermark
         self._partitions.saw_high_watermark(str(key), now, offset)
 
-    def series(self, history: Sequence[Operation], notes: Sequence[TraceEvent]) -> RunSeries:
-        """The whole run, now that it has ended."""
+    def series(self, history: Sequence[Operation], notes: Sequence[TraceEvent], struck: Sequence[bool]) -> RunSeries:
+        """The whole run, now that it has ended; ``struck`` tells of each fault, by time, whether it struck anybody."""
         until_s = self._clock.now
         phases = tuple((note.seconds, _phase(note.text)) for note in notes if note.kind == "phase")
         load_ends_s = next((at_s for at_s, name in phases if name == FINAL_READ), until_s)
@@ -95,7 +95,7 @@ class RunSampler:
         return RunSeries(
             until_s=until_s,
             load=series_of(history, load_ends_s, bucket_s),
-            faults=_faults(notes, until_s),
+            faults=_faults(notes, struck, until_s),
             down=_down(notes, until_s),
             phases=phases,
             active=tuple(self._active),
@@ -108,8 +108,11 @@ def _phase(text: str) -> str:
     return FAULTS if text.startswith(FAULTS) else text
 
 
-def _faults(notes: Sequence[TraceEvent], until_s: float) -> tuple[FaultSpan, ...]:
-    """What struck, until when it was to last, and the machines that the trace names at that moment."""
+def _faults(notes: Sequence[TraceEvent], struck: Sequence[bool], until_s: float) -> tuple[FaultSpan, ...]:
+    """What struck, until when it was to last, and the machines that the trace names at that moment.
+
+    The trace also tells of faults that had their time and found nobody: they are left out.
+    """
     found: list[FaultSpan] = []
     for note in notes:
         if note.kind == "fault":
@@ -118,7 +121,8 @@ def _faults(notes: Sequence[TraceEvent], until_s: float) -> tuple[FaultSpan, ...
         elif note.kind in STRUCK_NOTES and found and found[-1].begin_s == note.seconds:
             whom = note.text.partition(" ")[0]
             found[-1] = replace(found[-1], detail=f"{found[-1].detail} {whom}".strip())
-    return tuple(found)
+    assert len(found) <= len(struck), "what had its time was planned"
+    return tuple(span for span, did in zip(found, struck, strict=False) if did)
 
 
 def _down(notes: Sequence[TraceEvent], until_s: float) -> tuple[tuple[str, float, float], ...]:

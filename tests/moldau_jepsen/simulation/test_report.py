@@ -94,7 +94,17 @@ def test_figures_of_a_history():
     assert figures.latency.quantile_ms(0.2) == pytest.approx(10, rel=0.13)
     assert figures.latency.quantile_ms(0.5) == pytest.approx(2_500, rel=0.13)
     assert measure(()).per_second == 0
+    assert measure(()).dark_s == ()
     assert measure((send(0, 0, 10, Status.FAIL),)).seconds == 0
+
+
+def test_silence_lasts_until_the_last_attempt():
+    tried = (send(4, 4_100, 4_900, Status.FAIL), send(5, 4_900, 14_000, Status.INFO))
+    assert measure((*HISTORY, *tried[:1])).dark_s == (2.51, 1.48), "less than a second"
+    assert measure((*HISTORY, *tried)).dark_s == (2.51, 1.48, 10.0)
+    assert measure(tried).dark_s == (9.9,), "nothing was ever acknowledged"
+    in_order = series_of((*HISTORY, *tried))
+    assert [round(end - begin, 3) for begin, end in in_order.unavailable] == [2.51, 1.48, 10.0], "the picture agrees"
 
 
 def test_what_groups_read_adds_up_over_runs():

@@ -5,6 +5,7 @@ the picture with the plan, the trace's notes and what the judge saw.
 """
 
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_the_picture_shows_what_happened():
     acknowledged = sum(rate for _, rate in series.load.acknowledged) * series.load.acknowledged[1][0]
     assert acknowledged == pytest.approx(result.figures.acknowledged)
     assert series.active[-1].controller >= 0
+
+
+def test_what_struck_nobody_is_not_drawn():
+    """Every broker is killed; who is to be killed next is down already."""
+    kills = [PlannedFault(kind=FaultKind.KILL, begin=1.0, end=2.0, number=number) for number in range(8)]
+    late = PlannedFault(kind=FaultKind.KILL, begin=2.5, end=2.8, number=8)  # the first in the plan, the last in time
+    options = RunOptions(fault_seconds=3.0, faults=(late, *kills), struck=Struck.BROKERS, synced=True)
+    result = run_seed(3, options)
+    drawn = Counter(fault.kind for fault in result.series.faults)
+    assert drawn == Counter(result.faults_by_kind)
+    assert 0 < drawn["kill"] < result.planned_by_kind["kill"]
+    assert {fault.detail for fault in result.series.faults} <= {"broker-1", "broker-2", "broker-3"}
+    assert all(fault.detail for fault in result.series.faults), "each names whom it struck"
 
 
 def test_a_failed_seed_with_a_bug_that_counts_is_the_same_run_again_and_names_its_operations():
