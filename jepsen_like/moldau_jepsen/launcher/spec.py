@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -31,6 +31,11 @@ class LauncherError(Exception):
 
 class LauncherUsageError(LauncherError):
     """What was asked cannot be asked of this cluster or directory (exit code 2 on the command line)."""
+
+
+def no_such_node(node_id: object, known: Iterable[int]) -> LauncherUsageError:
+    """The error of whoever is asked for a node that is none of those ``known``."""
+    return LauncherUsageError(f"no node {node_id!r} in this cluster; its nodes are {', '.join(map(str, known))}")
 
 
 class Door(NamedTuple):
@@ -82,8 +87,8 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
-            if not 1 <= count <= NODES_MAX:
-                raise LauncherUsageError(f"number of {name} must be 1..{NODES_MAX}, not {count}")
+            if not isinstance(count, int) or not 1 <= count <= NODES_MAX:
+                raise LauncherUsageError(f"number of {name} must be 1..{NODES_MAX}, not {count!r}")
         if self.base_port is not None and not 1024 <= self.base_port <= 65535 - self.nodes:
             raise LauncherUsageError(f"base port must be 1024..{65535 - self.nodes}, not {self.base_port}")
         given = (("ports", self.ports), ("advertised ports", self.advertised_ports), ("places", self.places))

@@ -24,6 +24,7 @@ from moldau.protocol.messages.create_topics import (
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.rpc import RpcConnection
 from moldau_broker.server.broker import Broker
+from moldau_jepsen.launcher.spec import LauncherError
 from moldau_jepsen.simulation.recovery import NOBODY, Outside
 from moldau_quorum.server import run_controller
 
@@ -41,7 +42,7 @@ CONTROLLER_ID_FIRST = 101
 POLL_SECONDS = 0.1
 
 
-class ClusterNotReadyError(Exception):
+class ClusterNotReadyError(LauncherError):
     """The cluster did not get where it should within the given virtual time."""
 
 
@@ -248,14 +249,18 @@ class SimulatedCluster:
     def is_healthy(self, outside: Outside = NOBODY) -> bool:
         """Whether every broker runs and serves, a controller is active, and every partition has its replicas in sync.
 
-        The nodes outside do not count, and must not be counted on; who is about to end is not well.
+        Neither a broker nor that controller may be paused. The nodes outside do not count, and must not be counted on;
+        who is about to end is not well.
         """
         if any(self.is_stopping(node_id) for node_id in self.machines if node_id not in outside):
             return False
         ids = [node_id for node_id in self.broker_ids if node_id not in outside]
         brokers = [self.brokers[node_id] for node_id in ids if node_id in self.brokers]
-        if len(brokers) < len(ids) or self.active_controller() in (None, *outside.nodes):
+        active = self.active_controller()
+        if len(brokers) < len(ids) or active is None or active in outside:
             return False
+        if any(self.machines[node_id].is_paused for node_id in (*ids, active)):
+            return False  # what it says of itself is what it was when it was stopped
         if not all(broker.is_serving for broker in brokers):
             return False
         newest = max((broker.metadata.image for broker in brokers), key=lambda image: image.offset)

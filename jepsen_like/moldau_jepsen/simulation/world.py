@@ -75,6 +75,11 @@ class SimulatedNode:
         return self._scope is not None
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the tasks of the machine are held back."""
+        return self._world.gate.is_paused(self.name)
+
+    @property
     def environment(self) -> Environment:
         """The environment of the running process, or of a program of the test that needs no process."""
         if self._environment is None:
@@ -180,13 +185,13 @@ class SimulatedNode:
 
     def pause(self) -> None:
         """Pauses the process as SIGSTOP does: its tasks do not run, its connections stay open, its clock goes on."""
-        if not self._world.gate.is_paused(self.name):
+        if not self.is_paused:
             self._world.trace.note("paused", self.name)
             self._world.gate.pause(self.name)
 
     def resume(self) -> None:
         """Lets a paused process go on (SIGCONT); no effect on another."""
-        if self._world.gate.is_paused(self.name):
+        if self.is_paused:
             self._world.trace.note("resumed", self.name)
             self._world.gate.resume(self.name)
 

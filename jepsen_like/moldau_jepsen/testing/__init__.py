@@ -45,7 +45,7 @@ def cluster(
     *,
     brokers: int = 3,
     controllers: int = 3,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, object] | None = None,
     directory: Path | None = None,
     ready_timeout_ms: int = 120_000,
     links: bool = True,
@@ -56,7 +56,7 @@ def cluster(
     Args:
         brokers: Number of brokers (1 or more); their ids are 1..brokers.
         controllers: Number of controllers (1 or more); their ids are 101...
-        settings: Configuration keys added to every node's file (Kafka's names).
+        settings: Configuration keys added to every node's file (Kafka's names); texts, numbers, True and False.
         directory: Where data, logs and ``cluster.json`` go, and stay. A temporary directory, removed afterwards, if
             not given.
         ready_timeout_ms: How long the cluster may take until every broker is unfenced.
@@ -94,7 +94,7 @@ def simulate(
     seed: int,
     brokers: int = 3,
     controllers: int = 3,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> T:
     """Runs ``scenario`` against a simulated cluster, in this process and on virtual time, and returns its result.
 

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.chaos.fabric import LinkFabric
-from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError, LocalCluster, start_cluster
-from moldau_jepsen.launcher.cluster import STOP_TIMEOUT_MS
+from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
+from moldau_jepsen.launcher.cluster import READY_TIMEOUT_MS, STOP_TIMEOUT_MS
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import CONTROLLER_ID_FIRST
 from moldau_jepsen.testing.pipeline import PipelineHistory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
+
+    from moldau_jepsen.launcher import Node
+
+
+def in_force(links: Sequence[str], paused: Sequence[int]) -> str:
+    """What may keep a cluster from becoming well, for the end of a message; empty where there is nothing."""
+    held = [*links, *(f"pause({node_id})" for node_id in paused)]
+    return f"; still in force: {', '.join(held)}" if held else ""
+
+
+def settings_text(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a configuration file has them. Raises ``LauncherUsageError`` for what is no text, number or truth."""
+    texts: dict[str, str] = {}
+    for key, value in settings.items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float):
+            raise LauncherUsageError(f"settings are texts, numbers, True and False by name, not {key!r}: {value!r}")
+        texts[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
 
 
 class TestCluster(LocalCluster):
@@ -71,6 +91,15 @@ class TestCluster(LocalCluster):
             self._power_losses += 1
             self.lose_power(node_id, self._power_losses)
 
+    def wait_ready(self, nodes: Sequence[Node], *, timeout_ms: float = READY_TIMEOUT_MS) -> None:
+        """See ``LocalCluster.wait_ready``; the error also names the faults that still hold."""
+        try:
+            super().wait_ready(nodes, timeout_ms=timeout_ms)
+        except LauncherError as error:
+            paused = [node.node_id for node in self.nodes if self.state(node.node_id) is ProcessState.PAUSED]
+            links = self._fabric.in_force if self._fabric is not None else []
+            raise LauncherError(f"{error}{in_force(links, paused)}") from error
+
     def restore(self) -> None:
         """Puts right what faults did: heals links, lets paused nodes go on, starts what does not run."""
         self._history = None
@@ -116,31 +145,23 @@ def start_test_cluster(
     *,
     brokers: int,
     controllers: int,
-    settings: dict[str, str],
+    settings: Mapping[str, object],
     ready_timeout_ms: int,
     links: bool,
     hostile: bool,
 ) -> TestCluster:
     """Starts a cluster that ends with ``stack``; see ``moldau_jepsen.testing.cluster``."""
     fabric: LinkFabric | None = None
-    ports: list[int] = []
-    advertised: list[int] = []
+    spec = ClusterSpec(brokers=brokers, controllers=controllers, settings=settings_text(settings), hostile=hostile)
     if links:
-        count = brokers + controllers
+        count = spec.nodes
         free = take_free_ports(2 * count)
         ports, advertised = free[:count], free[count:]
+        spec = replace(spec, ports=tuple(ports), advertised_ports=tuple(advertised))
         ids = [*range(1, brokers + 1), *range(CONTROLLER_ID_FIRST, CONTROLLER_ID_FIRST + controllers)]
         fabric = stack.enter_context(
             LinkFabric(dict(zip(ids, ports, strict=True)), dict(zip(ids, advertised, strict=True)))
         )
-    spec = ClusterSpec(
-        brokers=brokers,
-        controllers=controllers,
-        settings=settings,
-        ports=tuple(ports),
-        advertised_ports=tuple(advertised),
-        hostile=hostile,
-    )
     started = start_cluster(directory, spec, ready_timeout_ms=ready_timeout_ms)
     running = TestCluster(started.directory, started.nodes)
     running._fabric = fabric

@@ -15,6 +15,11 @@ import trio
 
 from moldau.admin import Admin, NewTopic
 from moldau.runtime.real import real_environment
+from moldau_jepsen.chaos.fabric import check_others, cut_text
+from moldau_jepsen.launcher import LauncherError
+from moldau_jepsen.launcher.spec import no_such_node
+from moldau_jepsen.simulation.cluster import ClusterNotReadyError
+from moldau_jepsen.testing.local import in_force
 from moldau_jepsen.testing.pipeline import PipelineHistory
 from moldau_jepsen.testing.simulated import run_told
 
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.environment import Environment
     from moldau_jepsen.simulation.cluster import SimulatedCluster
+    from moldau_jepsen.simulation.world import SimulatedNode
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.simulated import Acknowledged
 
@@ -34,7 +40,11 @@ APPLICATION = "app"
 
 
 class Cluster(abc.ABC):
-    """A running cluster, and what the test's pipeline did with it. Brokers are 1, 2 ..., controllers 101, 102 ..."""
+    """A running cluster, and what the test's pipeline did with it. Brokers are 1, 2 ..., controllers 101, 102 ...
+
+    Faults raise ``LauncherUsageError`` for a node that there is not, and ``LauncherError`` where a node is not in the
+    state that they need: the same in both worlds.
+    """
 
     def __init__(self, bootstrap: str, environment: Environment, history: PipelineHistory | None = None) -> None:
         """The cluster is ready."""
@@ -68,19 +78,19 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def kill(self, node_id: int) -> None:
-        """SIGKILL. What the process wrote stays in the page cache."""
+        """SIGKILL. What the process wrote stays in the page cache. The node must run, or be paused."""
 
     @abc.abstractmethod
     async def start(self, node_id: int) -> None:
-        """Starts a node that was killed or lost its power; returns at once, see ``wait_healthy``."""
+        """Starts a node that does not run (killed, no power); returns at once, see ``wait_healthy``."""
 
     @abc.abstractmethod
     async def pause(self, node_id: int) -> None:
-        """SIGSTOP: nothing of the process runs, its connections stay open."""
+        """SIGSTOP: nothing of the process runs, its connections stay open. The node must run."""
 
     @abc.abstractmethod
     async def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """SIGCONT. The node must be paused."""
 
     @abc.abstractmethod
     async def power_loss(self, *node_ids: int) -> None:
@@ -88,7 +98,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def cut(self, node_id: int, *others: int) -> None:
-        """Nothing gets through between a node and ``others`` (all other nodes when none are given)."""
+        """Nothing gets through between a node and ``others`` (all other nodes when none are given); clients do."""
 
     @abc.abstractmethod
     async def heal(self) -> None:
@@ -96,7 +106,10 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
-        """Starts what does not run and waits until every broker serves. Raises what the kind of cluster raises."""
+        """Starts what does not run and waits until every broker serves; a paused one does not.
+
+        Raises ``LauncherError``, which names the cuts and pauses that still hold.
+        """
 
 
 class ProcessCluster(Cluster):
@@ -148,41 +161,72 @@ class SimulatedProcesses(Cluster):
         environment = simulated.world.node(APPLICATION).environment
         super().__init__(simulated.bootstrap, environment, PipelineHistory(acknowledged))
         self.simulated = simulated
+        self._cuts: list[str] = []
+
+    def _machine(self, node_id: int) -> SimulatedNode:
+        machine = self.simulated.machines.get(node_id)
+        if machine is None:
+            raise no_such_node(node_id, sorted(self.simulated.machines))
+        return machine
+
+    def _running(self, node_id: int) -> SimulatedNode:
+        machine = self._machine(node_id)
+        if not machine.is_running:
+            raise LauncherError(f"node {node_id} does not run")
+        return machine
 
     async def kill(self, node_id: int) -> None:
         """See ``Cluster``."""
+        self._running(node_id)
         self.simulated.kill(node_id)
 
     async def start(self, node_id: int) -> None:
         """See ``Cluster``."""
+        if self._machine(node_id).is_running:
+            raise LauncherError(f"node {node_id} runs already; stop, kill or restart it")
         self.simulated.start(node_id)
 
     async def pause(self, node_id: int) -> None:
         """See ``Cluster``."""
-        self.simulated.machines[node_id].pause()
+        self._running(node_id).pause()
 
     async def resume(self, node_id: int) -> None:
         """See ``Cluster``."""
-        self.simulated.machines[node_id].resume()
+        machine = self._machine(node_id)
+        if not machine.is_paused:
+            raise LauncherError(f"node {node_id} is not paused")
+        machine.resume()
 
     async def power_loss(self, *node_ids: int) -> None:
         """See ``Cluster``."""
-        for node_id in node_ids or tuple(self.simulated.machines):
+        chosen = node_ids or tuple(self.simulated.machines)
+        for node_id in chosen:
+            self._machine(node_id)
+        for node_id in chosen:
             self.simulated.lose_power(node_id)
 
     async def cut(self, node_id: int, *others: int) -> None:
         """See ``Cluster``."""
+        for one in (node_id, *others):
+            self._machine(one)
+        check_others(node_id, others)
         chosen = others or tuple(other for other in self.simulated.machines if other != node_id)
         host = self.simulated.host
         self.simulated.world.network.cut_between([host(node_id)], [host(other) for other in chosen])
+        self._cuts.append(cut_text(node_id, *others))
 
     async def heal(self) -> None:
         """See ``Cluster``."""
         self.simulated.world.network.heal_all()
+        self._cuts.clear()
 
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
-        """See ``Cluster``. Raises ``ClusterNotReadyError``; the seconds are virtual."""
-        await self.simulated.wait_healthy(seconds)
+        """See ``Cluster``. Raises ``ClusterNotReadyError``, a ``LauncherError``; the seconds are virtual."""
+        try:
+            await self.simulated.wait_healthy(seconds)
+        except ClusterNotReadyError as error:
+            paused = [node_id for node_id, machine in sorted(self.simulated.machines.items()) if machine.is_paused]
+            raise ClusterNotReadyError(f"{error}{in_force(self._cuts, paused)}") from error
 
 
 def run_on_processes(scenario: Scenario, local: TestCluster) -> None:
@@ -195,7 +239,7 @@ def run_on_processes(scenario: Scenario, local: TestCluster) -> None:
 
 
 def run_simulated(
-    scenario: Scenario, *, seed: int, brokers: int, controllers: int, settings: Mapping[str, str]
+    scenario: Scenario, *, seed: int, brokers: int, controllers: int, settings: Mapping[str, object]
 ) -> None:
     """Runs a test in the simulation; raises what it raises, and ``SimulationError`` for a broken invariant."""
 

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
+from moldau_jepsen.launcher import ClusterSpec
+from moldau_jepsen.launcher.cluster import refuse_wrong
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.invariants import ClusterInvariants
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.watch import LogLines, StepGuard, place_of
 from moldau_jepsen.simulation.world import is_interrupt, run_world
+from moldau_jepsen.testing.local import settings_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Iterator, Mapping
 
     from moldau_jepsen.simulation.world import World
 
@@ -83,7 +86,7 @@ def run_scenario(
     seed: int,
     brokers: int,
     controllers: int,
-    settings: dict[str, str],
+    settings: Mapping[str, object],
 ) -> T:
     """See ``moldau_jepsen.testing.simulate``."""
 
@@ -99,15 +102,20 @@ def run_told(
     seed: int,
     brokers: int,
     controllers: int,
-    settings: dict[str, str],
+    settings: Mapping[str, object],
 ) -> T:
-    """As ``run_scenario``, for a scenario that tells which records were acknowledged, so that the judge knows too."""
+    """As ``run_scenario``, for a scenario that tells which records were acknowledged, so that the judge knows too.
+
+    Raises ``LauncherUsageError`` for what a cluster of processes would refuse as well.
+    """
+    texts = settings_text(settings)
+    refuse_wrong(ClusterSpec(brokers=brokers, controllers=controllers, settings=texts))
     raised: list[BaseException] = []  # what the scenario raises must not come out as a group of trio's
     logs = LogLines()
 
     async def main(world: World) -> tuple[T | None, list[str]]:
         # Brokers sync before they acknowledge, so that a loss of power costs nothing that was promised.
-        chosen = {"log.flush.interval.messages": "1", **settings}
+        chosen = {"log.flush.interval.messages": "1", **texts}
         shape = ClusterShape(brokers=brokers, controllers=controllers, settings=chosen)
         watched = _Watched(world, shape, logs)
         result = None
