@@ -41,6 +41,7 @@ class FailedSeed:
     replay: str
     folder: str
     findings: tuple[Finding, ...]
+    """For more failures than the page shows only their kinds, each once and without a text."""
     series: RunSeries | None = None
     """The run over time, for as many failures as the page shows."""
 
@@ -144,6 +145,8 @@ class CampaignReport:
     runs: tuple[SeedRun, ...] = ()
     """Some that passed, to be drawn."""
     notes: tuple[str, ...] = field(default=())
+    unfinished: str = ""
+    """What the campaign is instead of ended: still running, or interrupted. Empty if it has run to its end."""
 
     @property
     def virtual_hours(self) -> float:
@@ -162,8 +165,12 @@ class CampaignReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no seed failed and every control that was run was convicted."""
-        return not self.failures and not any(control.acquitted for control in self.controls)
+        """Whether it has run to its end, no seed of it failed and every control that was run was convicted.
+
+        A campaign without seeds has shown nothing.
+        """
+        acquitted = any(control.acquitted for control in self.controls)
+        return self.seeds > 0 and not (self.unfinished or self.failures or acquitted)
 
     def to_json(self) -> dict[str, object]:
         """Returns the report as JSON values."""
@@ -200,9 +207,14 @@ def _headline(report: CampaignReport) -> str:
         text = f"{len(report.failures)} of {report.seeds:,} seeds failed."
     elif acquitted:
         text = f"No seed failed, but the checkers acquitted {', '.join(acquitted)}: they prove nothing."
+    elif not report.seeds:
+        text = "No seed has ended: nothing is shown."
     else:
         text = f"{report.seeds:,} seeds, no violation: nothing acknowledged was lost, reordered or duplicated."
-    return f'<p class="verdict {"good" if report.passed else "bad"}">{escape(text)}</p>'
+    if report.unfinished:
+        text = f"{report.unfinished.capitalize()}. So far: {text}"
+    color = " good" if report.passed else "" if report.unfinished and not report.failures else " bad"
+    return f'<p class="verdict{color}">{escape(text)}</p>'
 
 
 def _figures(report: CampaignReport) -> str:
@@ -240,7 +252,7 @@ def _failures(failures: Sequence[FailedSeed]) -> str:
         return ""
     parts = ["<h2>Failed seeds</h2>", *(_failure(failure) for failure in failures[:FAILURES_SHOWN])]
     if len(failures) > FAILURES_SHOWN:
-        parts.append(f"<p class='hint'>and {len(failures) - FAILURES_SHOWN} more seeds; the JSON has all</p>")
+        parts.append(f"<p class='hint'>and {len(failures) - FAILURES_SHOWN} more seeds; the JSON names all</p>")
     return "".join(parts)
 
 

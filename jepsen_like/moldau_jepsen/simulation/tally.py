@@ -1,9 +1,15 @@
-"""Adds up the results of a campaign, as they come, into its report. Memory does not grow with the number of seeds."""
+"""Adds up the results of a campaign, as they come, into its report.
+
+Memory does not grow with the number of seeds: of the first failed ones as many are kept with all their findings as the
+page shows, of the others little more than number and kind.
+"""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.reports.chaos import describe
@@ -41,6 +47,7 @@ class Tally:
         self._processes = processes
         self.coverage = Coverage()
         self.failures: list[FailedSeed] = []
+        """By seed."""
         self.seeds = 0
         self.virtual_s = self.busy_s = 0.0
         self.faults = self.acknowledged = self.polled = self.steps = 0
@@ -92,7 +99,12 @@ class Tally:
         if result.passed:
             self._choose(result)
         else:
-            self.failures.append(failed_seed(result, folder, drawn=len(self.failures) < FAILURES_SHOWN))
+            bisect.insort(self.failures, failed_seed(result, folder), key=lambda failure: failure.seed)
+            self.failures[FAILURES_SHOWN:] = [_brief(failure) for failure in self.failures[FAILURES_SHOWN:]]
+
+    def lacks_folder(self, seed: int) -> None:
+        """What a failed seed left could not be written."""
+        self.failures = [replace(one, folder="") if one.seed == seed else one for one in self.failures]
 
     def _choose(self, result: Result) -> None:
         """Two runs of a campaign are drawn though nothing was wrong: an early one, and the one with most faults."""
@@ -106,7 +118,12 @@ class Tally:
             self._struck_most = run
 
     def report(
-        self, wall_seconds: float, controls: Sequence[ControlRow] = (), notes: Sequence[str] = ()
+        self,
+        wall_seconds: float,
+        controls: Sequence[ControlRow] = (),
+        notes: Sequence[str] = (),
+        *,
+        unfinished: str = "",
     ) -> CampaignReport:
         """The report of what was added so far."""
         return CampaignReport(
@@ -137,22 +154,31 @@ class Tally:
             runs_without_gap=self._without_gap,
             messages=message_rows(self.coverage),
             machines=machine_rows(self.coverage),
-            failures=tuple(sorted(self.failures, key=lambda failure: failure.seed)),
+            failures=tuple(self.failures),
             runs=tuple(dict.fromkeys(run for run in (self._first_run, self._struck_most) if run is not None)),
             controls=tuple(controls),
             notes=tuple(notes),
+            unfinished=unfinished,
         )
 
 
-def failed_seed(result: Result, folder: str, *, drawn: bool = True) -> FailedSeed:
+def failed_seed(result: Result, folder: str) -> FailedSeed:
     """A failed run as the page tells it; ``folder`` is where it was written."""
     return FailedSeed(
         seed=result.seed,
         replay=result.replay_command,
         folder=folder,
         findings=findings_of(result),
-        series=result.series if drawn else None,
+        series=result.series,
     )
+
+
+def _brief(failure: FailedSeed) -> FailedSeed:
+    """A failed seed that the page only counts."""
+    if all(not finding.text for finding in failure.findings):
+        return failure
+    kinds = dict.fromkeys(finding.kind for finding in failure.findings)
+    return replace(failure, findings=tuple(Finding(kind=kind, text="") for kind in kinds), series=None)
 
 
 def findings_of(result: Result) -> tuple[Finding, ...]:

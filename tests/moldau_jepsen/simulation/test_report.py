@@ -16,7 +16,7 @@ from moldau_jepsen.reports.bars import Bar, bars
 from moldau_jepsen.reports.consumption import GroupReads
 from moldau_jepsen.reports.load import series_of
 from moldau_jepsen.reports.over_time import FaultSpan, RunSeries
-from moldau_jepsen.reports.simulation import ControlRow, campaign_page
+from moldau_jepsen.reports.simulation import FAILURES_SHOWN, ControlRow, campaign_page
 from moldau_jepsen.simulation import Result, write_failure
 from moldau_jepsen.simulation.case import read_case
 from moldau_jepsen.simulation.coverage import Coverage, MessageKind, Transition
@@ -232,6 +232,40 @@ def test_a_failed_seed_is_shown_with_the_operations_behind_it():
     assert "value 20 &lt;is&gt; lost" in page
     assert "send 20 to queue-0 at offset 2; send 21 to queue-0" in page
     assert [finding.kind for finding in report.failures[0].findings] == ["one-leader", "lost-write"]
+
+
+def test_what_is_kept_of_failed_seeds_is_bounded():
+    """They come in any order; those with the lowest numbers are told in full."""
+    count = FAILURES_SHOWN + 7
+    failed = [replace(FAILED, seed=seed, series=series()) for seed in range(1, count + 1)]
+    report = tally(*failed[::2], *failed[1::2]).report(1.0)
+    assert [failure.seed for failure in report.failures] == list(range(1, count + 1))
+    for failure in report.failures[:FAILURES_SHOWN]:
+        assert failure.findings[1].operations
+        assert failure.series is not None
+    for failure in report.failures[FAILURES_SHOWN:]:
+        assert [(finding.kind, finding.text, finding.operations) for finding in failure.findings] == [
+            ("one-leader", "", ()),
+            ("lost-write", "", ()),
+        ]
+        assert failure.series is None
+    page = campaign_page(report)
+    assert page.count("value 20 &lt;is&gt; lost") == FAILURES_SHOWN
+    assert "and 7 more seeds" in page
+    assert json.loads(json.dumps(report.to_json()))["failed"][-1] == count
+
+
+def test_a_campaign_that_ran_nothing_or_not_to_its_end_has_not_passed():
+    nothing = Tally(2).report(1.0)
+    assert not nothing.passed
+    assert 'class="verdict bad">No seed has ended: nothing is shown.' in campaign_page(nothing)
+    for unfinished in ("interrupted", "still running"):
+        report = tally(result()).report(1.0, unfinished=unfinished)
+        assert not report.passed
+        page = campaign_page(report)
+        assert f'class="verdict">{unfinished.capitalize()}. So far: 1 seeds, no violation' in page
+        document = json.loads(json.dumps(report.to_json()))
+        assert (document["passed"], document["unfinished"]) == (False, unfinished)
 
 
 def test_an_acquitted_control_fails_a_campaign_without_failures():
