@@ -183,7 +183,10 @@ CASES = {
         K.SEEK_MISSED, seek(1).poll(5, (2, 2)).poll(9, (0, 0), (1, 1), (2, 2), final=True), (1, 3, 4), FINAL, (2, 1)
     ),
     "a seek by time behind what was known": Case(
-        K.SEEK_MISSED, seek(2, timestamp=50, found_timestamp=60, bound=1), (1, 3)
+        K.SEEK_MISSED,
+        seek(2, timestamp=50, found_timestamp=60, bound=1).poll(9, (0, 0), (1, 1), (2, 2), final=True),
+        (1, 3),
+        FINAL,
     ),
     "altered": Case(K.ALTERED, altered(), (0, 1)),
     "group skip": Case(

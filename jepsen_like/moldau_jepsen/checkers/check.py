@@ -41,7 +41,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
         options: What was promised.
 
     Raises:
-        HistoryError: a value or an offset is not a number that a workload gives.
+        HistoryError: an offset, or a value that was sent, is not a number that a workload gives.
     """
     findings = Findings(options)
     orders = Orders(history, findings)

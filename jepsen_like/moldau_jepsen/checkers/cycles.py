@@ -52,7 +52,7 @@ class CycleChecker:
             for partition, pairs in poll.records:
                 writer_of = self._orders.of(partition).writer_of
                 for _, value in pairs:
-                    writer = writer_of[value]
+                    writer = writer_of[value] if 0 <= value < len(writer_of) else NOTHING
                     if writer not in (NOTHING, operation.index, last):
                         self._reads.add(writer, operation.index)
                         last = writer

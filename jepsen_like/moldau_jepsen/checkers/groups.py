@@ -82,11 +82,12 @@ class SkipChecker:
             while first >= 0:
                 following, before = polled.find(1, first), polled.rfind(1, 0, first)
                 order = self._orders.of(partition)
-                value = order.value_at[first]
-                writer = order.writer_of[value]
+                value = order.value_of(first)
+                writer = order.writer_of[value] if value != NOTHING else NOTHING
+                what = f"value {value}" if value != NOTHING else "a record that nobody sent"
                 self._findings.add(
                     AnomalyKind.GROUP_SKIP,
-                    f"group {group} polled offset {following} and skipped value {value} at offset {first} "
+                    f"group {group} polled offset {following} and skipped {what} at offset {first} "
                     f"(records skipped: {skipped.count(1, first, following)})",
                     partition=partition,
                     operations=(writer,) if writer != NOTHING else (),

@@ -24,7 +24,7 @@ class IdentityChecker:
         """Nothing was read yet."""
         self._orders = orders
         self._findings = findings
-        self._known: dict[tuple[TopicPartition, int, int], None] = {}
+        self._known = dict.fromkeys(orders.strays)  # what was told already
 
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
@@ -35,17 +35,17 @@ class IdentityChecker:
                 order = self._orders.of(partition)
                 sent = order.digest_of
                 for (offset, value), digest in zip(pairs, digests, strict=True):
-                    if sent[value] != digest:
+                    if not 0 <= value < len(sent) or sent[value] != digest:
                         self._differs(operation, partition, order, offset, value)
 
     def _differs(
         self, operation: Operation, partition: TopicPartition, order: PartitionOrder, offset: int, value: int
     ) -> None:
+        if (partition, offset, value) in self._known:
+            return  # the same record is read many times; it counts once
         writer = order.writer_of[value]
         if order.digest_of[value] == 0 and (writer != NOTHING or not any(order.digest_of)):
             return  # its sender took none, or the senders are not part of the history
-        if (partition, offset, value) in self._known:
-            return  # the same record is read many times; it counts once
         self._known[partition, offset, value] = None
         text = "is not as it was sent" if writer != NOTHING else "was sent by nobody"
         self._findings.add(

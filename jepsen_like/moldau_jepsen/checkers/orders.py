@@ -22,6 +22,10 @@ NOTHING = -1
 NUMBER_MAX = 1 << 31
 """Largest offset and value of a history: beyond it the arrays would not fit into memory."""
 
+AHEAD_MAX = 1 << 16
+"""How far above all that was sent so far a value may be polled before the history tells of its send. Clients have far
+fewer records under way; what lies higher waits for the end of the history, in a place of its own."""
+
 EARLY_MAX = 10_000
 """Records per partition that were polled before the history tells of their sends, and whose first readers are kept."""
 
@@ -32,6 +36,12 @@ _FINAL = 8  # polled in the final phase
 _OPEN = 16  # sent in a transaction whose outcome its client was not told
 
 
+def require_offset(offset: int) -> None:
+    """Raises ``HistoryError`` if it is none."""
+    if not 0 <= offset < NUMBER_MAX:
+        raise HistoryError(f"offset {offset}: offsets are numbers from 0 to {NUMBER_MAX - 1}")
+
+
 class PartitionOrder:
     """What is known of one partition. Arrays grow to the largest offset or value."""
 
@@ -39,6 +49,7 @@ class PartitionOrder:
         "digest_of",
         "early",
         "highest_polled",
+        "highest_sent",
         "is_read_at_end",
         "marks",
         "offset_of",
@@ -57,6 +68,8 @@ class PartitionOrder:
         self.marks = bytearray()
         """Per value: what happened to it."""
         self.highest_polled = NOTHING
+        self.highest_sent = NOTHING
+        """Of the values that the history has told of so far."""
         self.is_read_at_end = False
         """Whether the final phase polled it."""
         self.early: dict[int, int] = {}
@@ -75,8 +88,7 @@ class PartitionOrder:
             self.digest_of.frombytes(bytes(self.digest_of.itemsize * missing))
 
     def _reach_offset(self, offset: int) -> None:
-        if not 0 <= offset < NUMBER_MAX:
-            raise HistoryError(f"offset {offset}: offsets are numbers from 0 to {NUMBER_MAX - 1}")
+        require_offset(offset)
         missing = offset + 1 - len(self.value_at)
         if missing > 0:
             self.value_at.extend([NOTHING] * max(missing, len(self.value_at) // 4))
@@ -89,8 +101,14 @@ class PartitionOrder:
     def sent(self, value: int, operation: int, digest: int) -> None:
         """Notes who sent a value, and the digest of the record."""
         self._reach_value(value)
+        self.highest_sent = max(self.highest_sent, value)
         self.writer_of[value] = operation
         self.digest_of[value] = digest
+
+    def values_end(self) -> int:
+        """Polled values below this have a place at once. Without sends they are taken to be dense all the same."""
+        known = self.highest_sent + 1 if self.highest_sent != NOTHING else len(self.marks)
+        return min(known + AHEAD_MAX, NUMBER_MAX)
 
     def place(self, value: int, offset: int) -> tuple[int, int]:
         """Notes that ``value`` lies at ``offset``; returns the other value and the other offset, or ``NOTHING``."""
@@ -105,6 +123,10 @@ class PartitionOrder:
             other_value if other_value != value else NOTHING,
             other_offset if other_offset != offset else NOTHING,
         )
+
+    def value_of(self, offset: int) -> int:
+        """The value at an offset, ``NOTHING`` if none is known."""
+        return self.value_at[offset] if offset < len(self.value_at) else NOTHING
 
     def first_between(self, low: int, high: int) -> int:
         """The first known offset strictly between two others, ``NOTHING`` if there is none."""
@@ -158,8 +180,13 @@ class Orders:
         self._open_polled: dict[tuple[TopicPartition, int], int] = {}  # of them: the first operation that polled it
         self.is_stuck = False
         """Whether a part of the final phase did not come to its end: what nobody polled is not missing then."""
+        self._ahead: dict[tuple[TopicPartition, int, int, bool], int] = {}
+        """Offsets and values far above what was sent, whether the final phase polled them, and who did first."""
+        self.strays: dict[tuple[TopicPartition, int, int], None] = {}
+        """Offsets and values that were polled and that no workload has given out; they have no place."""
         for operation in history:
             self._add(operation)
+        self._settle_ahead()
 
     def of(self, partition: TopicPartition) -> PartitionOrder:
         """The order of a partition, empty at first."""
@@ -180,15 +207,42 @@ class Orders:
                 order = self.of(partition)
                 self._polled += len(pairs)
                 order.is_read_at_end |= operation.final
+                end = order.values_end()
                 for offset, value in pairs:
-                    self._place(operation, partition, order, value, offset)
-                    marks = order.marks[value]
-                    if operation.final and marks & _OPEN:
-                        self._open_read.setdefault((partition, value), operation.index)
-                    if not marks & _POLLED:
-                        self._note_first_poll(operation.index, partition, value)
-                    order.mark(value, _POLLED | _FINAL if operation.final else _POLLED)
-                    order.highest_polled = max(order.highest_polled, offset)
+                    if 0 <= value < end or 0 <= value < (end := order.values_end()):
+                        self._add_polled(operation.index, partition, order, offset, value, final=operation.final)
+                    else:
+                        require_offset(offset)
+                        self._ahead.setdefault((partition, offset, value, operation.final), operation.index)
+
+    def _add_polled(
+        self, index: int, partition: TopicPartition, order: PartitionOrder, offset: int, value: int, *, final: bool
+    ) -> None:
+        self._place(index, partition, order, value, offset)
+        marks = order.marks[value]
+        if final and marks & _OPEN:
+            self._open_read.setdefault((partition, value), index)
+        if not marks & _POLLED:
+            self._note_first_poll(index, partition, value)
+        order.mark(value, _POLLED | _FINAL if final else _POLLED)
+        order.highest_polled = max(order.highest_polled, offset)
+
+    def _settle_ahead(self) -> None:
+        """Now that all sends are known: what was polled ahead of them was sent after all, or by nobody."""
+        for (partition, offset, value, final), index in self._ahead.items():
+            order = self.of(partition)
+            if 0 <= value <= order.highest_sent:
+                self._add_polled(index, partition, order, offset, value, final=final)
+            elif (partition, offset, value) not in self.strays:
+                self.strays[partition, offset, value] = None
+                self._findings.add(
+                    AnomalyKind.ALTERED,
+                    f"the record at offset {offset}, with value {value}, was sent by nobody",
+                    partition=partition,
+                    operations=(index,),
+                    offsets=(offset,),
+                )
+        self._ahead.clear()
 
     def _note_first_poll(self, index: int, partition: TopicPartition, value: int) -> None:
         """Who polled a record first is kept where it may prove that a transaction was committed."""
@@ -214,18 +268,16 @@ class Orders:
         elif operation.status is Status.OK:
             order.mark(send.value, _ACKNOWLEDGED)
             if send.offset is not None:
-                self._place(operation, send.partition, order, send.value, send.offset)
+                self._place(operation.index, send.partition, order, send.value, send.offset)
 
-    def _place(
-        self, operation: Operation, partition: TopicPartition, order: PartitionOrder, value: int, offset: int
-    ) -> None:
+    def _place(self, index: int, partition: TopicPartition, order: PartitionOrder, value: int, offset: int) -> None:
         other_value, other_offset = order.place(value, offset)
         if other_value != NOTHING and self._is_new((partition, offset, value)):
             self._findings.add(
                 AnomalyKind.INCONSISTENT_OFFSETS,
                 f"offset {offset} holds value {other_value} and value {value}",
                 partition=partition,
-                operations=(operation.index,),
+                operations=(index,),
                 offsets=(offset,),
                 sought=(
                     Sought(How.TOLD, partition, offset, other_value),
@@ -238,7 +290,7 @@ class Orders:
                 AnomalyKind.DUPLICATE,
                 f"value {value} lies at offset {other_offset} and at offset {offset}",
                 partition=partition,
-                operations=(operation.index,),
+                operations=(index,),
                 offsets=(other_offset, offset),
                 sought=(
                     Sought(How.TOLD, partition, other_offset, value),

@@ -10,6 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.orders import AHEAD_MAX, NUMBER_MAX
 from moldau_jepsen.checkers.witnesses import How, Sought
 from moldau_jepsen.history import Kind, Operation, Send, Status, TopicPartition
 
@@ -26,6 +27,8 @@ class _Source:
     """Offset in the final read, ``NOTHING`` where it was not read."""
     made: array[int] = field(default_factory=lambda: array("q"))
     """The operation that made its first record in the target."""
+    highest_sent: int = NOTHING
+    """Value."""
     copies: bytearray = field(default_factory=bytearray)
     """How many records it has in the target, 255 for more."""
 
@@ -49,7 +52,7 @@ def _put(values: array[int], index: int, value: int) -> None:
 
 
 def _at(values: array[int], index: int) -> int:
-    return values[index] if index < len(values) else NOTHING
+    return values[index] if 0 <= index < len(values) else NOTHING
 
 
 class PipeChecker:
@@ -71,19 +74,26 @@ class PipeChecker:
         """Reads the next operation."""
         if operation.kind is Kind.TRANSACTION:
             self._add_transaction(operation)
+        for send in operation.sends:
+            if send.partition.topic == self._source:
+                source = self._source_of(send.partition)
+                source.highest_sent = max(source.highest_sent, send.value)
         if not operation.final:
             return
         self._is_stuck |= operation.status is not Status.OK
         for poll in operation.polls:
             for partition, pairs in poll.records:
                 if partition.topic == self._source:
-                    offsets = self._source_of(partition).offset_of
+                    source = self._source_of(partition)
+                    offsets = source.offset_of
+                    end = max(source.highest_sent + 1, len(offsets)) + AHEAD_MAX
                     for offset, value in pairs:
-                        _put(offsets, value, offset)
+                        if value < end:  # others are nobody's; it is told elsewhere
+                            _put(offsets, value, offset)
                 elif partition.topic == self._target:
                     target = self._target_of(partition)
                     target.read_offsets.extend(offset for offset, _ in pairs)
-                    target.read_values.extend(value for _, value in pairs)
+                    target.read_values.extend(min(value, NUMBER_MAX) for _, value in pairs)
 
     def _source_of(self, partition: TopicPartition) -> _Source:
         found = self._sources.get(partition)
@@ -110,7 +120,7 @@ class PipeChecker:
             for partition, pairs in part.records:
                 if partition.topic == self._source:
                     source = self._source_of(partition)
-                    taken.extend((source, value) for _, value in pairs)
+                    taken.extend((source, min(value, NUMBER_MAX)) for _, value in pairs)
 
     def finish(self) -> None:
         """Compares what lies in the target with what lies in the source."""
