@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.environment import Buffer, File
-    from moldau_jepsen.simulation.network import Host, Kernel, VirtualNetwork
+    from moldau_jepsen.simulation.hosts import Host, Kernel
+    from moldau_jepsen.simulation.network import VirtualNetwork
 
 
 TLS_HANDSHAKE_RECORD = b"\x16\x03"
@@ -315,6 +316,7 @@ class VirtualConnection:
             self.outgoing.send(data[middle:])
         else:
             self.outgoing.send(data)
+        self.host.count_send()
 
     def _fingerprint(self, data: bytes) -> int:
         """What the trace keeps of the content: nothing where it is TLS, whose keys come from the operating system.

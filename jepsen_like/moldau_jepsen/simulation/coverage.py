@@ -20,7 +20,7 @@ from moldau.protocol.api import APIS, ApiKey
 from moldau_broker.coordinator import group, transaction_state
 from moldau_broker.replication import follower, replica
 from moldau_broker.server.apis import BASE_APIS
-from moldau_jepsen.simulation.network import EPHEMERAL_PORTS
+from moldau_jepsen.simulation.hosts import EPHEMERAL_PORTS
 from moldau_quorum import image, records
 from moldau_quorum.leadership_transfer import LEADERSHIP_TRANSFER_KEY
 from moldau_quorum.log_engine import QUORUM_MESSAGE_KEY

@@ -39,7 +39,7 @@ class FaultKind(enum.Enum):
     KILL = "kill"  # a process dies, and starts again at the end
     KILL_LEADER = "kill-leader"  # the active controller, or a broker that leads something
     KILL_MANY = "kill-many"  # several nodes at once
-    CRASH_POINT = "crash-point"  # a process dies between two writes to its disk
+    CRASH_POINT = "crash-point"  # a process dies just after a write to its disk, or just after it has sent something
     POWER = "power"  # a machine loses power; brokers only where records are synced before they are acknowledged
     POWER_ALL = "power-all"  # every machine does, by the same rule
     RESTART = "restart"  # a process ends in order, and starts again

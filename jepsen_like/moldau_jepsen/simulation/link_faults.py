@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.faults import FaultKind
+from moldau_jepsen.simulation.hosts import untold
 from moldau_jepsen.simulation.moves import ring_cuts
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ LOSS_LINKS_PROBABILITY = 0.6
 LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
 
 
-def _nobody() -> None:
-    """Nobody is struck."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Trouble:
     """What one fault does to one directed link: it makes it slow, or lossy."""
@@ -30,7 +27,7 @@ class _Trouble:
     extra_delay: float = 0.0  # seconds
     bytes_per_second: float = 0.0
     loss_probability: float = 0.0
-    mark: Callable[[], None] = _nobody
+    mark: Callable[[], None] = untold
 
 
 class LinkFaults:

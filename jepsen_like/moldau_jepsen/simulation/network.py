@@ -19,12 +19,13 @@ import errno
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from math import inf, log
+from math import log
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau_jepsen.simulation.connection import VirtualConnection
+from moldau_jepsen.simulation.hosts import Host, Kernel, untold
 
 if TYPE_CHECKING:
     import random
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.timeline import Agenda
     from moldau_jepsen.simulation.trace import Trace
 
-EPHEMERAL_PORTS = range(32768, 60999)
 SYN_RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 WILDCARD_NAMES = ("", "0.0.0.0", "::")
@@ -56,10 +56,6 @@ class NetworkProfile:
     give_up_seconds: float = 20.0  # a sender that gets nothing through ends the connection
 
 
-def _untold() -> None:
-    """Nobody wants to know."""
-
-
 @dataclass(slots=True)
 class _Link:
     """One direction between two hosts."""
@@ -68,8 +64,8 @@ class _Link:
     extra_delay: float = 0.0
     bytes_per_second: float = 0.0  # 0: unlimited
     loss_probability: float = 0.0  # of each segment, each time it is sent
-    slowed: Callable[[], None] = _untold  # is told of each segment that is delayed
-    lost: Callable[[], None] = _untold  # of each that is lost
+    slowed: Callable[[], None] = untold  # is told of each segment that is delayed
+    lost: Callable[[], None] = untold  # of each that is lost
 
 
 class VirtualListener:
@@ -124,44 +120,6 @@ class VirtualListener:
         self.closed = True
         self.queue.clear()
         self._acceptors.unpark_all()
-
-
-class Kernel:
-    """What runs on a host from one loss of power to the next."""
-
-    __slots__ = ("off_seconds",)
-
-    def __init__(self) -> None:
-        """Runs."""
-        self.off_seconds = inf  # virtual time of the loss of power
-
-
-class Host:
-    """A machine with a name: what its kernel knows."""
-
-    __slots__ = ("_next_port", "connections", "kernel", "listeners", "name", "up")
-
-    def __init__(self, name: str) -> None:
-        """Up, with nothing running."""
-        self.name = name
-        self.up = True  # the machine has power
-        self.kernel = Kernel()  # the last one, while it has not
-        self.listeners: dict[int, VirtualListener] = {}
-        self.connections: dict[tuple[int, int], VirtualConnection] = {}  # by number and local port
-        self._next_port = 0
-
-    def take_port(self) -> int:
-        """Returns an ephemeral port."""
-        self._next_port = (self._next_port + 1) % len(EPHEMERAL_PORTS)
-        return EPHEMERAL_PORTS[self._next_port]
-
-    def remember(self, connection: VirtualConnection) -> None:
-        """A connection of this host was established."""
-        self.connections[connection.number, connection.local_address[1]] = connection
-
-    def forget(self, connection: VirtualConnection) -> None:
-        """A connection of this host has ended."""
-        self.connections.pop((connection.number, connection.local_address[1]), None)
 
 
 class VirtualNetwork:
@@ -243,7 +201,7 @@ class VirtualNetwork:
         *,
         extra_delay: float,
         bytes_per_second: float = 0.0,
-        slowed: Callable[[], None] = _untold,
+        slowed: Callable[[], None] = untold,
     ) -> None:
         """Adds ``extra_delay`` seconds to one direction and bounds its bandwidth (0: unlimited).
 
@@ -252,7 +210,7 @@ class VirtualNetwork:
         link = self._link(source, target)
         link.extra_delay, link.bytes_per_second, link.slowed = extra_delay, bytes_per_second, slowed
 
-    def lossy_link(self, source: str, target: str, *, probability: float, lost: Callable[[], None] = _untold) -> None:
+    def lossy_link(self, source: str, target: str, *, probability: float, lost: Callable[[], None] = untold) -> None:
         """One direction loses that share of the segments, at random; those that are sent again too (0: none).
 
         ``lost`` is called for each that is lost.

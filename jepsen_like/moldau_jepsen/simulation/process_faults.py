@@ -21,6 +21,7 @@ REFUSED_AGAIN_SECONDS = 0.25
 STOP_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
 LOOK_SECONDS = 0.2
+SEND_POINT_PROBABILITY = 0.3
 
 
 class ProcessFaults:
@@ -72,10 +73,14 @@ class ProcessFaults:
                 struck()
                 crash(node_id)
 
-            writes = draw.randint(1, 60)
+            count = draw.randint(1, 60)
+            # Drawn last, so that it shifts no other draw.
+            crash_after = machine.crash_after_writes
+            if draw.random() < SEND_POINT_PROBABILITY:
+                crash_after = machine.crash_after_sends
             if armed:
                 targets.safekeeping.endanger(node_id)
-                machine.crash_after_writes(writes, strike)
+                crash_after(count, strike)
 
         def end() -> None:
             machine.forget_crash_point()  # one that was not reached must not strike when all is to heal

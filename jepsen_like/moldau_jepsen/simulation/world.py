@@ -153,6 +153,7 @@ class SimulatedNode:
         assert self._network_port is not None
         assert self._disk_port is not None
         self._network_port.frozen = True
+        self._world.network.host(self.name).forget_crash_point()
         self._disk_port.freeze()
         self._scope = None
         self._environment = None
@@ -205,8 +206,16 @@ class SimulatedNode:
         assert self._disk_port is not None, f"{self.name} does not run"
         self._disk_port.crash_after_writes(count, crash)
 
+    def crash_after_sends(self, count: int, crash: Callable[[], None]) -> None:
+        """Calls ``crash`` just after the process has sent something for the ``count``-th time from now: what it was
+        about to write next is never written.
+        """
+        assert self.is_running, f"{self.name} does not run"
+        self._world.network.host(self.name).crash_after_sends(count, crash)
+
     def forget_crash_point(self) -> None:
-        """The process that runs now, if any, lives on however much it writes."""
+        """The process that runs now, if any, lives on however much it writes and sends."""
+        self._world.network.host(self.name).forget_crash_point()
         if self._disk_port is not None:
             self._disk_port.forget_crash_point()
 

@@ -67,6 +67,33 @@ def test_what_is_struck_by_and_by_counts_when_it_is():
     assert result.faults == 2
 
 
+async def armed_for(world):
+    """What crash points count until they strike, of several faults: writes, sends, or neither."""
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1, brokers=1))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    found = []
+    for number in range(30):
+        fault = PlannedFault(kind=FaultKind.CRASH_POINT, begin=0.0, end=0.001, number=number)
+        injector.schedule([fault], trio.current_time())
+        await trio.sleep(0.0005)
+        ports = [machine._disk_port for machine in cluster.machines.values() if machine.is_running]
+        hosts = [world.network.host(machine.name) for machine in cluster.machines.values()]
+        found.append((sum(port._crash_after > 0 for port in ports), sum(host._sends_left > 0 for host in hosts)))
+        await trio.sleep(0.001)
+        assert not any(host._sends_left for host in hosts)
+        await cluster.wait_healthy(60)
+    return Counter(found)
+
+
+def test_a_crash_point_counts_writes_or_sends():
+    found = run_world(armed_for, 5)
+    writes, sends = found.pop((1, 0)), found.pop((0, 1))
+    assert writes > sends > 3
+    assert set(found) <= {(0, 0)}, "it may have struck already"
+
+
 async def nobody_can_be_struck(world):
     cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     cluster.start_all()

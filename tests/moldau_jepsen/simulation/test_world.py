@@ -238,6 +238,61 @@ def test_a_crash_point_that_was_not_reached_can_be_forgotten():
     run_world(main, 1)
 
 
+def test_crash_between_a_send_and_a_write_of_one_step():
+    async def main(world):
+        listener = await world.node("peer").environment.network.listen("peer", 80)
+        node = world.node("n")
+
+        async def process(environment):
+            connection = await environment.network.connect("peer", 80)
+            for number in range(10):
+                connection.send_nowait([b"%d" % number])
+                environment.disk.open(f"/{number}", OpenMode.CREATE)
+            raise AssertionError("never gets here")
+
+        node.start(process)
+        node.crash_after_sends(3, node.kill)
+        connection = await listener.accept()
+        await node.wait_ended()
+        assert node.environment.disk.list_directory("/") == ["0", "1"], "what was sent last was not followed by a write"
+        assert world.failures == []
+        received = b""
+        while data := await read_some(connection):
+            received += data
+        return received
+
+    assert run_world(main, 1) == b"012"
+
+
+def test_a_crash_point_at_a_send_can_be_forgotten_and_ends_with_its_process():
+    async def main(world):
+        node, sent = world.node("n"), []
+        listener = await world.node("peer").environment.network.listen("peer", 80)
+
+        async def process(environment):
+            connection = await environment.network.connect("peer", 80)
+            await trio.sleep(1)
+            for number in range(10):
+                connection.send_nowait([b"%d" % number])
+            sent.append(connection.local_address)
+
+        node.start(process)
+        node.crash_after_sends(5, node.kill)
+        await trio.sleep(0.5)
+        node.forget_crash_point()
+        await node.wait_ended()
+        node.start(process)
+        node.crash_after_sends(5, node.kill)
+        await trio.sleep(0.5)
+        node.kill()
+        node.start(process)
+        await node.wait_ended()
+        listener.close()
+        return len(sent), world.failures
+
+    assert run_world(main, 1) == (2, [])
+
+
 def test_disk_faults():
     async def main(world):
         node = world.node("n")
