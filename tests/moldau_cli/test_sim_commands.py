@@ -3,7 +3,9 @@
 Method: the command line in this process, with few and short runs; campaigns use one worker process.
 """
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from moldau_cli.commands import sim
 from moldau_cli.main import run
 from moldau_jepsen import simulation
 from moldau_jepsen.simulation import RunOptions, case, controls, mutants, run_seed, runner, shrink
+from moldau_jepsen.simulation.campaign import kit_failed
 from moldau_jepsen.simulation.case import read_case
 from moldau_jepsen.simulation.faults import FaultKind
 
@@ -37,6 +40,7 @@ def call(tmp_path, monkeypatch, capsys):
     [
         (["sim", "run", "--seed", "1", "--seeds", "2"], "--seed is for one seed"),
         (["sim", "run", "--hours", "1", "--seeds", "2"], "give either --seeds or --hours"),
+        (["sim", "run", "--hours", "0", "--no-controls"], "--hours must be above 0"),
         (["sim", "run", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "shrink", "1", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "mutants", "--name", "gremlin"], "there is no mutant 'gremlin'"),
@@ -89,7 +93,7 @@ def test_an_acquitted_control_fails_the_campaign(call, monkeypatch):
 
     clean = run_seed(3, RunOptions(fault_seconds=0.5, kinds=(FaultKind.SLOW,)))
     assert clean.passed
-    monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: iter([clean]))
+    monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: (one for one in [clean]))
     monkeypatch.setattr(controls, "run_controls", lambda **_: iter(()))
     assert call("sim", "run")[0] == 0
     monkeypatch.setattr(controls, "run_controls", acquit)
@@ -117,15 +121,117 @@ def test_a_campaign_tells_how_it_is_going(call, monkeypatch, tmp_path):
     monkeypatch.setattr(sim, "REPORT_EVERY_S", 0.0)
     assert call("sim", "run", "--no-controls")[0] == 0
     assert "The campaign is still running." in pages[0]
-    assert "2 seeds, no violation" in pages[0]
+    assert "Still running. So far: 2 seeds, no violation" in pages[0]
     assert "still running" not in (tmp_path / "moldau-sim" / "campaign.html").read_text()
 
 
-def test_hours_end_a_campaign(call):
-    code, out, _ = call("sim", "run", "--hours", "0", "--no-controls", "--jobs", "1", "--json")
-    assert code == 0
-    assert json.loads(out)["seeds"] == 0
+def test_hours_end_a_campaign_and_none_at_all_shows_nothing(call, tmp_path):
+    code, out, err = call("sim", "run", "--hours", "1e-9", "--no-controls", "--jobs", "1", "--json")
+    assert code == 1
+    assert "no seed was run" in err
+    answer = json.loads(out)
+    assert (answer["seeds"], answer["passed"]) == (0, False)
+    assert "No seed has ended" in (tmp_path / "moldau-sim" / "campaign.html").read_text()
     assert list(sim._until(iter(range(5)), 0.0, None)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("ended", "headline"), [(0, "No seed has ended"), (1, "1 seeds, no violation")])
+def test_an_interrupted_campaign_says_so_and_has_not_passed(call, monkeypatch, tmp_path, ended, headline):
+    clean = replace(kit_failed(3, LookupError()), violations=())
+
+    def results(*_, **__):
+        yield from [clean] * ended
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulation, "run_seeds", results)
+    code, out, err = call("sim", "run", "--json")
+    assert code == 130
+    assert "interrupted; writing the report" in err
+    answer = json.loads(out)
+    assert (answer["seeds"], answer["passed"], answer["unfinished"]) == (ended, False, "interrupted")
+    assert f"Interrupted. So far: {headline}" in (tmp_path / "moldau-sim" / "campaign.html").read_text()
+
+
+def test_controls_that_were_judged_before_an_interrupt_are_told(call, monkeypatch):
+    def judge(**_):
+        yield replace(SKIPPED, name="acks-1", skipped="", convicted=True)
+        raise KeyboardInterrupt
+
+    clean = replace(kit_failed(3, LookupError()), violations=())
+    monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: (one for one in [clean]))
+    monkeypatch.setattr(controls, "run_controls", judge)
+    code, out, _ = call("sim", "run", "--json")
+    answer = json.loads(out)
+    assert (code, answer["passed"]) == (130, False)
+    assert [(row["name"], row["convicted"]) for row in answer["controls"]] == [("acks-1", True)]
+
+
+@pytest.fixture
+def two_seeds_fail(monkeypatch):
+    """Of every campaign, for the kit's sake."""
+    failed = [kit_failed(seed, LookupError("gremlin")) for seed in (4, 5)]
+    monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: (one for one in failed))
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_folders_that_cannot_be_written_hide_no_failed_seed(call, two_seeds_fail, monkeypatch, tmp_path):
+    monkeypatch.setattr(simulation, "write_failure", full)
+    code, out, err = call("sim", "run", "--no-controls", "--json")
+    assert code == 1
+    for seed in (4, 5):
+        assert f"seed {seed}: FAILED: at the end: kit-failed" in err
+    assert err.count("cannot write below moldau-sim: No space left on device") == 1
+    assert json.loads(out)["failed"] == [4, 5]
+    document = json.loads((tmp_path / "moldau-sim" / "campaign.json").read_text())
+    assert [failure["folder"] for failure in document["failures"]] == ["", ""]
+    assert document["notes"] == ["folders of failed seeds: cannot write below moldau-sim: No space left on device."]
+
+
+def test_a_failed_seed_whose_folder_cannot_be_written_has_failed(call, monkeypatch):
+    monkeypatch.setattr(runner, "run_seed", raises_planted)
+    monkeypatch.setattr(simulation, "write_failure", full)
+    code, _, err = call("sim", "run", "--seed", "6")
+    assert code == 1
+    assert "seed 6 failed; cannot write below moldau-sim: No space left on device; again: " in err
+
+
+def test_a_page_that_cannot_be_written_leaves_the_one_before(call, two_seeds_fail, monkeypatch, tmp_path):
+    assert call("sim", "run", "--no-controls")[0] == 1
+    page = tmp_path / "moldau-sim" / "campaign.html"
+    before = page.read_text()
+    write = Path.write_text
+
+    def half(path, text, **more):
+        if not path.name.startswith("campaign.html"):
+            return write(path, text, **more)
+        write(path, text[: len(text) // 2], **more)
+        return full()
+
+    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(sim, "REPORT_EVERY_S", 0.0)
+    code, _, err = call("sim", "run", "--no-controls")
+    assert code == 1
+    assert err.count("campaign.html: cannot write below moldau-sim: No space left on device\n") == 1, "told once"
+    assert "2 seeds failed" in err
+    assert page.read_text() == before
+    assert not list(page.parent.glob("*.draft"))
+    clean = replace(kit_failed(3, LookupError()), violations=())
+    monkeypatch.setattr(simulation, "run_seeds", lambda _, **__: (one for one in [clean]))
+    code, _, err = call("sim", "run", "--no-controls")
+    assert code == 1
+    assert "no seed failed, but files are missing: campaign.html: cannot write below" in err
+    assert json.loads(page.with_name("campaign.json").read_text())["seeds"] == 1
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_run(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(simulation, "run_seeds", raises_planted)
+    (tmp_path / "file").write_text("")
+    code, _, err = call("sim", "run", "--dir", "file")
+    assert code == 2
+    assert "cannot write below file: File exists" in err
 
 
 def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):

@@ -16,7 +16,8 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.commands import sim_corpus
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.commands.sim_files import CampaignFiles, keep
+from moldau_cli.errors import EXIT_INTERRUPTED, CommandError, UsageError
 from moldau_cli.progress import progress
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.simulation.mutants import MutantVerdict
     from moldau_jepsen.simulation.planted.mutant import Mutant
     from moldau_jepsen.simulation.shrink import Shrunk
-    from moldau_jepsen.simulation.tally import Tally
 
 commands = typer.Typer(help="Run clusters in the deterministic simulation.", rich_markup_mode=None)
 commands.add_typer(sim_corpus.commands, name="corpus")
@@ -33,7 +33,6 @@ commands.add_typer(sim_corpus.commands, name="corpus")
 DEFAULT_DIR = Path("moldau-sim")
 DEFAULT_SEEDS = 10
 SEED_MAX = 2**63 - 1
-PAGE, DOCUMENT = "campaign.html", "campaign.json"
 REPORT_EVERY_S = 60.0
 """A campaign that still runs tells so often how it is going."""
 
@@ -65,6 +64,8 @@ def run(
         return
     if seeds is not None and hours is not None:
         raise UsageError("give either --seeds or --hours")
+    if hours is not None and hours <= 0:
+        raise UsageError("--hours must be above 0")
     _campaign(first, seeds if hours is None else None, hours, mutant or "", jobs, directory, controls=controls)
 
 
@@ -116,12 +117,13 @@ def find_mutant(name: str | None) -> Mutant | None:
 
 def _one(seed: int, directory: Path, mutant: str, *, show_timeline: bool) -> None:
     from moldau_jepsen.simulation import examine
+    from moldau_jepsen.simulation.runner import folder_name
 
     result = examine(seed, mutant=mutant)
     _tell(result, show_timeline=show_timeline)
     if not result.passed:
-        folder = _keep(result, directory)
-        raise CommandError(f"seed {seed} failed; see {folder}; again: {result.replay_command}")
+        where = keep(result, directory) or f"see {directory / folder_name(seed, mutant)}"
+        raise CommandError(f"seed {seed} failed; {where}; again: {result.replay_command}")
 
 
 def _tell(result: Result, *, show_timeline: bool) -> None:
@@ -142,16 +144,6 @@ def _summary(result: Result) -> str:
     )
 
 
-def _keep(result: Result, directory: Path) -> Path:
-    """Writes the folder of a failed run. Raises ``UsageError``."""
-    from moldau_jepsen.simulation import write_failure
-
-    try:
-        return write_failure(result, directory)
-    except OSError as error:
-        raise UsageError(f"cannot write below {directory}: {error.strerror}") from error
-
-
 # --- campaigns
 
 
@@ -166,6 +158,7 @@ def _campaign(
     controls: bool,
 ) -> None:
     from moldau_jepsen.simulation import run_seeds
+    from moldau_jepsen.simulation.runner import folder_name
     from moldau_jepsen.simulation.tally import Tally
 
     count = seeds if seeds is not None else (DEFAULT_SEEDS if hours is None else None)
@@ -176,31 +169,36 @@ def _campaign(
         label, total = f"simulate for {hours:g} h", round(hours * 3600)
     began = time.monotonic()
     tally = Tally(jobs or os.cpu_count() or 1)
-    notes: list[str] = []
+    files = CampaignFiles(directory)
+    interrupts: list[str] = []
     report_next_s = REPORT_EVERY_S
-    with progress(label, total) as shown, _interruptible(notes):
-        for result in run_seeds(_until(numbers, began, hours), processes=jobs, mutant=mutant):
-            folder = "" if result.passed else str(_keep(result, directory))
-            tally.add(result, folder)
+    results = run_seeds(_until(numbers, began, hours), processes=jobs, mutant=mutant)
+    with progress(label, total) as shown, _interruptible(interrupts), contextlib.closing(results):
+        for result in results:
+            tally.add(result, "" if result.passed else str(directory / folder_name(result.seed, mutant)))
             if not result.passed:
                 output.note(_summary(result))
+                if not files.keep(result):
+                    tally.lacks_folder(result.seed)
             elapsed_s = time.monotonic() - began
             shown.update(tally.seeds if hours is None else round(elapsed_s))
             if elapsed_s >= report_next_s:
                 report_next_s = elapsed_s + REPORT_EVERY_S
-                _write_report(tally.report(elapsed_s, notes=("The campaign is still running.",)), directory)
+                notes = ("The campaign is still running.", *files.notes)
+                files.write_report(tally.report(elapsed_s, notes=notes, unfinished="still running"))
     wall_s = time.monotonic() - began
     rows: list[ControlRow] = []
-    if controls and not notes:
-        with _interruptible(notes):
-            rows = _run_controls(jobs)
-    report = tally.report(wall_s, rows, notes)
-    page = _write_report(report, directory)
-    _answer_campaign(report, tally, page)
-    if not report.passed:
-        raise CommandError(_reproach(report, page))
-    if notes:
-        raise typer.Exit(1)
+    if controls and not interrupts:
+        with _interruptible(interrupts):
+            _run_controls(jobs, rows)
+    unfinished = "interrupted" if interrupts else ""
+    report = tally.report(wall_s, rows, (*interrupts, *files.notes), unfinished=unfinished)
+    files.write_report(report)
+    _answer_campaign(report, files)
+    if (reproach := _reproach(report, files)) is not None:
+        raise CommandError(reproach)
+    if interrupts:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _until(numbers: Iterable[int], began: float, hours: float | None) -> Iterator[int]:
@@ -221,12 +219,12 @@ def _interruptible(notes: list[str]) -> Iterator[None]:
         output.note("interrupted; writing the report")
 
 
-def _run_controls(jobs: int | None) -> list[ControlRow]:
+def _run_controls(jobs: int | None, rows: list[ControlRow]) -> None:
+    """Adds the verdicts to ``rows``, which has those of an interrupted trial too."""
     from moldau_jepsen.reports.simulation import ControlRow
     from moldau_jepsen.simulation.controls import control_names, run_controls
 
     names = control_names()
-    rows: list[ControlRow] = []
     with progress(f"judge {len(names)} negative controls", len(names)) as shown:
         for verdict in run_controls(processes=jobs):
             rows.append(
@@ -240,23 +238,11 @@ def _run_controls(jobs: int | None) -> list[ControlRow]:
                     skipped=verdict.skipped,
                 )
             )
+            rows.sort(key=lambda row: names.index(row.name))
             shown.update(len(rows))
-    return sorted(rows, key=lambda row: names.index(row.name))
 
 
-def _write_report(report: CampaignReport, directory: Path) -> Path:
-    from moldau_jepsen.reports.simulation import campaign_page
-
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / DOCUMENT).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-        (directory / PAGE).write_text(campaign_page(report), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write below {directory}: {error.strerror}") from error
-    return directory / PAGE
-
-
-def _answer_campaign(report: CampaignReport, tally: Tally, page: Path) -> None:
+def _answer_campaign(report: CampaignReport, files: CampaignFiles) -> None:
     controls: list[output.Json] = [
         {
             "name": row.name,
@@ -272,6 +258,7 @@ def _answer_campaign(report: CampaignReport, tally: Tally, page: Path) -> None:
         "seeds": report.seeds,
         "failed": [failure.seed for failure in report.failures],
         "passed": report.passed,
+        "unfinished": report.unfinished,
         "virtual_seconds": round(report.virtual_seconds, 1),
         "wall_seconds": round(report.wall_seconds, 1),
         "time_ratio": round(report.time_ratio, 2),
@@ -279,15 +266,15 @@ def _answer_campaign(report: CampaignReport, tally: Tally, page: Path) -> None:
         "faults": report.faults,
         "acknowledged": report.acknowledged,
         "controls": controls,
-        "report": str(page),
-        "document": str(page.with_name(DOCUMENT)),
+        "report": str(files.page),
+        "document": str(files.document),
     }
     lines = [
         f"{report.seeds} seeds, {len(report.failures)} failed; {report.faults} faults, "
         f"{report.acknowledged:,} records acknowledged, {report.virtual_seconds:,.0f} virtual seconds in "
         f"{report.wall_seconds:.0f} s",
         *(f"control {row.name}: {_control_text(row)}" for row in report.controls),
-        f"report: {page}",
+        f"report: {files.page}",
     ]
     output.answer(document, "\n".join(lines))
 
@@ -298,15 +285,21 @@ def _control_text(row: ControlRow) -> str:
     return f"{row.verdict} ({row.detail})" if row.detail else row.verdict
 
 
-def _reproach(report: CampaignReport, page: Path) -> str:
-    """Why the campaign failed, in one line."""
+def _reproach(report: CampaignReport, files: CampaignFiles) -> str | None:
+    """Why the campaign failed, in one line; None if it did not. That it was interrupted is no failure."""
     if report.failures:
         worst = report.failures[0]
-        return f"{len(report.failures)} seeds failed; see {page}; again: {worst.replay}; smaller: " + (
+        return f"{len(report.failures)} seeds failed; see {files.page}; again: {worst.replay}; smaller: " + (
             worst.replay.replace("sim run --seed", "sim shrink")
         )
     acquitted = [row.name for row in report.controls if row.acquitted]
-    return f"negative controls were not convicted, so the checkers prove nothing: {', '.join(acquitted)}"
+    if acquitted:
+        return f"negative controls were not convicted, so the checkers prove nothing: {', '.join(acquitted)}"
+    if files.unwritten:
+        return "no seed failed, but files are missing: " + "; ".join(map(": ".join, files.unwritten.items()))
+    if not report.seeds and not report.unfinished:
+        return "no seed was run: the time was over before the first"
+    return None
 
 
 # --- shrinking
@@ -353,14 +346,16 @@ def shrink(
             if shrunk is None:
                 raise CommandError(f"seed {seed} does not fail: there is nothing to shrink")
     result = replace(result, mutant=mutant or "")
-    folder = _keep(result, directory)
+    trouble = keep(result, directory)
     if shrunk is None:
         _tell(result, show_timeline=False)
     else:
-        _answer_shrunk(shrunk, result, folder)
+        _answer_shrunk(shrunk, result, schedule.parent)
     broken = kit_findings(result)
-    if broken:
-        raise CommandError(f"seed {seed}: {broken[0]}; see {folder}; again: {result.replay_command}")
+    if broken or trouble:
+        found = f"{broken[0]}; " if broken else ""
+        where = trouble or f"see {schedule.parent}"
+        raise CommandError(f"seed {seed}: {found}{where}; again: {result.replay_command}")
 
 
 def _as_it_was_run(result: Result, options: RunOptions) -> Result:

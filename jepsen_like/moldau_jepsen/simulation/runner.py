@@ -24,7 +24,7 @@ from moldau_jepsen.simulation.tally import failed_seed, findings_of
 from moldau_jepsen.workers import run_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
 SEEDS_PER_WORKER = 50
@@ -89,7 +89,7 @@ def run_seeds(
     options: RunOptions | None = None,
     mutant: str = "",
     seconds_max: float = SEED_SECONDS_MAX,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Runs seeds over the cores, each in a process of its own pool; yields results as they come.
 
     Memory is bounded: a seed is handed out when a process is free for it. When the iterator is closed, the seeds that
