@@ -104,7 +104,7 @@ class Scene:
                     except KafkaError:
                         await trio.sleep(0.2)
                         continue
-                    found += [pair for batch in polled(batches).records for pair in batch[1]]
+                    found += [pair for batch in polled(batches, timed=True).records for pair in batch[1]]
         return found
 
     def cut(self, left, right):

@@ -6,12 +6,15 @@ Method: digests of records that differ in one thing; golden histories by hand.
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 from golden_histories import P0, P1, Story
 from moldau.records import Record
 from moldau_jepsen.checkers import AnomalyKind
 from moldau_jepsen.history import Kind, Poll, Send
+from moldau_jepsen.workloads.final_read import polled
 from moldau_jepsen.workloads.payload import digest_of, digest_of_record, number_of, payload_of, says_of
+from moldau_jepsen.workloads.recorder import Recorder
 
 K = AnomalyKind
 
@@ -39,21 +42,36 @@ def test_what_a_consumer_is_given_has_the_digest_of_what_was_sent():
     for value in range(200):
         payload = payload_of(value, 1_000 + value, b"says", padding_bytes=3)
         record = Record(7, payload.timestamp, payload.key, payload.value, payload.headers)
-        assert digest_of_record(record) == payload.digest
+        assert digest_of_record(record, timed=True) == payload.digest
+        assert digest_of_record(record, timed=False) != payload.digest
         assert number_of(record.value) == value
         assert says_of(record.value)[:4] == b"says"
         kinds.add((payload.key, payload.headers))
     assert len(kinds) == 16, "null, empty and other keys and headers, in all combinations"
 
 
-def story(*polled, sent=(11, 12, 13)):
+def test_without_timestamps_the_rest_of_a_record_is_compared():
+    """As where brokers put timestamps of their own on records."""
+    clock, told = SimpleNamespace(wall_ms=lambda: 5_000, monotonic_ms=lambda: 0.0), []
+    for timed, value, convicted in ((False, b"", False), (False, b"x", True), (True, b"", True)):
+        recorder = Recorder(clock, told.append, timed=timed)
+        payload = recorder.payload(0, b"says")
+        sent = Send(P0, 0, 0, payload.digest)
+        record = Record(0, 7_777, payload.key, payload.value + value, payload.headers)
+        batch = SimpleNamespace(topic=P0.topic, partition=P0.partition, records=[record])
+        part = polled([batch], timed=recorder.timed)
+        verdict = Story().add(1, Kind.SEND, sent).add(2, Kind.POLL, part, final=True).check()
+        assert verdict.counts == ({K.ALTERED: 1} if convicted else {}), (timed, value)
+
+
+def story(*digests, sent=(11, 12, 13)):
     """Values 0.. with these digests were sent; what comes back is read once on the way and once in the end."""
     told = Story()
     for value, digest in enumerate(sent):
         told.add(1, Kind.SEND, Send(P0, value, value, digest))
-    pairs = tuple((value, value) for value in range(len(polled)))
+    pairs = tuple((value, value) for value in range(len(digests)))
     for final in (False, True):
-        told.add(3, Kind.POLL, Poll(((P0, pairs),), (polled,)), final=final)
+        told.add(3, Kind.POLL, Poll(((P0, pairs),), (digests,)), final=final)
         told.add(3, Kind.ASSIGN)
     return told
 
@@ -65,7 +83,7 @@ def test_a_record_that_comes_back_altered():
     assert not altered.valid
     assert altered.anomalies[0].text == "the record at offset 1, with value 1, is not as it was sent"
     assert {1, 3} <= set(altered.anomalies[0].operations)
-    assert story(11, 99, 13).check(append_time=True).valid, "brokers have put their own timestamps on"
+    assert story(11, 99, 13).check(append_time=True).valid, "brokers have put their own timestamps on: an old history"
     assert story(12, 11, 13).check().counts == {K.ALTERED: 2}
 
 

@@ -231,7 +231,11 @@ class _Run:
                 if self.liveness is not None:
                     self.liveness.saw(operation)
 
-            recorder = Recorder(self.environment.clock, record)
+            timed = "LogAppendTime" not in (
+                options.topic_configs.get("message.timestamp.type"),
+                options.settings.get("log.message.timestamp.type"),
+            )
+            recorder = Recorder(self.environment.clock, record, timed=timed)
             nodes = None if cluster is None else ProcessNodes(cluster)
             forgetting = any(kind in FORGETTING_KINDS for kind in options.kinds)
             workload = RunClients(
@@ -444,12 +448,7 @@ class _Run:
             **{f"producer {key}": str(value) for key, value in queue.producer.items()},
             **{f"consumer {key}": str(value) for key, value in queue.consumer.items()},
         }
-        given = (
-            options.topic_configs.get("message.timestamp.type"),
-            options.settings.get("log.message.timestamp.type"),
-        )
-        append_time = "LogAppendTime" in given
-        promised = replace(options.clients.promised, append_time=append_time, final_phase=self.is_final)
+        promised = replace(options.clients.promised, final_phase=self.is_final)
         if options.control is not None:
             promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(

@@ -79,7 +79,8 @@ class CheckOptions:
     """Pairs of topics, source and target of an exactly-once pipe; they need the final phase."""
     banks: tuple[Bank, ...] = ()
     append_time: bool = False
-    """Brokers put timestamps of their own on records, so that what comes back is not what was sent."""
+    """Brokers put timestamps of their own on records, and the digests of the history have those that were sent: old
+    histories alone, for workloads leave timestamps out of digests where brokers do that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

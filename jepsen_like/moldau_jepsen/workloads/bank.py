@@ -298,7 +298,8 @@ class BankWorkload:
                     continue
                 if batches:
                     books.add(batches)
-                    recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches))
+                    part = polled(batches, timed=recorder.timed)
+                    recorder.operation(process, Kind.POLL, Status.OK, begun, part)
                 if batches and begun >= next_audit_ms:
                     next_audit_ms = begun + 1000 * self._options.audit_every_s
                     recorder.operation(process, Kind.AUDIT, Status.OK, begun, audit=books.audit())

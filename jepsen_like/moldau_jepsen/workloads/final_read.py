@@ -60,7 +60,8 @@ async def read_everything(
                     await trio.sleep(RETRY_S)  # bounded by the deadline above
                     continue
                 if batches:
-                    recorder.operation(process, Kind.POLL, Status.OK, begun_poll, polled(batches), final=True)
+                    part = polled(batches, timed=recorder.timed)
+                    recorder.operation(process, Kind.POLL, Status.OK, begun_poll, part, final=True)
                 for partition in partitions:
                     reached = consumer.position_nowait(partition)
                     position[partition] = max(position[partition], reached or 0)
@@ -97,14 +98,14 @@ async def end_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) 
         return {partition: ends[partition] for partition in partitions}
 
 
-def polled(batches: Sequence[ConsumedBatch]) -> Poll:
-    """What a poll returned, in the history's form."""
+def polled(batches: Sequence[ConsumedBatch], *, timed: bool) -> Poll:
+    """What a poll returned, in the history's form. ``timed``: see ``Recorder``."""
     records: dict[TopicPartition, list[tuple[int, int]]] = {}
     digests: dict[TopicPartition, list[int]] = {}
     for batch in batches:
         partition = TopicPartition(batch.topic, batch.partition)
         records.setdefault(partition, []).extend((record.offset, number_of(record.value)) for record in batch.records)
-        digests.setdefault(partition, []).extend(map(digest_of_record, batch.records))
+        digests.setdefault(partition, []).extend(digest_of_record(record, timed=timed) for record in batch.records)
     return Poll(
         tuple((partition, tuple(pairs)) for partition, pairs in records.items()),
         tuple(tuple(each) for each in digests.values()),

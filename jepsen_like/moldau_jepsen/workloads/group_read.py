@@ -72,7 +72,7 @@ async def read_in_group(
                     owned = tuple(TopicPartition(*partition) for partition in consumer.assignment)
                     recorder.operation(process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned)
                 if batches:
-                    part = polled(batches)
+                    part = polled(batches, timed=recorder.timed)
                     recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved, group=group)
                     for partition, pairs in part.records:
                         seen[partition].update(value for _, value in pairs)

@@ -5,7 +5,8 @@ Keys, headers and padding follow from the number, so that all their kinds are on
 short keys, and no, several, empty, null and repeated headers.
 
 The digest is a CRC-32 of all that a client gave: timestamp, key, value and headers, each behind its length, so that no
-byte can move from one to the next unseen. 0 stands for "not taken" in histories, so a CRC of 0 counts as 1.
+byte can move from one to the next unseen. Where brokers put timestamps of their own on records (LogAppendTime), both
+sides take it as if the timestamp was 0. 0 stands for "not taken" in histories, so a CRC of 0 counts as 1.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ class Payload(NamedTuple):
     headers: Headers
     timestamp: int
     """Milliseconds since the Unix epoch."""
+    timed: bool = True
+    """The timestamp is to come back as it is."""
 
     @property
     def digest(self) -> int:
         """See the module."""
-        return digest_of(self.timestamp, self.key, self.value, self.headers)
+        return digest_of(self.timestamp if self.timed else 0, self.key, self.value, self.headers)
 
 
 def payload_of(
-    value: int, timestamp: int, said: bytes = b"", padding_bytes: int = 0, *, variety: bool = True
+    value: int, timestamp: int, said: bytes = b"", padding_bytes: int = 0, *, variety: bool = True, timed: bool = True
 ) -> Payload:
     """The record with the number ``value``; ``said`` is what it holds beside the number.
 
@@ -60,8 +63,8 @@ def payload_of(
     """
     body = value.to_bytes(VALUE_BYTES, "big") + said + bytes((value & 0xFF,)) * padding_bytes
     if not variety:
-        return Payload(None, body, (), timestamp)
-    return Payload(_KEYS[value % len(_KEYS)], body, _HEADERS[value % len(_HEADERS)], timestamp)
+        return Payload(None, body, (), timestamp, timed)
+    return Payload(_KEYS[value % len(_KEYS)], body, _HEADERS[value % len(_HEADERS)], timestamp, timed)
 
 
 async def send_payload(producer: Producer, partition: TopicPartition, payload: Payload) -> Delivery:
@@ -89,9 +92,9 @@ def digest_of(timestamp: int, key: bytes | None, value: bytes | None, headers: H
     return zlib.crc32(b"".join(parts)) or 1
 
 
-def digest_of_record(record: Record) -> int:
+def digest_of_record(record: Record, *, timed: bool) -> int:
     """The digest of what a consumer was given."""
-    return digest_of(record.timestamp, record.key, record.value, record.headers)
+    return digest_of(record.timestamp if timed else 0, record.key, record.value, record.headers)
 
 
 def number_of(value: bytes | None) -> int:

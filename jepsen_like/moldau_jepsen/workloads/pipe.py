@@ -315,7 +315,8 @@ class PipeWorkload:
                 self._recorder.operation(process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=now[0])
             if not batches:
                 continue
-            transaction = OpenTransaction(begun, [polled(batches)], rebalanced=moved or rewound)
+            part = polled(batches, timed=self._recorder.timed)
+            transaction = OpenTransaction(begun, [part], rebalanced=moved or rewound)
             under_way[:] = [transaction]
             committed = await self._pass_on(process, consumer, producer, draw, transaction, batches)
             under_way.clear()

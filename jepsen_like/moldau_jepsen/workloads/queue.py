@@ -214,7 +214,8 @@ class QueueWorkload:
             await trio.sleep(0.1)
             return []
         if batches:
-            self._recorder.operation(process, Kind.POLL, Status.OK, begun, polled(batches))
+            part = polled(batches, timed=self._recorder.timed)
+            self._recorder.operation(process, Kind.POLL, Status.OK, begun, part)
         return batches
 
     async def _read_in_group(self, process: int, draw: random.Random) -> None:
@@ -243,7 +244,7 @@ class QueueWorkload:
                         process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned, generation=now[0]
                     )
                 if batches:
-                    part = polled(batches)
+                    part = polled(batches, timed=self._recorder.timed)
                     self._recorder.operation(process, Kind.POLL, Status.OK, begun, part, rebalanced=moved, group=group)
                     if draw.random() < 0.3 and seeker.is_back(consumer):
                         await self._commit(consumer)

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 class Recorder:
     """The history of one run, as it grows. Belongs to one event loop."""
 
-    def __init__(self, clock: Clock, sink: Callable[[Operation], None], *, variety: bool = True) -> None:
+    def __init__(
+        self, clock: Clock, sink: Callable[[Operation], None], *, variety: bool = True, timed: bool = True
+    ) -> None:
         """``sink`` gets every operation as it ends. Times count from now.
 
-        ``variety``: records have keys and headers of all kinds, not only values.
+        ``variety``: records have keys and headers of all kinds, not only values. ``timed``: their timestamps come back
+        as they were sent; brokers put on none of their own.
         """
         self._clock = clock
         self._sink = sink
         self._variety = variety
+        self.timed = timed
         self._started_ms = clock.monotonic_ms()
         self._next_index = 0
         self._next_process = 0
@@ -55,7 +59,8 @@ class Recorder:
 
     def payload(self, value: int, said: bytes = b"", padding_bytes: int = 0) -> Payload:
         """The record with this number, made now; ``said`` is what it holds beside the number."""
-        return payload_of(value, self._clock.wall_ms(), said, padding_bytes, variety=self._variety)
+        now_ms = self._clock.wall_ms()
+        return payload_of(value, now_ms, said, padding_bytes, variety=self._variety, timed=self.timed)
 
     def operation(
         self,

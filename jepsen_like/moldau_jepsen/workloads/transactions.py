@@ -210,7 +210,7 @@ class TransactionWorkload:
     async def _poll(self, consumer: Consumer, transaction: _Transaction) -> None:
         batches = await consumer.poll(self._options.poll_timeout_ms)
         if batches:
-            transaction.parts.append(polled(batches))
+            transaction.parts.append(polled(batches, timed=self._recorder.timed))
 
     async def _abort(self, client: _Client, transaction: _Transaction, error: str) -> None:
         await self._teller.abort(client.process, client.producer, transaction, error)
