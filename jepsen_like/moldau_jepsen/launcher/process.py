@@ -137,13 +137,17 @@ def cpu_ms(pid: int) -> float:
     return (int(fields[STAT_USER_TICKS]) + int(fields[STAT_SYSTEM_TICKS])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
-def log_tail(node: Node) -> str:
-    """The last line of the node's log that says something, for error messages; empty when there is none."""
+def log_end(node: Node) -> list[str]:
+    """The lines in the last ``LOG_TAIL_BYTES`` of the node's log; the first may be cut. None when there is no log."""
     try:
         with Path(node.log).open("rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
-            lines = log.read().decode("utf-8", errors="replace").splitlines()
+            return log.read().decode("utf-8", errors="replace").splitlines()
     except FileNotFoundError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return []
+
+
+def log_tail(node: Node) -> str:
+    """The last line of the node's log that says something, for error messages; empty when there is none."""
+    return next((line.strip() for line in reversed(log_end(node)) if line.strip()), "")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.chaos.fabric import LinkFabric
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.cluster import READY_TIMEOUT_MS, STOP_TIMEOUT_MS
 from moldau_jepsen.launcher.ports import take_free_ports
-from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.launcher.process import ProcessState, log_end
 from moldau_jepsen.launcher.spec import CONTROLLER_ID_FIRST
 from moldau_jepsen.testing.pipeline import PipelineHistory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
-    from pathlib import Path
 
     from moldau_jepsen.launcher import Node
+
+
+LOG_LINES_SHOWN = 20
 
 
 def in_force(links: Sequence[str], paused: Sequence[int]) -> str:
@@ -45,6 +48,7 @@ class TestCluster(LocalCluster):
     _fabric: LinkFabric | None = None
     _history: PipelineHistory | None = None
     _power_losses = 0
+    _is_broken = False
     touched = False
     """Whether a fault struck since ``restore``."""
 
@@ -101,17 +105,44 @@ class TestCluster(LocalCluster):
             raise LauncherError(f"{error}{in_force(links, paused)}") from error
 
     def restore(self) -> None:
-        """Puts right what faults did: heals links, lets paused nodes go on, starts what does not run."""
+        """Puts right what faults did: heals links, lets paused nodes go on, starts what does not run.
+
+        Raises ``LauncherError`` where that does not help; then ``make_whole`` does.
+        """
         self._history = None
         if not self.touched:
             return
+        self._is_broken = True  # until it is right again
         if self._fabric is not None:
             self.heal()
         for node in self.nodes:
             if self.state(node.node_id) is ProcessState.PAUSED:
                 self.resume(node.node_id)
         self.start_all()
-        self.touched = False
+        self.touched = self._is_broken = False
+
+    def make_whole(self) -> None:
+        """Begins anew where ``restore`` failed: with empty disks, at the same addresses. Raises ``LauncherError``."""
+        if not self._is_broken:
+            return
+        if self._fabric is not None:
+            self.heal()
+        self.shut_down()
+        for node in self.nodes:
+            self.wipe(node.node_id)
+        self.start_all()
+        self.touched = self._is_broken = False
+
+    def last_words(self) -> list[tuple[str, str]]:
+        """The ends of the nodes' logs, each with a heading that names the node and what its process does now."""
+        return [
+            (
+                f"moldau: {node.role} {node.node_id} ({self.state(node.node_id).value})",
+                "\n".join(log_end(node)[-LOG_LINES_SHOWN:]),
+            )
+            for node in self.nodes
+            if Path(node.log).exists()
+        ]
 
     @property
     def links(self) -> LinkFabric:

@@ -10,6 +10,9 @@ against processes, or inside the deterministic simulation when its marker or ``-
 
 ``moldau_cluster_factory`` starts clusters of one's own, and ``moldau_history`` is a history without a cluster.
 
+A test that fails on processes has the ends of its nodes' logs in its report, and one that fails in the simulation its
+seed and the last events. ``--moldau-keep`` keeps the folders of clusters.
+
 Loaded by every pytest run of an environment that has Moldau installed: it imports nothing of Moldau until a fixture
 is used.
 """
@@ -17,15 +20,17 @@ is used.
 from __future__ import annotations
 
 import inspect
+import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 
+from moldau_jepsen.testing.wanted import Wanted, read_marker
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.pipeline import PipelineHistory
@@ -33,30 +38,16 @@ if TYPE_CHECKING:
 
 MARKER = "moldau"
 OPTION = "--moldau-simulated"
+KEEP_OPTION, KEEP_INI = "--moldau-keep", "moldau_keep"
+FOLDER = "moldau_folder"
+"""Name of the property of a report that holds the folder of a cluster that is kept."""
+TIMELINE_SHOWN = 40
+"""Last lines of the timeline of a simulated test that failed."""
 MARKER_TEXT = (
     "moldau(simulated, seeds, brokers, controllers, settings, links, hostile, fresh): the cluster of moldau_cluster. "
     "simulated: run the coroutine test in the deterministic simulation, once per seed; fresh: a cluster of the test's "
     "own; hostile: disks that power_loss can take unsynced data from; any of the others makes it fresh too"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a test's marker asks for."""
-
-    simulated: bool = False
-    seeds: Iterable[int] = (1,)
-    brokers: int = 3
-    controllers: int = 3
-    settings: Mapping[str, str] = field(default_factory=dict)
-    links: bool = True
-    hostile: bool = False
-    fresh: bool = False
-
-    @property
-    def shared(self) -> bool:
-        """Whether the session's cluster will do."""
-        return self == Wanted(simulated=self.simulated, seeds=self.seeds)
 
 
 class ClusterFactory(Protocol):
@@ -67,7 +58,7 @@ class ClusterFactory(Protocol):
         *,
         brokers: int = 3,
         controllers: int = 3,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, object] | None = None,
         links: bool = True,
         hostile: bool = False,
     ) -> TestCluster:
@@ -82,11 +73,30 @@ class SimulatedTest:
         """Nothing runs yet."""
         self.wanted = wanted
 
+    def __getattr__(self, name: str) -> object:
+        """Tells a fixture, or whoever else is too early, why there is nothing."""
+        raise AttributeError(
+            f"no {name!r}: the cluster of a simulated test exists only while the test's coroutine runs, so what needs "
+            "it belongs into the test, or into a function that it calls, and not into a fixture"
+        )
+
+
+SHARED: pytest.StashKey[TestCluster] = pytest.StashKey()
+"""The session's cluster, once there is one."""
+USED: pytest.StashKey[list[TestCluster]] = pytest.StashKey()
+"""The clusters of processes of a test."""
+TIMELINE: pytest.StashKey[str] = pytest.StashKey()
+"""How a simulated test that failed came to its end."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option."""
+    """Adds the options."""
     group = parser.getgroup("moldau", "clusters of Moldau")
     group.addoption(OPTION, action="store_true", help="run coroutine tests of moldau_cluster in the simulation")
+    group.addoption(
+        KEEP_OPTION, action="store_true", help="keep the folders of clusters: configurations, data and logs"
+    )
+    parser.addini(KEEP_INI, f"as {KEEP_OPTION}", type="bool", default=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,26 +106,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def wanted_by(request: pytest.FixtureRequest) -> Wanted:
     """What the test's marker and the command line ask for. A wrong marker is the test's failure."""
-    marker = request.node.get_closest_marker(MARKER)
     try:
-        wanted = Wanted(**(marker.kwargs if marker is not None else {}))
-    except TypeError as error:
-        raise pytest.UsageError(f"{request.node.nodeid}: {error}; the marker is {MARKER_TEXT}") from error
-    is_coroutine = inspect.iscoroutinefunction(request.function)
-    if wanted.simulated and not is_coroutine:
-        raise pytest.UsageError(f"{request.node.nodeid}: only a test that is a coroutine function can be simulated")
-    if is_coroutine and request.config.getoption(OPTION):
-        return Wanted(**{**(marker.kwargs if marker is not None else {}), "simulated": True})
-    return wanted
+        return read_marker(
+            request.node.get_closest_marker(MARKER),
+            is_coroutine=inspect.iscoroutinefunction(request.function),
+            simulate=request.config.getoption(OPTION),
+        )
+    except ValueError as error:
+        raise pytest.UsageError(f"{request.node.nodeid}: {error}") from error
+
+
+def is_kept(config: pytest.Config) -> bool:
+    """Whether the folders of clusters stay."""
+    return bool(config.getoption(KEEP_OPTION) or config.getini(KEEP_INI))
+
+
+def folder_to_keep(config: pytest.Config) -> Path | None:
+    """A new folder for a cluster that is to be kept, None for one that may go with its cluster."""
+    return Path(tempfile.mkdtemp(prefix="moldau-")) if is_kept(config) else None
 
 
 @pytest.fixture(scope="session")
-def moldau_shared_cluster() -> Iterator[TestCluster]:
-    """Three brokers under three controllers, of which ``moldau_cluster`` puts right what tests do to them."""
+def moldau_shared_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster]:
+    """Three brokers under three controllers; what a test does to them is put right after it, whoever gave it to it."""
     from moldau_jepsen.testing import cluster
 
-    with cluster() as running:
+    with cluster(directory=folder_to_keep(request.config)) as running:
+        request.config.stash[SHARED] = running
         yield running
+        del request.config.stash[SHARED]
 
 
 @pytest.fixture
@@ -127,8 +146,9 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
         return
     if wanted.shared:
         shared: TestCluster = request.getfixturevalue("moldau_shared_cluster")
+        shared.make_whole()
+        request.node.stash.setdefault(USED, []).append(shared)
         yield shared
-        shared.restore()
         return
     from moldau_jepsen.testing import cluster
 
@@ -138,24 +158,75 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
         settings=wanted.settings,
         links=wanted.links,
         hostile=wanted.hostile,
+        directory=folder_to_keep(request.config),
     ) as running:
+        request.node.stash.setdefault(USED, []).append(running)
         yield running
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Puts a new cluster in the place of a shared one that could not be put right after an earlier test."""
+    shared = item.config.stash.get(SHARED, None)
+    if shared is not None and "moldau_shared_cluster" in getattr(item, "fixturenames", ()):
+        shared.make_whole()
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Puts the shared cluster right after every test that did something to it, by whatever fixture it came to it."""
+    try:
+        yield
+    finally:
+        shared = item.config.stash.get(SHARED, None)
+        if shared is not None:
+            shared.restore()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds to the report of a test that failed what its nodes wrote last, and where their folders are kept."""
+    report = yield
+    if report.failed and report.when == "call" and TIMELINE in item.stash:
+        report.sections.append(("moldau: the last events", item.stash[TIMELINE]))
+    clusters = list(item.stash.get(USED, ()))
+    shared = item.config.stash.get(SHARED, None)
+    if shared is not None and shared not in clusters and "moldau_shared_cluster" in getattr(item, "fixturenames", ()):
+        clusters.append(shared)
+    for cluster in clusters:
+        if report.failed:
+            report.sections += cluster.last_words()
+        if is_kept(item.config):
+            report.user_properties.append((FOLDER, str(cluster.directory)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says where folders were kept, also those of pytest-xdist's workers."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    told = [each for report in reports for each in getattr(report, "user_properties", ())]
+    for folder in sorted({value for name, value in told if name == FOLDER}):
+        terminalreporter.write_line(f"moldau: a cluster's folder is kept: {folder}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs the coroutine of a test that uses ``moldau_cluster``; leaves all other tests to others."""
+    """Runs the coroutine of a test that uses ``moldau_cluster``; leaves all other tests to others.
+
+    A test may use it without taking it: by ``usefixtures``, or through a fixture of its own.
+    """
     held = cast("TestCluster | SimulatedTest | None", pyfuncitem.funcargs.get("moldau_cluster"))
     if held is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     from moldau_jepsen.testing import scenario
 
     names = pyfuncitem._fixtureinfo.argnames
-    others = {name: pyfuncitem.funcargs[name] for name in names if name != "moldau_cluster"}
+    given = {name: pyfuncitem.funcargs[name] for name in names}
     test = pyfuncitem.obj
 
     def run(cluster: scenario.Cluster) -> object:
-        return test(moldau_cluster=cluster, **others)
+        return test(**(given | {"moldau_cluster": cluster} if "moldau_cluster" in names else given))
 
     chosen: Scenario = run  # type: ignore[assignment]
     if not isinstance(held, SimulatedTest):
@@ -163,24 +234,29 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return True
     wanted = held.wanted
     for seed in wanted.seeds:
-        attempt = partial(
-            scenario.run_simulated,
-            chosen,
-            seed=seed,
-            brokers=wanted.brokers,
-            controllers=wanted.controllers,
-            settings=wanted.settings,
-        )
+        timeline: list[str] = []
         try:
-            attempt()
-        except Exception as error:
+            scenario.run_simulated(
+                chosen,
+                seed=seed,
+                brokers=wanted.brokers,
+                controllers=wanted.controllers,
+                settings=wanted.settings,
+                timeline=timeline,
+            )
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # pytest.fail is no Exception. The words are in the report whatever pytest shows of a group of exceptions.
             error.add_note(f"in the simulation, with seed {seed}")
+            shown = "\n".join([*timeline[-TIMELINE_SHOWN:], f"in the simulation, with seed {seed}"])
+            pyfuncitem.stash[TIMELINE] = shown
             raise
     return True
 
 
 @pytest.fixture
-def moldau_cluster_factory() -> Iterator[ClusterFactory]:
+def moldau_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
     """A function that starts clusters; they are stopped and removed when the test ends."""
     from moldau_jepsen.testing import cluster
 
@@ -190,13 +266,22 @@ def moldau_cluster_factory() -> Iterator[ClusterFactory]:
             *,
             brokers: int = 3,
             controllers: int = 3,
-            settings: Mapping[str, str] | None = None,
+            settings: Mapping[str, object] | None = None,
             links: bool = True,
             hostile: bool = False,
         ) -> TestCluster:
-            return stack.enter_context(
-                cluster(brokers=brokers, controllers=controllers, settings=settings, links=links, hostile=hostile)
+            running = stack.enter_context(
+                cluster(
+                    brokers=brokers,
+                    controllers=controllers,
+                    settings=settings,
+                    links=links,
+                    hostile=hostile,
+                    directory=folder_to_keep(request.config),
+                )
             )
+            request.node.stash.setdefault(USED, []).append(running)
+            return running
 
         yield start
 

@@ -239,12 +239,21 @@ def run_on_processes(scenario: Scenario, local: TestCluster) -> None:
 
 
 def run_simulated(
-    scenario: Scenario, *, seed: int, brokers: int, controllers: int, settings: Mapping[str, object]
+    scenario: Scenario,
+    *,
+    seed: int,
+    brokers: int,
+    controllers: int,
+    settings: Mapping[str, object],
+    timeline: list[str] | None = None,
 ) -> None:
-    """Runs a test in the simulation; raises what it raises, and ``SimulationError`` for a broken invariant."""
+    """Runs a test in the simulation; raises what it raises, and ``SimulationError`` for a broken invariant.
+
+    ``timeline`` is given what happened, line by line, when it has ended.
+    """
 
     async def main(simulated: SimulatedCluster, acknowledged: Acknowledged) -> None:
         await simulated.wait_healthy(HEALTHY_SECONDS)
         await scenario(SimulatedProcesses(simulated, acknowledged))
 
-    run_told(main, seed=seed, brokers=brokers, controllers=controllers, settings=dict(settings))
+    run_told(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings, timeline=timeline)

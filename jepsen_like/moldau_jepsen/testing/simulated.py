@@ -80,6 +80,11 @@ class _Watched:
         return found
 
 
+def _timeline(world: World, logs: LogLines) -> list[str]:
+    """Notes of the trace and log lines in the order of time, in which both begin."""
+    return sorted([*map(str, world.trace.notes()), *logs.lines], key=lambda line: float(line[:12]))
+
+
 def run_scenario(
     scenario: Callable[[SimulatedCluster], Awaitable[T]],
     *,
@@ -103,8 +108,11 @@ def run_told(
     brokers: int,
     controllers: int,
     settings: Mapping[str, object],
+    timeline: list[str] | None = None,
 ) -> T:
     """As ``run_scenario``, for a scenario that tells which records were acknowledged, so that the judge knows too.
+
+    ``timeline`` is given what was done to nodes and what they logged, line by line, when the scenario has ended.
 
     Raises ``LauncherUsageError`` for what a cluster of processes would refuse as well.
     """
@@ -129,6 +137,8 @@ def run_told(
                 if is_interrupt(error):
                     raise
                 raised.append(error)  # raised again below: pytest.fail is no Exception
+        if timeline is not None:
+            timeline.extend(_timeline(world, logs))
         return result, watched.found()
 
     logger = logging.getLogger("moldau")

@@ -4,8 +4,6 @@ Method: the examples of docs/TESTING.md are cut out and run by a pytest of their
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,9 @@ from moldau.admin import Admin
 from moldau.admin.admin import LATEST
 from moldau_jepsen.testing.pipeline import PipelineError
 from moldau_jepsen.testing.scenario import SimulatedProcesses, run_simulated
+from own_pytest import run_pytest
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "TESTING.md"
-ROOTS = [path for path in sys.path if path]
-
-
-def run_pytest(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs the tests of a directory in another interpreter, with the sources of this one."""
-    code = f"import sys; sys.path[:0] = {ROOTS!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "-q", "-p", "no:cacheprovider", "-W", "error", *words, str(directory)]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=900, check=False)
 
 
 def examples() -> list[str]:
@@ -118,24 +109,3 @@ def test_a_loss_of_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(SimulatedProcesses, "wait_healthy", power_comes_back)
     with pytest.raises(PipelineError, match="5 acknowledged without effect: 'in peace', 'one is paused'"):
         run_simulated(every_fault.test_every_fault, seed=1, brokers=3, controllers=3, settings=every_fault.SYNCED)
-
-
-WRONG = """
-import pytest
-
-
-@pytest.mark.moldau(simulated=True)
-def test_plain(moldau_cluster): ...
-
-
-@pytest.mark.moldau(color="red")
-def test_unknown(moldau_cluster): ...
-"""
-
-
-def test_wrong_markers_are_named(tmp_path: Path) -> None:
-    (tmp_path / "test_wrong.py").write_text(WRONG)
-    done = run_pytest(tmp_path)
-    assert done.returncode == 1
-    assert "only a test that is a coroutine function can be simulated" in done.stdout
-    assert "unexpected keyword argument 'color'" in done.stdout

@@ -1,0 +1,69 @@
+"""What the marker ``moldau`` asks for, read and judged before anything is started. Imports nothing of Moldau."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a test's marker asks for."""
+
+    simulated: bool = False
+    seeds: Collection[int] = (1,)
+    brokers: int = 3
+    controllers: int = 3
+    settings: Mapping[str, object] = field(default_factory=dict)
+    links: bool = True
+    hostile: bool = False
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` for values of a wrong kind; what clusters can be is judged where they are started."""
+        for name in ("simulated", "links", "hostile", "fresh"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
+        if not isinstance(self.settings, Mapping):
+            raise ValueError(f"settings are a dictionary of Kafka's keys, not {self.settings!r}")
+        if not isinstance(self.seeds, Collection) or not all(type(seed) is int and seed >= 0 for seed in self.seeds):
+            raise ValueError(f"seeds are a list or range of numbers from 0 on, not {self.seeds!r}")
+        if not self.seeds:
+            raise ValueError("seeds are none, so that the test would pass without having run")
+
+    @property
+    def shared(self) -> bool:
+        """Whether the session's cluster will do."""
+        return self == Wanted(simulated=self.simulated, seeds=self.seeds)
+
+
+KNOWN = tuple(one.name for one in fields(Wanted))
+
+
+def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: bool) -> Wanted:
+    """What a marker asks for; nothing where there is none. Raises ``ValueError`` with one sentence.
+
+    Args:
+        marker: The closest one of the test.
+        is_coroutine: Whether the test is a coroutine function, as a simulated one must be.
+        simulate: Whether the command line asks for the simulation wherever it is possible.
+    """
+    given = dict(marker.kwargs) if marker is not None else {}
+    if marker is not None and marker.args:
+        shown = ", ".join(repr(one) for one in marker.args)
+        raise ValueError(f"the marker takes keywords only ({', '.join(KNOWN)}), and not {shown}")
+    unknown = [name for name in given if name not in KNOWN]
+    if unknown:
+        raise ValueError(f"the marker knows {', '.join(KNOWN)}, and no {', '.join(unknown)}")
+    if "seeds" in given and "simulated" not in given and not simulate:
+        raise ValueError(
+            "seeds are for the simulation: say simulated=True too, or simulated=False to leave it to the command line"
+        )
+    wanted = Wanted(**given)
+    if wanted.simulated and not is_coroutine:
+        raise ValueError("only a test that is a coroutine function can be simulated")
+    return Wanted(**{**given, "simulated": True}) if simulate and is_coroutine else wanted

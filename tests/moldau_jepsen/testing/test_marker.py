@@ -1,0 +1,53 @@
+"""Goal: what the marker cannot mean is refused in one sentence. Method: markers, read without a test."""
+
+import re
+
+import pytest
+
+from moldau_jepsen.testing.wanted import KNOWN, Wanted, read_marker
+
+ALL = "simulated, seeds, brokers, controllers, settings, links, hostile, fresh"
+
+
+def test_the_sentence_names_all_keywords() -> None:
+    assert ", ".join(KNOWN) == ALL
+
+
+@pytest.mark.parametrize(
+    ("marker", "text"),
+    [
+        (pytest.mark.moldau("simulated"), f"the marker takes keywords only ({ALL}), and not 'simulated'"),
+        (pytest.mark.moldau(seed=3), f"the marker knows {ALL}, and no seed"),
+        (pytest.mark.moldau(seeds=range(3)), "seeds are for the simulation: say simulated=True too"),
+        (pytest.mark.moldau(simulated=True, seeds=3), "seeds are a list or range of numbers from 0 on, not 3"),
+        (pytest.mark.moldau(simulated=True, seeds=["1"]), "seeds are a list or range of numbers from 0 on, not ['1']"),
+        (pytest.mark.moldau(simulated=True, seeds="12"), "seeds are a list or range of numbers from 0 on, not '12'"),
+        (pytest.mark.moldau(simulated=True, seeds=[-1]), "seeds are a list or range of numbers from 0 on, not [-1]"),
+        (pytest.mark.moldau(simulated=True, seeds=iter([1])), "seeds are a list or range of numbers from 0 on, not <"),
+        (pytest.mark.moldau(simulated=True, seeds=[]), "seeds are none"),
+        (pytest.mark.moldau(simulated="no"), "simulated is True or False, not 'no'"),
+        (pytest.mark.moldau(settings="x"), "settings are a dictionary of Kafka's keys, not 'x'"),
+    ],
+)
+def test_wrong_markers_are_refused(marker: pytest.MarkDecorator, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
+        read_marker(marker.mark, is_coroutine=True, simulate=False)
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_coroutine_functions_are_simulated() -> None:
+    marker = pytest.mark.moldau(simulated=True).mark
+    with pytest.raises(ValueError, match="only a test that is a coroutine function can be simulated"):
+        read_marker(marker, is_coroutine=False, simulate=False)
+    assert read_marker(None, is_coroutine=False, simulate=True) == Wanted()
+
+
+def test_seeds_may_wait_for_the_command_line() -> None:
+    either = pytest.mark.moldau(simulated=False, seeds=range(3)).mark
+    assert not read_marker(either, is_coroutine=True, simulate=False).simulated
+    seeds = pytest.mark.moldau(seeds=range(3)).mark
+    for marker in (either, seeds):
+        wanted = read_marker(marker, is_coroutine=True, simulate=True)
+        assert wanted.simulated
+        assert list(wanted.seeds) == [0, 1, 2]

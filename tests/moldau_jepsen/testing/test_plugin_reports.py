@@ -1,0 +1,173 @@
+"""Goal: tests come to their cluster by fixtures of their own, a failure leaves what is needed to look at it, and no
+test inherits the cluster that another one broke.
+
+Method: small tests in files, run by a pytest of their own.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from own_pytest import run_pytest
+
+SIMULATED = """
+import signal
+
+import pytest
+import trio
+
+pytestmark = pytest.mark.moldau(simulated=True, seeds=[7], brokers=1, controllers=1)
+
+
+@pytest.fixture
+def around(moldau_cluster):
+    yield "around"
+
+
+@pytest.fixture
+def early(moldau_cluster):
+    return moldau_cluster.bootstrap
+
+
+@pytest.mark.usefixtures("moldau_cluster")
+async def test_passes_by_usefixtures():
+    assert trio.current_time() > 0
+
+
+async def test_passes_through_a_fixture(around):
+    assert around == "around"
+    assert trio.current_time() > 0
+
+
+async def test_passes_with_both(around, moldau_cluster):
+    await moldau_cluster.kill(1)
+
+
+async def test_is_too_early(early): ...
+
+
+async def test_fails_by_outcome(moldau_cluster):
+    await moldau_cluster.kill(1)
+    pytest.fail("mine")
+
+
+async def test_fails_in_a_group(moldau_cluster):
+    async def wrong():
+        assert "this" == "that"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wrong)
+        nursery.start_soon(wrong)
+
+
+@pytest.mark.moldau(simulated=True, seed=3)
+async def test_has_a_wrong_marker(moldau_cluster): ...
+"""
+
+
+def section(text: str, heading: str) -> str:
+    """The part of pytest's output on one failed test."""
+    return re.split(r"^_{3,} ", text.split(f" {heading} ___")[1], flags=re.MULTILINE)[0]
+
+
+def test_fixtures_and_failures_in_the_simulation(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(SIMULATED)
+    done = run_pytest(tmp_path)
+    assert "2 failed, 3 passed, 2 errors" in done.stdout, done.stdout
+    early = section(done.stdout, "ERROR at setup of test_is_too_early")
+    assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
+    for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
+        told = section(done.stdout, name)
+        assert "in the simulation, with seed 7" in told.split("- moldau: the last events -")[0], told
+        assert "in the simulation, with seed 7" in told.split("- moldau: the last events -")[1], told
+    assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(done.stdout, "test_fails_by_outcome"))
+    assert "the marker knows simulated, seeds, " in section(done.stdout, "ERROR at setup of test_has_a_wrong_marker")
+
+
+INTERRUPTED = """
+import signal
+
+import pytest
+
+
+@pytest.mark.moldau(simulated=True, brokers=1, controllers=1)
+async def test_first(moldau_cluster):
+    async def node(_):
+        signal.raise_signal(signal.SIGINT)
+
+    moldau_cluster.simulated.world.node("broker-9").start(node)
+    await moldau_cluster.simulated.world.node("broker-9").wait_ended()
+
+
+def test_second():
+    raise AssertionError("nothing is run after an interrupt")
+"""
+
+
+def test_an_interrupt_in_the_simulation_ends_the_session(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(INTERRUPTED)
+    done = run_pytest(tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "! KeyboardInterrupt !" in done.stdout
+    assert "no tests ran" in done.stdout
+
+
+PROCESSES = """
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def mine(moldau_shared_cluster):
+    return moldau_shared_cluster
+
+
+def states(cluster):
+    return {one.state.value for one in cluster.status()}
+
+
+def test_kills_through_a_fixture(mine):
+    mine.history.sent("t", 0, 0, "a")
+    mine.kill(1)
+
+
+def test_inherits_nothing(mine):
+    assert states(mine) == {"running"}
+    mine.check()
+
+
+def test_breaks_a_disk(moldau_cluster):
+    moldau_cluster.kill(1)
+    for path in Path(moldau_cluster.node(1).directory).glob("**/meta.properties"):
+        path.write_text("version=none")
+
+
+def test_gets_a_new_cluster(moldau_cluster):
+    assert states(moldau_cluster) == {"running"}
+
+
+def test_breaks_it_again(mine):
+    test_breaks_a_disk(mine)
+
+
+def test_gets_a_new_cluster_through_a_fixture(mine):
+    assert states(mine) == {"running"}
+    raise AssertionError("look at the logs")
+"""
+
+
+@pytest.mark.processes
+def test_the_shared_cluster_is_put_right_or_replaced(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(PROCESSES)
+    done = run_pytest(tmp_path, "--moldau-keep")
+    assert "1 failed, 5 passed, 2 errors" in done.stdout, done.stdout
+    for name in ("test_breaks_a_disk", "test_breaks_it_again"):
+        assert "broker 1 ended while starting" in section(done.stdout, f"ERROR at teardown of {name}")
+    told = section(done.stdout, "test_gets_a_new_cluster_through_a_fixture")
+    for node in ("broker 1", "broker 2", "broker 3", "controller 101", "controller 102", "controller 103"):
+        (end,) = re.findall(rf"- moldau: {node} \(running\) -+\n((?:[^-].*\n)+)", told)
+        assert "version=none" not in end
+    (folder,) = set(re.findall(r"a cluster's folder is kept: (\S+)", done.stdout))
+    assert (Path(folder) / "broker-1" / "server.log").stat().st_size > 0
