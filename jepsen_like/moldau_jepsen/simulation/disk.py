@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.runtime.environment import Buffer, OpenMode
+from moldau_jepsen.simulation.disk_profile import Hit
 from moldau_jepsen.simulation.platters import Directory, Inode, VirtualDisk, parts_of, used_below
 
 if TYPE_CHECKING:
@@ -69,15 +70,13 @@ class VirtualFile:
         disk = self._check(write=True)
         if disk.random.random() < disk.profile.write_error_probability:
             self._put(position, data[: disk.random.randint(0, len(data))])
-            disk.trace.note("disk-error", disk.name, "write", self._path)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+            raise disk.error(Hit.WRITE, self._path, "write")
         growth = position + len(data) - self.size
         if growth > 0:
-            free = 0 if disk.profile.full_paths and disk.profile.is_full(self._path) else self._disk.free_bytes("/")
+            free = self._disk.room(self._path)
             if growth > free:
                 self._put(position, data[: max(0, self.size - position) + free])
-                disk.trace.note("disk-full", disk.name, self._path)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+                raise disk.error(Hit.FULL, self._path)
         self._put(position, data)
         self._disk.trace_write("write", self._path, position, len(data))
         return self.size
@@ -115,14 +114,14 @@ class VirtualFile:
     def _check_read(self) -> None:
         disk = self._check()
         if disk.profile.read_error_probability and disk.read_fails(self._path):
-            disk.trace.note("disk-error", disk.name, "read", self._path)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+            raise disk.error(Hit.READ, self._path, "read")
         if self._inode.rotten and disk.is_watched():
             raise OSError(errno.EIO, "an observer does not judge what has rotted", self._path)
 
     def truncate(self, size: int) -> None:
         """See ``File.truncate``."""
         self._check(write=True)
+        self._disk.may_change("truncate", self._path)
         before = self.size
         if not 0 <= size <= before:
             raise ValueError(f"{self._path}: cannot truncate to {size}, the content has {before} bytes")
@@ -133,17 +132,18 @@ class VirtualFile:
 
     def preallocate(self, size: int) -> None:
         """See ``File.preallocate``: space is checked, nothing is reserved."""
-        self._check(write=True)
-        if size - self.size > self._disk.free_bytes("/"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        disk = self._check(write=True)
+        if size > self.size:
+            self._disk.may_change("preallocate", self._path)
+            if size - self.size > self._disk.room(self._path):
+                raise disk.error(Hit.FULL, self._path)
 
     def sync(self) -> None:
         """See ``File.sync``."""
         disk = self._check(write=True)
         if disk.random.random() < disk.profile.sync_error_probability:
             self._inode.fail_sync(disk.apart)
-            disk.trace.note("disk-error", disk.name, "sync", self._path)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+            raise disk.error(Hit.SYNC, self._path, "sync")
         self._inode.sync()
         self._disk.trace_write("sync", self._path, self.size, 0)
 
@@ -212,9 +212,26 @@ class NodeDisk:
             raise OSError(errno.EIO, f"{self._disk.name} {CRASHED_TEXT}", path)
         profile = self._disk.profile
         if profile.failing_paths and profile.is_failing(path):
-            self._disk.trace.note("disk-error", self._disk.name, "device", path)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            raise self._disk.error(Hit.DEVICE, path, "device")
         return self._disk
+
+    def may_change(self, what: str, path: str) -> None:
+        """Raises EIO where a change of names or sizes fails; nothing has been changed then."""
+        disk = self._disk
+        probability = disk.profile.write_error_probability
+        if probability and disk.apart.random() < probability:
+            raise disk.error(Hit.WRITE, path, what)
+
+    def _may_add(self, what: str, path: str) -> None:
+        """``may_change`` for new names, which need some space."""
+        self.may_change(what, path)
+        if self.room(path) <= 0:
+            raise self._disk.error(Hit.FULL, path)
+
+    def room(self, path: str) -> int:
+        """Bytes that can still be written to ``path``."""
+        profile = self._disk.profile
+        return 0 if profile.full_paths and profile.is_full(path) else self.free_bytes("/")
 
     def now_ms(self) -> int:
         """Wall-clock time of the machine."""
@@ -246,6 +263,7 @@ class NodeDisk:
         if found is None:
             if mode is OpenMode.READ:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            self._may_add("create", path)
             found = Inode(modified_ms=disk.now_ms())
             parent.change({name: found})
             self.trace_write("create", path, 0, 0)
@@ -256,6 +274,7 @@ class NodeDisk:
     def exists(self, path: str) -> bool:
         """See ``Disk.exists``; as the real one, it finds nothing on a device that is gone."""
         if not self.frozen and self._disk.profile.is_failing(path):
+            self._disk.tell(Hit.DEVICE, path)
             return False
         disk = self.check(path)
         try:
@@ -290,6 +309,7 @@ class NodeDisk:
             current = posixpath.join(current, part)
             found = parent.names.get(part)
             if found is None:
+                self._may_add("mkdir", current)
                 parent.change({part: Directory()})
                 self.trace_write("mkdir", current, 0, 0)
             elif not isinstance(found, Directory):
@@ -309,6 +329,7 @@ class NodeDisk:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         if moved is replaced:
             return
+        self.may_change("rename", source)
         if isinstance(replaced, Inode):
             self._used -= len(replaced.content)
         if source_parent is target_parent:
@@ -324,23 +345,36 @@ class NodeDisk:
         found = disk.lookup(path)
         if isinstance(found, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        disk.directory(posixpath.dirname(path)).change({posixpath.basename(path): None})
-        self._used -= len(found.content)
+        self._unlink(disk.directory(posixpath.dirname(path)), path)
+
+    def _unlink(self, parent: Directory, path: str) -> None:
+        self.may_change("remove", path)
+        name = posixpath.basename(path)
+        found = parent.names[name]
+        parent.change({name: None})
+        self._used -= used_below(found) if isinstance(found, Directory) else len(found.content)
         self.trace_write("remove", path, 0, 0)
 
     def remove_tree(self, path: str) -> None:
-        """See ``Disk.remove_tree``."""
+        """See ``Disk.remove_tree``: one entry after the other, from below, so that a crash or error leaves some."""
         disk = self.check(path)
         if not self.exists(path):
             return
         found = disk.lookup(path)
-        self._used -= used_below(found) if isinstance(found, Directory) else len(found.content)
-        disk.directory(posixpath.dirname(path)).change({posixpath.basename(path): None})
-        self.trace_write("remove", path, 0, 0)
+        if isinstance(found, Directory):
+            for name in sorted(found.names):
+                self.remove_tree(posixpath.join(path, name))
+        self.check(path)
+        self._unlink(disk.directory(posixpath.dirname(path)), path)
 
     def sync_directory(self, path: str) -> None:
         """See ``Disk.sync_directory``."""
-        self.check(path).directory(path).sync()
+        disk = self.check(path)
+        directory = disk.directory(path)
+        probability = disk.profile.sync_error_probability
+        if probability and disk.apart.random() < probability:
+            raise disk.error(Hit.SYNC, path, "sync-names")
+        directory.sync()
         self.trace_write("sync-names", path, 0, 0)
 
     def free_bytes(self, path: str) -> int:
@@ -366,6 +400,8 @@ class NodeDisk:
         delay = profile.offload_delay_min + disk.random.expovariate(1.0) * profile.offload_delay_jitter
         if disk.random.random() < profile.stall_probability:
             delay += disk.random.uniform(0.0, profile.stall_max)
+        if profile.troubles:
+            disk.tell(Hit.SLOWED, "/")
         before = delay * min(1.0, max(0.0, disk.apart.uniform(-1.0, 2.0)))
         await self._pass_time(before)
         self.check("/")

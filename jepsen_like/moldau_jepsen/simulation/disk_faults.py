@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.disk_profile import DiskProfile
+from moldau_jepsen.simulation.disk_profile import Trouble
 from moldau_jepsen.simulation.faults import FaultKind, Struck
 
 if TYPE_CHECKING:
@@ -38,19 +38,10 @@ class DiskFaults:
     def end_all(self) -> None:
         """All disks work again, all clocks are right."""
         for node_id, machine in self._cluster.machines.items():
-            self._calm(node_id)
-            profile = machine.disk.profile
-            profile.failing_paths = profile.full_paths = profile.unreadable_paths = ()
+            machine.disk.profile.end_all()
             machine.clock.set_rate(1.0)
             # A broker that is hours behind for good refuses what clients write now, by message.timestamp.after.max.ms.
             machine.clock.jump_wall(-self._jumped_ms.pop(node_id, 0.0))
-
-    def _calm(self, node_id: int) -> None:
-        profile, calm = self._cluster.machines[node_id].disk.profile, DiskProfile()
-        profile.offload_delay_jitter = calm.offload_delay_jitter
-        profile.stall_probability, profile.stall_max = calm.stall_probability, calm.stall_max
-        profile.capacity_bytes = calm.capacity_bytes
-        profile.write_error_probability = profile.sync_error_probability = profile.read_error_probability = 0.0
 
     def _mend(self, node_id: int) -> None:
         """What an operator does with a node whose disk works again: a directory that failed needs a restart."""
@@ -59,13 +50,19 @@ class DiskFaults:
         else:
             self._targets.start([node_id])
 
-    def _fails(self, node_id: int) -> Callable[[], None]:
-        """The node may end for its disk; returns what ends that."""
-        self._targets.disk_errors[node_id] = None
+    def _begin(self, node_id: int, trouble: Trouble) -> Callable[[], None]:
+        """The disk of a node is in trouble, which ends with the call of what is returned: others may go on."""
+        profile = self._cluster.machines[node_id].disk.profile
+        profile.begin(trouble)
+        return lambda: profile.end(trouble)
+
+    def _fails(self, node_id: int, trouble: Trouble) -> Callable[[], None]:
+        """The node may end for the trouble; returns what ends that."""
+        calm = self._begin(node_id, trouble)
         self._targets.safekeeping.endanger(node_id)
 
         def end() -> None:
-            self._calm(node_id)
+            calm()
             self._targets.safekeeping.secure(node_id)
             self._mend(node_id)
 
@@ -73,55 +70,43 @@ class DiskFaults:
 
     def _disk_slow(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
-        profile = self._cluster.machines[node_id].disk.profile
-        profile.offload_delay_jitter = draw.choice((0.01, 0.1))
-        profile.stall_probability, profile.stall_max = 0.05, draw.choice((0.5, 3.0))
-        self._targets.mark()
-        return lambda: self._calm(node_id)
+        jitter, stall_max = draw.choice((0.01, 0.1)), draw.choice((0.5, 3.0))
+        slow = Trouble(
+            struck=self._targets.mark, offload_delay_jitter=jitter, stall_probability=0.05, stall_max=stall_max
+        )
+        return self._begin(node_id, slow)
 
     def _disk_full(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
         if self._targets.spares(node_id):
             return lambda: None
-        disk = self._cluster.machines[node_id].disk
-        self._targets.mark()
-        disk.profile.capacity_bytes = disk.used_bytes() + draw.randint(0, 5_000)
-        return self._fails(node_id)
+        capacity = self._cluster.machines[node_id].disk.used_bytes() + draw.randint(0, 5_000)
+        self._targets.disk_errors[node_id] = None
+        return self._fails(node_id, Trouble(struck=self._targets.mark, capacity_bytes=capacity))
 
     def _disk_error(self, draw: random.Random) -> Callable[[], None]:
         node_id = draw.choice(self._targets.nodes)
         if self._targets.spares(node_id):
             return lambda: None
-        profile = self._cluster.machines[node_id].disk.profile
-        profile.write_error_probability = draw.choice((0.0, 0.01, 0.1))
-        profile.sync_error_probability = draw.choice((0.0, 0.01, 0.1))
-        if profile.write_error_probability or profile.sync_error_probability:
-            self._targets.mark()
-        return self._fails(node_id)
+        write, sync = draw.choice((0.0, 0.01, 0.1)), draw.choice((0.0, 0.01, 0.1))
+        self._targets.disk_errors[node_id] = None
+        errors = Trouble(struck=self._targets.mark, write_error_probability=write, sync_error_probability=sync)
+        return self._fails(node_id, errors)
 
     def _read_error(self, draw: random.Random) -> Callable[[], None]:
         """Reads of a drawn disk fail, or of one log directory of a broker, if it has several."""
         node_id = draw.choice(self._targets.nodes)
         if self._targets.spares(node_id):
             return lambda: None
-        profile = self._cluster.machines[node_id].disk.profile
         path = draw.choice(["/", *self._cluster.log_directories(node_id)])
-        profile.read_error_probability = draw.choice((0.01, 0.1, 1.0))
-        profile.unreadable_paths = (path,)
-        self._targets.mark()
+        probability = draw.choice((0.01, 0.1, 1.0))
         if path == "/":
             self._targets.disk_errors[node_id] = None
         else:
             self._targets.directory_errors.setdefault(node_id, {})[path] = None
-        self._targets.safekeeping.endanger(node_id)
-        self._world.trace.note("unreadable", self._cluster.host(node_id), path, profile.read_error_probability)
-
-        def end() -> None:
-            profile.read_error_probability = 0.0
-            self._targets.safekeeping.secure(node_id)
-            self._mend(node_id)
-
-        return end
+        self._world.trace.note("unreadable", self._cluster.host(node_id), path, probability)
+        errors = Trouble(struck=self._targets.mark, read_error_probability=probability, unreadable_paths=(path,))
+        return self._fails(node_id, errors)
 
     def _directory(self, draw: random.Random) -> Callable[[], None]:
         if self._cluster.shape.directories < 2 or self._targets.struck_nodes is Struck.CONTROLLERS:
@@ -129,28 +114,13 @@ class DiskFaults:
         node_id = draw.choice(self._cluster.broker_ids)
         if self._targets.spares(node_id):
             return lambda: None
-        profile = self._cluster.machines[node_id].disk.profile
         path = draw.choice(self._cluster.log_directories(node_id))
         full = draw.random() < DIRECTORY_FULL_PROBABILITY
-        if full:
-            profile.full_paths = (*profile.full_paths, path)
-        else:
-            profile.failing_paths = (*profile.failing_paths, path)
         self._targets.directory_errors.setdefault(node_id, {})[path] = None
-        self._targets.mark()
-        self._targets.safekeeping.endanger(node_id)
         self._world.trace.note("directory", self._cluster.host(node_id), path, "full" if full else "gone")
-
-        def end() -> None:
-            # Another fault may hold the same directory still: each takes its own mark back.
-            if full:
-                profile.full_paths = _without(profile.full_paths, path)
-            else:
-                profile.failing_paths = _without(profile.failing_paths, path)
-            self._targets.safekeeping.secure(node_id)
-            self._mend(node_id)
-
-        return end
+        mark = self._targets.mark
+        gone = Trouble(struck=mark, full_paths=(path,)) if full else Trouble(struck=mark, failing_paths=(path,))
+        return self._fails(node_id, gone)
 
     # --- clocks
 
@@ -167,11 +137,3 @@ class DiskFaults:
         self._jumped_ms[node_id] = self._jumped_ms.get(node_id, 0.0) + jump_ms
         self._targets.mark()
         return lambda: None
-
-
-def _without(paths: tuple[str, ...], path: str) -> tuple[str, ...]:
-    """Returns ``paths`` with one occurrence of ``path`` less, if there is one."""
-    left = list(paths)
-    if path in left:
-        left.remove(path)
-    return tuple(left)

@@ -21,6 +21,8 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.simulation.disk_profile import Hit
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -187,11 +189,24 @@ class VirtualDisk:
         """Wall-clock time of the machine, for modification times."""
         return self.clock.wall_ms() if self.clock is not None else 0
 
+    def tell(self, hit: Hit, path: str) -> None:
+        """An operation of the machine's own process has failed, or been slowed."""
+        if not self.is_watched():
+            self.profile.tell(hit, path)
+
+    def error(self, hit: Hit, path: str, *what: str) -> OSError:
+        """Tells of an operation that fails; returns what it raises."""
+        self.tell(hit, path)
+        number = errno.ENOSPC if hit is Hit.FULL else errno.EIO
+        self.trace.note("disk-full" if hit is Hit.FULL else "disk-error", self.name, *what, path)
+        return OSError(number, os.strerror(number), path)
+
     def read_fails(self, path: str) -> bool:
         """Draws whether a read of ``path`` fails now."""
-        if self.is_watched() or not self.profile.is_unreadable(path):
+        if self.is_watched():
             return False
-        return self.random.random() < self.profile.read_error_probability
+        probability = self.profile.read_error_of(path)
+        return probability > 0.0 and self.random.random() < probability
 
     def lose_power(self) -> None:
         """Decides by seed what of the pending writes is on the platters; everything else is gone."""

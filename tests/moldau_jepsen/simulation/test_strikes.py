@@ -6,10 +6,12 @@ that are down already, brokers that must be spared, disks that are given no erro
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 import trio
 
+from moldau.runtime.environment import OpenMode
 from moldau_jepsen.simulation.campaign import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault, Struck
@@ -18,6 +20,8 @@ from moldau_jepsen.simulation.world import run_world
 
 UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
 """They strike what clients write: segments that have filled, and a process after some writes."""
+OF_DISKS = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.READ_ERROR, FaultKind.DIRECTORY)
+"""They strike whoever uses a disk, and the disks of a cluster at rest are hardly used."""
 KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
 
 
@@ -31,6 +35,21 @@ async def strike(world, injector, kinds, seconds=2.0):
     return injector.struck - before
 
 
+async def use_disks(cluster):
+    """Writes, syncs and reads a file of its own in every log directory, again and again."""
+    while True:
+        for node_id, machine in cluster.machines.items():
+            disk = machine.environment.disk
+            for directory in cluster.log_directories(node_id):
+                with contextlib.suppress(OSError):
+                    file = disk.open(f"{directory}/used", OpenMode.WRITE)
+                    file.append([b"x" * 10_000])
+                    file.read(0, 1)
+                    await disk.offload(file.sync)
+                    disk.remove(file.path)
+        await trio.sleep(0.02)
+
+
 async def everybody_can_be_struck(world):
     shape = ClusterShape(directories=2, settings={"log.flush.interval.messages": "1"})
     cluster = SimulatedCluster(world, shape)
@@ -40,7 +59,11 @@ async def everybody_can_be_struck(world):
     injector = FaultInjector(cluster, ["client"], synced=True)
     struck = Counter()
     for kind in FaultKind:
-        struck += await strike(world, injector, [kind])
+        async with trio.open_nursery() as nursery:
+            if kind in OF_DISKS:
+                nursery.start_soon(use_disks, cluster)
+            struck += await strike(world, injector, [kind])
+            nursery.cancel_scope.cancel()
         injector.end_all()
         await injector.moves.restore(60)
         await cluster.wait_healthy(90)
@@ -126,10 +149,11 @@ def test_a_fault_that_finds_nobody_is_only_planned():
 
 
 async def errors_of_a_disk(world):
-    """Strikes disks with errors often enough for every pair of rates."""
+    """Strikes disks that are in use often enough for every pair of rates."""
     cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     injector = FaultInjector(cluster, ["client"], synced=True)
     profiles = [machine.disk.profile for machine in cluster.machines.values()]
+    files = [machine.environment.disk.open("/f", OpenMode.CREATE) for machine in cluster.machines.values()]
     seen = []
     for _ in range(40):
         before = injector.struck.total()
@@ -139,6 +163,12 @@ async def errors_of_a_disk(world):
         injector.schedule([fault], trio.current_time())
         await trio.sleep(0.05)
         rates = any(each.write_error_probability or each.sync_error_probability for each in profiles)
+        assert injector.struck.total() == before, "nothing was done to anybody yet"
+        for file in files:
+            for _ in range(1000):
+                with contextlib.suppress(OSError):
+                    file.write_at(0, b"x")
+                    file.sync()
         seen.append((rates, injector.struck.total() - before))
         await trio.sleep(0.1)
     return seen
