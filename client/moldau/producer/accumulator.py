@@ -137,6 +137,7 @@ class PartitionQueue:
 
     __slots__ = (
         "batches",
+        "known_producer_id",
         "last_size",
         "needs_new_epoch",
         "next_ordinal",
@@ -154,6 +155,7 @@ class PartitionQueue:
         self.next_ordinal = 0
         self.stamp = (NO_PRODUCER_ID, -1)  # producer id and epoch that next_sequence belongs to
         self.needs_new_epoch = False
+        self.known_producer_id = NO_PRODUCER_ID  # the producer id of which the leader has acknowledged a batch
         self.last_size = 1024
 
     @property
@@ -313,6 +315,11 @@ class Accumulator:
             return True
         if not queue.outstanding:
             return False
+        if queue.known_producer_id != self.producer_id:
+            # Nothing of this producer was acknowledged here yet, so a leader may know nothing of it, and a Kafka broker
+            # takes any sequence from a producer that it does not know. If the first batch was lost with its leader, the
+            # next one would be written before it. What was acknowledged, every later leader knows.
+            return True
         # The broker recognises the last five batches: newer ones must not push an unsettled one out of its memory, not
         # even if they were all acknowledged (by a new leader, while the answer of the old one is awaited).
         span = queue.next_ordinal - queue.outstanding[0].ordinal
@@ -415,6 +422,8 @@ class Accumulator:
         if code is ErrorCode.NONE or (code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and batch.has_sequence):
             batch.base_offset = base_offset
             batch.append_timestamp = append_timestamp
+            if batch.has_sequence:
+                queue.known_producer_id = batch.producer_id
             self._finish(queue, batch)
             return Verdict.DONE
         if code not in _NOT_WRITTEN:

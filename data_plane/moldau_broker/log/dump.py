@@ -51,6 +51,7 @@ from moldau_broker.log.names import (
 )
 from moldau_broker.log.producer_state import decode_snapshot
 from moldau_broker.log.transaction_index import ENTRY as TRANSACTION_ENTRY
+from moldau_broker.log.values import NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,6 +270,9 @@ def _require_whole(path: str, data: bytes, size: int) -> None:
 
 def _dump_snapshot(disk: Disk, path: str, name: SegmentFileName, print_records: bool) -> Iterator[str]:
     for entry in decode_snapshot(path, read_file(disk, path)):
+        if entry.producer_id == NO_PRODUCER_ID:
+            yield "every producer of the log is known"
+            continue
         first = entry.transaction_first_offset
         line = (
             f"producerId: {entry.producer_id} producerEpoch: {entry.epoch} coordinatorEpoch: {entry.coordinator_epoch} "

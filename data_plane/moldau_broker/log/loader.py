@@ -153,6 +153,7 @@ class _Loader:
             # A process that died before its first flush has not synced the directory's name either.
             is_new=self._is_new or not request.clean,
         )
+        self._producers.knows_all = end_offset == 0
         log.reload_producer_state(end_offset)
         self._producers.remove_expired(request.now_ms)
         log.active_segment.resume()

@@ -11,6 +11,8 @@ the bytes are in the file (``commit_staged``) or the write failed (``discard_sta
 A snapshot is, big-endian: version 2 (1) | CRC-32C of all that follows 4 | count 4 | count times:
     producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8 | coordinator epoch 4 |
     first offset of the open transaction 8 (-1: none)
+A row of producer id -1 stands for no producer: it says that the state knows every producer of the log (``knows_all``).
+Kafka reads it as one that never writes.
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ class ProducerStateManager:
     the offset up to which the log is reflected (staged batches excluded).
     """
 
-    __slots__ = ("_completed", "_entries", "_expiration_ms", "_ongoing", "_staged", "map_end_offset")
+    __slots__ = ("_completed", "_entries", "_expiration_ms", "_ongoing", "_staged", "knows_all", "map_end_offset")
 
     def __init__(self, expiration_ms: int = 86_400_000) -> None:
         self._entries: dict[int, ProducerEntry] = {}
@@ -153,6 +155,8 @@ class ProducerStateManager:
         self._completed: dict[int, int] = {}  # first offset -> last offset of those not yet below the high watermark
         self._expiration_ms = expiration_ms
         self.map_end_offset = 0
+        self.knows_all = False
+        """Every producer that ever wrote to the log, from offset 0 on, is known here: none was forgotten."""
 
     # Checks of a leader's append ------------------------------------------------------------------------------------
 
@@ -161,9 +165,19 @@ class ProducerStateManager:
 
         Returns the original if the batch is a duplicate. Raises ``LogError`` with OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE.
+
+        Kafka takes any first sequence number from a producer that it does not know, for it may have forgotten it. So a
+        producer whose first batch was lost with its leader would have the second one written before the first. Where
+        nothing was forgotten, an unknown producer begins with 0.
         """
         entry = self._staged.get(header.producer_id) or self._entries.get(header.producer_id)
         if entry is None:
+            if self.knows_all and header.base_sequence > 0 and origin is AppendOrigin.CLIENT:
+                raise LogError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id} has written nothing here and sent sequence {header.base_sequence}, "
+                    "expected 0",
+                )
             return None
         epoch, first = header.producer_epoch, header.base_sequence
         if origin is AppendOrigin.CLIENT:
@@ -371,6 +385,7 @@ class ProducerStateManager:
         ]
         for key in expired:
             del self._entries[key]
+            self.knows_all = False
         return len(expired)
 
     # Snapshots -------------------------------------------------------------------------------------------------------
@@ -379,6 +394,8 @@ class ProducerStateManager:
         """The committed state in Kafka's snapshot format."""
         assert not self._staged, "a snapshot is taken between appends"
         rows = bytearray()
+        if self.knows_all:
+            rows += _ROW.pack(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
         for key, entry in sorted(self._entries.items()):
             delta = entry.batches[-1].offset_delta if entry.batches else 0
             rows += _ROW.pack(
@@ -391,19 +408,24 @@ class ProducerStateManager:
                 entry.coordinator_epoch,
                 entry.transaction_first_offset,
             )
-        body = len(self._entries).to_bytes(4, "big", signed=True) + rows
+        body = (len(rows) // _ROW.size).to_bytes(4, "big", signed=True) + rows
         return _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
 
     def load_snapshot(self, entries: Iterable[ProducerEntry], end_offset: int) -> None:
         """Replaces the state by a snapshot's, which reflects the log up to ``end_offset``."""
         self.reset(end_offset)
+        self.knows_all = False
         for entry in entries:
+            if entry.producer_id == NO_PRODUCER_ID:
+                self.knows_all = True
+                continue
             self._entries[entry.producer_id] = entry
             if entry.transaction_first_offset >= 0:
                 self._ongoing[entry.producer_id] = entry.transaction_first_offset
 
     def reset(self, end_offset: int) -> None:
-        """Forgets everything."""
+        """Forgets everything: the log begins, empty, at ``end_offset``."""
+        self.knows_all = end_offset == 0
         self._entries.clear()
         self._staged.clear()
         self._ongoing.clear()
@@ -412,7 +434,9 @@ class ProducerStateManager:
 
 
 def decode_snapshot(path: str, data: bytes) -> list[ProducerEntry]:
-    """Reads a snapshot; raises ``CorruptLogFileError`` if a single bit is wrong."""
+    """Reads a snapshot, the row of producer id -1 among the entries; raises ``CorruptLogFileError`` if a single bit is
+    wrong.
+    """
     if len(data) < _HEAD.size:
         raise CorruptLogFileError(path, len(data), f"{len(data)} bytes are too few for a snapshot")
     version, crc, count = _HEAD.unpack_from(data)

@@ -260,7 +260,9 @@ class SegmentedLog:
         """
         state = self.producer_state
         removed = False
+        knows_all = state.knows_all and self._bases[0] == 0
         state.reset(self._bases[0])
+        state.knows_all = knows_all
         for offset in reversed(self.snapshot_offsets()):
             path = self.snapshot_path(offset)
             if offset > end_offset or offset < self._bases[0]:

@@ -35,6 +35,12 @@ def sent(core, now=0):
     return [batch for queues in ready.by_node.values() for batch in core.drain(queues, now)]
 
 
+def known(core, partition=P0):
+    """As after the first acknowledgement in the partition: from then on batches go out without waiting for others."""
+    core.queue(partition).known_producer_id = core.producer_id
+    return core
+
+
 def values(batch):
     return [record.value for record in decode_records(batch.data, 0, parse_batch_header(batch.data))]
 
@@ -119,8 +125,33 @@ def test_one_request_takes_one_batch_of_each_partition_up_to_its_size():
     assert {first[0].partition, second[0].partition} == {P0, P1}, "partitions take turns"
 
 
-def test_sequences_follow_each_other_and_survive_retries():
+def test_until_a_leader_has_acknowledged_something_one_batch_is_on_its_way():
+    """Found by a seed: the first batch was lost with its leader; the next one got to the new one before the retry."""
     core = accumulator(linger_ms=0)
+    add(core, b"first")
+    (first,) = sent(core)
+    add(core, b"second")
+    assert sent(core) == [], "a leader that has not seen the first would take the second as well"
+    assert core.settle(first, ErrorCode.NETWORK_EXCEPTION, 1) is Verdict.RETRY
+    assert sent(core, 500) == [first]
+    assert core.settle(first, ErrorCode.NONE, 501, base_offset=0) is Verdict.DONE
+    add(core, b"x" * 150)
+    second, third = sent(core, 502) + sent(core, 520)
+    assert [sequence(batch)[2] for batch in (second, third)] == [1, 2]
+    core.settle(second, ErrorCode.NONE, 521, base_offset=1)
+    core.settle(third, ErrorCode.NONE, 521, base_offset=2)
+    core.set_producer_id(8, 0)
+    add(core, b"of another producer id")
+    (fourth,) = sent(core, 600)
+    assert sequence(fourth) == (8, 0, 0)
+    add(core, b"waits again")
+    assert sent(core, 700) == []
+    add(core, b"elsewhere", P1)
+    assert [batch.partition for batch in sent(core, 700)] == [P1]
+
+
+def test_sequences_follow_each_other_and_survive_retries():
+    core = known(accumulator(linger_ms=0))
     batches = []
     for value in (b"a", b"b", b"c"):
         add(core, value)
@@ -142,7 +173,7 @@ def test_sequences_follow_each_other_and_survive_retries():
 
 
 def test_at_most_five_batches_of_a_partition_are_outstanding():
-    core = accumulator(linger_ms=0, buffer_memory=10_000)
+    core = known(accumulator(linger_ms=0, buffer_memory=10_000))
     for _ in range(7):
         add(core, b"x" * 150)
     drained = []
@@ -163,7 +194,7 @@ def test_a_duplicate_is_a_success():
 
 def test_a_lost_fate_moves_the_partition_to_the_next_epoch():
     """One batch is refused for good while a later one is in flight: the later one is sent again under a new epoch."""
-    core = accumulator(linger_ms=0)
+    core = known(accumulator(linger_ms=0))
     add(core, b"bad")
     first = sent(core)[0]
     add(core, b"good")

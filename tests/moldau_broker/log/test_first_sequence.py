@@ -1,0 +1,113 @@
+"""Goal: a producer that has written nothing to a log begins with sequence 0 wherever the log forgot no producer, so
+that no batch takes the place of one before it that was lost with another leader.
+
+Method: a virtual disk; logs that forget nothing and logs that do, over restarts and truncations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from log_lab import START_MS, create, open_manager, put, tick
+from log_model import VirtualMachine
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.errors import LogError
+
+if TYPE_CHECKING:
+    from moldau_broker.log.manager import LogManager
+
+DAY_MS = 86_400_000
+OLD, NEW = (7, 0, 0), (8, 0, 0)
+
+
+def is_refused(log, producer) -> bool:
+    """Whether the second batch of an unknown producer is; where it is not, it is written."""
+    before, refusal = log.log_end_offset, None
+    try:
+        put(log, producer=producer)
+    except LogError as error:
+        refusal = error
+    assert log.log_end_offset == before + (refusal is None)
+    if refusal is not None:
+        assert refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert f"producer {producer[0]} has written nothing here" in str(refusal)
+    return refusal is not None
+
+
+def test_the_second_batch_waits_for_the_first() -> None:
+    """Found by a seed: the first was lost with its leader, the next leader took the second, then the first again."""
+    log = create(open_manager(VirtualMachine(1)))
+    put(log, producer=OLD)
+    assert is_refused(log, (8, 0, 1))
+    assert is_refused(log, (8, 3, 5))
+    put(log, producer=NEW)
+    put(log, producer=(8, 0, 1))
+    assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("power_lost", [True, False])
+def test_a_restart_forgets_nobody_as_long_as_there_is_a_snapshot(clean: bool, power_lost: bool) -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for sequence in range(30):
+        put(log, b"x" * 80, producer=(7, 0, sequence))
+    assert log.snapshot_offsets(), "segments were rolled"
+    log.flush()
+    if clean:
+        manager.close()
+    machine.boot(power_lost=power_lost)
+    log = open_manager(machine).logs[log.topic_partition]
+    assert is_refused(log, (8, 0, 1))
+    put(log, producer=(7, 0, 30))
+
+
+def test_cutting_a_log_forgets_nobody_who_is_left() -> None:
+    log = create(open_manager(VirtualMachine(1)))
+    for sequence in range(30):
+        put(log, b"x" * 80, producer=(7, 0, sequence))
+    put(log, producer=NEW)
+    log.truncate_to(30)
+    assert is_refused(log, (8, 0, 1)), "its first batch is gone"
+    log.truncate_to(0)
+    assert is_refused(log, (7, 0, 30))
+    put(log, producer=OLD)
+
+
+def expired(manager: LogManager, log) -> None:
+    tick(manager, START_MS + 2 * DAY_MS)
+    assert log.active_producers() == []
+
+
+def began_later(manager: LogManager, log) -> None:
+    log.truncate_fully_and_start_at(5, START_MS)
+
+
+@pytest.mark.parametrize("forget", [expired, began_later])
+def test_a_log_that_forgot_producers_takes_any_sequence_as_kafka_does(forget) -> None:
+    """Also after a restart from the snapshot: a producer that was forgotten goes on where it was."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, producer=OLD)
+    forget(manager, log)
+    assert not is_refused(log, (7, 0, 1))
+    manager.close()
+    machine.boot(power_lost=False)
+    log = open_manager(machine).logs[log.topic_partition]
+    assert not is_refused(log, (9, 0, 4))
+
+
+def test_a_log_without_its_snapshots_may_have_forgotten_somebody() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, producer=OLD)
+    manager.close()
+    for offset in log.snapshot_offsets():
+        machine.disk.remove(log.snapshot_path(offset))
+    machine.boot(power_lost=False)
+    assert not is_refused(open_manager(machine).logs[log.topic_partition], (8, 0, 1))
