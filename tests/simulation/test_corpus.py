@@ -5,6 +5,8 @@ and adds cases; a case costs some seconds of processor time at most, and all of 
 """
 
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +49,16 @@ def test_cases_survive_their_files(tmp_path):
         read_corpus(tmp_path)
 
 
+FAULT = {"kind": "kill", "begin": 1, "end": 2.5, "number": 0}
+
+
+@pytest.mark.parametrize("document", [[], 5, None, {}, {"name": "n", "why": "w"}])
+def test_what_is_no_case_is_refused(document):
+    with pytest.raises(CaseError, match="case"):
+        case_from_json(document)
+    assert case_from_json({"name": "n", "why": "w", "seeds": [1], "faults": [FAULT]}).faults[0].end == 2.5
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -58,14 +70,36 @@ def test_cases_survive_their_files(tmp_path):
         ({"seeds": []}, "a case needs a seed"),
         ({"colour": "red"}, "unknown fields: colour"),
         ({"draws": {"kinds": 1}}, "draws of a case are"),
-        ({"faults": [{"kind": "earthquake"}]}, "not a plan of faults"),
-        ({"seeds": "many"}, "not a case"),
+        ({"draws": 5}, "draws are an object, not 5"),
+        ({"draws": {"struck": "zz"}}, 'draws.struck is one of all, controllers, brokers, or null, not "zz"'),
+        ({"draws": {"struck": []}}, "draws.struck is one of all, controllers, brokers, or null, not []"),
+        ({"draws": {"bank": 1}}, "draws.bank is true, false or null, not 1"),
+        ({"draws": {"directories": 0}}, "draws.directories is a number from 1 on, or null, not 0"),
+        ({"draws": {"fault_seconds": None}}, "draws.fault_seconds is a number of seconds from 0 to 1000000, not null"),
+        (
+            {"draws": {"fault_seconds": math.nan}},
+            "draws.fault_seconds is a number of seconds from 0 to 1000000, not NaN",
+        ),
+        ({"faults": 5}, "faults are a list, not 5"),
+        ({"faults": ["x"]}, 'faults[0] has the fields begin, end, kind, number, not "x"'),
+        ({"faults": [{"kind": "earthquake"}]}, "faults[0] has the fields begin, end, kind, number, not"),
+        ({"faults": [{**FAULT, "kind": "earthquake"}]}, "faults[0].kind is one of kill, kill-leader,"),
+        ({"faults": [FAULT, {**FAULT, "begin": "x"}]}, "faults[1].begin is a number of seconds from 0 to 1000000, not"),
+        ({"faults": [{**FAULT, "end": math.inf}]}, "faults[0].end is a number of seconds from 0 to 1000000, not Inf"),
+        ({"faults": [{**FAULT, "end": 0}]}, "faults[0].end is not before begin (1), not 0"),
+        ({"faults": [{**FAULT, "number": True}]}, "faults[0].number is a number from 0 on, not true"),
+        ({"seeds": "many"}, 'seeds are a list of numbers from 0 on, not "many"'),
+        ({"seeds": [math.inf]}, "seeds are a list of numbers from 0 on, not [Infinity]"),
+        ({"seeds": [1.5]}, "seeds are a list of numbers from 0 on, not [1.5]"),
+        ({"name": 5}, "name is a text, not 5"),
+        ({"convicted_by": "lost-write"}, 'convicted_by is a list of texts, not "lost-write"'),
     ],
 )
 def test_damaged_cases_are_refused(change, said, tmp_path):
     document = {"name": "n", "why": "w", "seeds": [1], **change}
-    with pytest.raises(CaseError, match=said):
+    with pytest.raises(CaseError, match=re.escape(said)) as caught:
         case_from_json(document)
+    assert "\n" not in str(caught.value)
     (tmp_path / "n.json").write_text(json.dumps(document))
     with pytest.raises(CaseError, match=r"n\.json: "):
         read_case(tmp_path / "n.json")

@@ -108,7 +108,8 @@ def _read(directory: Path, names: list[str] | None) -> list[Case]:
     except CaseError as error:
         raise UsageError(str(error)) from error
     if not cases:
-        raise UsageError(f"there are no cases in {directory}; --dir names another folder")
+        why = "" if directory.is_dir() else ", which does not exist"
+        raise UsageError(f"there are no cases in {directory}{why}; --dir names another folder")
     known = {case.name: case for case in cases}
     unknown = [name for name in names or () if name not in known]
     if unknown:

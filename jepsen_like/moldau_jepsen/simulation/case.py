@@ -13,7 +13,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.campaign import Result, RunOptions, kit_failed, run_seed
 from moldau_jepsen.simulation.controls import CONTROLS
@@ -40,6 +40,11 @@ DRAWS = (
     "core_first",
 )
 """Fields of ``RunOptions`` that a case may set."""
+FAULT_FIELDS = {one.name for one in fields(PlannedFault)}
+KINDS = tuple(kind.value for kind in FaultKind)
+SECONDS_MAX = 1_000_000
+SHOWN_MAX = 80
+"""Characters of a wrong value in a message."""
 
 
 class CaseError(Exception):
@@ -129,38 +134,94 @@ def faults_to_json(faults: tuple[PlannedFault, ...]) -> list[dict[str, object]]:
 
 def faults_from_json(document: object) -> tuple[PlannedFault, ...]:
     """Reads a plan. Raises ``CaseError``."""
-    try:
-        return tuple(
-            PlannedFault(**{**fault, "kind": FaultKind(fault["kind"])})
-            for fault in cast("list[dict[str, Any]]", document)
-        )
-    except (TypeError, KeyError, ValueError) as error:
-        raise CaseError(f"not a plan of faults: {error}") from error
+    if not isinstance(document, list):
+        raise _wrong("faults", "are a list", document)
+    return tuple(_fault_from_json(fault, f"faults[{number}]") for number, fault in enumerate(document))
+
+
+def _fault_from_json(document: object, place: str) -> PlannedFault:
+    if not isinstance(document, dict) or set(document) != FAULT_FIELDS:
+        raise _wrong(place, f"has the fields {', '.join(sorted(FAULT_FIELDS))}", document)
+    kind, begin, end, number = (document[name] for name in ("kind", "begin", "end", "number"))
+    if kind not in KINDS:
+        raise _wrong(f"{place}.kind", f"is one of {', '.join(KINDS)}", kind)
+    for name, value in (("begin", begin), ("end", end)):
+        if not _is_seconds(value):
+            raise _wrong(f"{place}.{name}", f"is a number of seconds from 0 to {SECONDS_MAX}", value)
+    if end < begin:
+        raise _wrong(f"{place}.end", f"is not before begin ({begin})", end)
+    if not _is_count(number):
+        raise _wrong(f"{place}.number", "is a number from 0 on", number)
+    return PlannedFault(kind=FaultKind(kind), begin=begin, end=end, number=number)
+
+
+def _draws_from_json(document: object) -> dict[str, object]:
+    if not isinstance(document, dict):
+        raise _wrong("draws", "are an object", document)
+    unknown = [name for name in document if name not in DRAWS]
+    if unknown:
+        raise CaseError(f"draws of a case are {', '.join(DRAWS)}, not {', '.join(unknown)}")
+    for name, value in document.items():
+        place = f"draws.{name}"
+        if name == "fault_seconds":
+            if not _is_seconds(value):
+                raise _wrong(place, f"is a number of seconds from 0 to {SECONDS_MAX}", value)
+        elif value is None:
+            continue  # left to the seed
+        elif name == "struck":
+            if value not in [one.value for one in Struck]:
+                raise _wrong(place, f"is one of {', '.join(one.value for one in Struck)}, or null", value)
+        elif name == "directories":
+            if not _is_count(value) or value == 0:
+                raise _wrong(place, "is a number from 1 on, or null", value)
+        elif not isinstance(value, bool):
+            raise _wrong(place, "is true, false or null", value)
+    return document
+
+
+def _wrong(place: str, right: str, value: object) -> CaseError:
+    shown = json.dumps(value)
+    return CaseError(f"{place} {right}, not {shown if len(shown) <= SHOWN_MAX else f'{shown[:SHOWN_MAX]} ...'}")
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= SECONDS_MAX
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise _wrong(name, "is a list of texts", value)
+    return tuple(value)
 
 
 def case_from_json(document: object) -> Case:
-    """Reads a case. Raises ``CaseError``."""
-    try:
-        given = dict(cast("dict[str, object]", document))
-        faults = faults_from_json(given.pop("faults")) if given.get("faults") is not None else None
-        case = Case(
-            name=str(given.pop("name")),
-            why=str(given.pop("why")),
-            seeds=tuple(int(seed) for seed in cast("list[int]", given.pop("seeds"))),
-            mutant=str(given.pop("mutant", "")),
-            control=str(given.pop("control", "")),
-            profile=str(given.pop("profile", "")),
-            convicted_by=tuple(map(str, cast("list[str]", given.pop("convicted_by", [])))),
-            faults=faults,
-            draws=cast("dict[str, object] | None", given.pop("draws", None)),
-        )
-    except (TypeError, KeyError, ValueError) as error:
-        raise CaseError(f"not a case: {type(error).__name__} {error}") from error
+    """Reads a case. Raises ``CaseError``, in one line that names the field and what would be right."""
+    if not isinstance(document, dict):
+        raise _wrong("a case", "is an object", document)
+    given = dict(document)
+    missing = [name for name in ("name", "why", "seeds") if name not in given]
+    if missing:
+        raise CaseError(f"not a case: it has no {', '.join(missing)}")
+    seeds, faults, draws = given.pop("seeds"), given.pop("faults", None), given.pop("draws", None)
+    texts = {name: given.pop(name, "") for name in ("name", "why", "mutant", "control", "profile")}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise _wrong(name, "is a text", text)
+    if not isinstance(seeds, list) or not all(map(_is_count, seeds)):
+        raise _wrong("seeds", "are a list of numbers from 0 on", seeds)
+    case = Case(
+        **texts,
+        seeds=tuple(seeds),
+        convicted_by=_texts("convicted_by", given.pop("convicted_by", [])),
+        faults=faults_from_json(faults) if faults is not None else None,
+        draws=_draws_from_json(draws) if draws is not None else None,
+    )
     if given:
         raise CaseError(f"unknown fields: {', '.join(sorted(given))}")
-    unknown = [name for name in case.draws or () if name not in DRAWS]
-    if unknown:
-        raise CaseError(f"draws of a case are {', '.join(DRAWS)}, not {', '.join(unknown)}")
     if case.mutant and case.mutant not in MUTANTS:
         raise CaseError(f"there is no mutant {case.mutant!r}")
     if case.control and case.control not in CONTROLS:
@@ -178,7 +239,7 @@ def read_case(path: Path) -> Case:
     """Reads a case from a file. Raises ``CaseError``."""
     try:
         return case_from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CaseError(f"{path}: {error}") from error
     except CaseError as error:
         raise CaseError(f"{path}: {error}") from error
