@@ -36,9 +36,10 @@ def test_the_documented_consumer_is_tested_in_the_simulation(tmp_path: Path) -> 
 def test_the_documented_tests_run_on_processes(tmp_path: Path) -> None:
     (tmp_path / "test_payments.py").write_text(examples()[0].replace("simulated=True, seeds=[1]", ""))
     (tmp_path / "test_plain.py").write_text(examples()[1])
+    (tmp_path / "test_mails.py").write_text(examples()[2])
     done = run_pytest(tmp_path, "--deselect", "test_payments.py::test_without_the_number_orders_are_paid_twice")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 LOSSES = {
