@@ -116,6 +116,7 @@ class ClusterObserver:
                     self._look_at_the_last_of(node_id, incarnation, view)
                 view = views[key] = _ReplicaView(partition)
             replica = partition.replica
+            # A replica cannot cut its log and reach the same end again in one turn: the second takes another answer.
             now = (
                 replica.is_leader,
                 replica.state,

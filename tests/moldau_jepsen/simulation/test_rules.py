@@ -68,6 +68,11 @@ def test_an_entry_is_committed_when_it_is_durable_on_a_majority(found):
     rules.committed(1, 7, 2, {1: 2, 2: 1, 3: None})  # voter 2 holds another entry there
     rules.committed(1, 8, 2, {1: 2, 2: 2, 3: 2})  # nobody has it durable
     assert found == ["committed-is-durable"] * 2
+    rules.durable(3, 7)
+    rules.committed(1, 7, 2, {1: 2, 2: 2, 3: 2}, [2])
+    assert found == ["committed-is-durable"] * 2
+    rules.committed(1, 7, 2, {1: 2, 2: 2, 3: 2}, [2, 3])  # they say that they have it, their disks do not
+    assert found == ["committed-is-durable"] * 3
 
 
 # --- producers

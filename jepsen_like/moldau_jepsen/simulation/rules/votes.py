@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 NO_VOTE = -1
 
@@ -57,14 +57,23 @@ class CommitRules:
         """The log of ``node`` is durable up to ``index``. Of a node that is down the last word counts."""
         self._durable[node] = index
 
-    def committed(self, leader: int, index: int, epoch: int, voters: Mapping[int, int | None]) -> None:
+    def committed(
+        self,
+        leader: int,
+        index: int,
+        epoch: int,
+        voters: Mapping[int, int | None],
+        without: Collection[int] = (),
+    ) -> None:
         """``leader`` counts the entry at ``index`` (of ``epoch``) as committed.
 
         ``voters`` maps each voter to the epoch of its own entry at that index; None where that cannot be told: it is
-        down, or has the entry in a snapshot.
+        down, or has the entry in a snapshot. ``without``: those whose disk does not have it, whatever they say.
         """
         holders = [
-            node for node, held in voters.items() if held in (None, epoch) and self._durable.get(node, 0) >= index
+            node
+            for node, held in voters.items()
+            if held in (None, epoch) and self._durable.get(node, 0) >= index and node not in without
         ]
         if len(holders) < len(voters) // 2 + 1:
             self._violated(

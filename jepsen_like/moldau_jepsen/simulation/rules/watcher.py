@@ -12,8 +12,10 @@ from moldau_broker.log.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.segmented_log import decode_marker
 from moldau_jepsen.simulation.rules.committed import CommittedReader, committed_batches
 from moldau_jepsen.simulation.rules.housekeeping import CompactionRules, RetentionRules, SessionRules
+from moldau_jepsen.simulation.rules.platters import has_durable_entry
 from moldau_jepsen.simulation.rules.registrations import NO_EPOCH, JoinSeen, RegistrationRules
 from moldau_jepsen.simulation.rules.votes import CommitRules, VoteRules
+from moldau_quorum.raft.node import RaftNode
 from moldau_quorum.raft.shell import RaftLog
 
 if TYPE_CHECKING:
@@ -101,9 +103,10 @@ class RuleWatcher:
 
     def _look_at_controller(self, node_id: int, controller: ControllerNode) -> None:
         log = controller.log
-        core = getattr(log.node, "core", None) if isinstance(log, RaftLog) else None
-        if core is None:
+        node = log.node if isinstance(log, RaftLog) else None
+        if not isinstance(node, RaftNode):
             return  # another engine
+        core = node.core
         voter = self._voters.get(node_id)
         if voter is None or voter.core is not core:
             voter = self._voters[node_id] = _Voter(core)
@@ -117,7 +120,7 @@ class RuleWatcher:
             self._votes.promised(node_id, state.epoch, state.voted_for)
         self._commits.durable(node_id, core.durable_index)
         if core.leader is not None and core.commit_index > voter.commit:
-            self._look_at_commit(node_id, core)
+            self._look_at_commit(node_id, core, node._directory)
         voter.commit = core.commit_index
         image = controller.machine.image
         if image is not voter.image:
@@ -153,7 +156,10 @@ class RuleWatcher:
                 silent[node_id] = "is cut off"
         return silent
 
-    def _look_at_commit(self, node_id: int, core: RaftCore) -> None:
+    def _look_at_commit(self, node_id: int, core: RaftCore, directory: str) -> None:
+        """Holds what voters believe to be durable against their disks. What commits is of the leader's own epoch, so
+        nobody has it in a snapshot yet.
+        """
         index = core.commit_index
         held: dict[int, int | None] = {}
         for member in core.configuration.voters:
@@ -164,7 +170,11 @@ class RuleWatcher:
             theirs = self._voters[member].core
             self._commits.durable(member, theirs.durable_index)
             held[member] = theirs.log.epoch_at(index)
-        self._commits.committed(node_id, index, core.log.epoch_at(index) or 0, held)
+        without: list[int] = []
+        if index > core.log.base_index:
+            entry, machines = core.log.entry(index), self._cluster.machines
+            without = [member for member in held if not has_durable_entry(machines[member].disk, directory, entry)]
+        self._commits.committed(node_id, index, core.log.epoch_at(index) or 0, held, without)
 
     # --- brokers
 
