@@ -6,7 +6,7 @@ Each module is a judge of facts that knows nothing of how nodes are made, so tha
 ======================= ==============================================================================================
 one-vote                a voter gives one vote per epoch, and its epoch never falls (Raft 5.2)
 vote-kept               a vote that was durable is there after any crash (Raft 5.2)
-committed-is-durable    what a leader of the quorum counts as committed is on the disks of a majority of voters (Raft 5.3)
+committed-is-durable    what a leader of the quorum counts as committed is on the disks of most voters (Raft 5.3)
 fenced-is-out           a fenced broker leads nothing and is in no ISR (KIP-841)
 session-honoured        a broker that is silent for far longer than its session is fenced (KIP-631)
 elr-kept                who leaves an ISR that is too small stays eligible, unless its state may be lost (KIP-966)
