@@ -13,8 +13,8 @@ against processes, or inside the deterministic simulation when its marker or ``-
 A test that fails on processes has the ends of its nodes' logs in its report, and one that fails in the simulation its
 seed and the last events. ``--moldau-keep`` keeps the folders of clusters.
 
-Loaded by every pytest run of an environment that has Moldau installed: it imports nothing of Moldau until a fixture
-is used.
+Loaded by every pytest run of an environment that has Moldau installed: it imports nothing of Moldau but the reading of
+its marker, which imports nothing, until a fixture is used.
 """
 
 from __future__ import annotations
