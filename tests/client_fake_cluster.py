@@ -345,6 +345,9 @@ class FakeCluster:
                 if isinstance(part, ErrorCode):
                     answers.append(oe.EpochEndOffset(partition=asked.partition, error_code=part))
                     continue
+                if asked.leader_epoch > part.epoch:  # it was a leader of whom this one knows nothing
+                    answers.append(oe.EpochEndOffset(partition=asked.partition, leader_epoch=-1, end_offset=-1))
+                    continue
                 epoch = max((each for each in part.epochs if each <= asked.leader_epoch), default=-1)
                 later = [
                     parse_batch_header(b).base_offset

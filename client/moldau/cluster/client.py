@@ -92,6 +92,7 @@ class ClusterClient:
         self.allow_auto_create = False
         self._wanted = trio.Event()
         self._refreshed_at_ms = -math.inf
+        self._answered_by: int | None = None  # the last question for metadata
         self._last_error: BaseException | None = None
         self._tasks = TaskHost()
         self._closed = False
@@ -304,7 +305,13 @@ class ClusterClient:
         the next one is asked meanwhile, and the first answer counts. The silent one is asked last from then on, until
         it answers or ``request.timeout.ms`` is over. Raises the last error when none answers.
         """
-        ended: list[R | Exception] = []
+        return (await self._asked(response_class, question, timeout_ms=timeout_ms))[1]
+
+    async def _asked(
+        self, response_class: type[R], question: Request, *, timeout_ms: float | None = None
+    ) -> tuple[int, R]:
+        """As ``ask_any``; returns who answered, too."""
+        ended: list[tuple[int, R | Exception]] = []
         news = Signal()
 
         async def put(node_id: int) -> None:
@@ -315,11 +322,11 @@ class ClusterClient:
                 outcome = error
             finally:
                 self._link(node_id, "").silent_until_ms = -math.inf
-                ended.append(outcome)
+                ended.append((node_id, outcome))
                 news.notify()
 
-        def decided() -> list[R | Exception]:
-            return [outcome for outcome in ended if not isinstance(outcome, TRANSPORT_ERRORS)]
+        def decided() -> list[tuple[int, R | Exception]]:
+            return [each for each in ended if not isinstance(each[1], TRANSPORT_ERRORS)]
 
         asked = 0
         for node_id in self.candidates():
@@ -334,13 +341,13 @@ class ClusterClient:
             if patience.cancelled_caught:
                 self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         await news.wait_until(lambda: bool(decided()) or len(ended) == asked)
-        outcome = (decided() or ended)[-1]
+        answered_by, outcome = (decided() or ended)[-1]
         if isinstance(outcome, KafkaError):
             raise outcome
         if isinstance(outcome, Exception):
             self._last_error = outcome
             raise self._nobody_answers(outcome) from outcome
-        return outcome
+        return answered_by, outcome
 
     def _nobody_answers(self, last: Exception) -> ConnectionError:
         servers = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
@@ -382,6 +389,16 @@ class ClusterClient:
         """Asks for fresh metadata, and not this node as long as another one answers: what it knows may be old."""
         self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         self.request_update()
+
+    def doubt_metadata(self) -> None:
+        """Asks for fresh metadata, and others than the node that answered last: what it told is known to be old."""
+        node_id = self._answered_by
+        if node_id is None:
+            self.request_update()
+            return
+        if self._link(node_id, "").silent_until_ms <= self.now_ms:
+            self.logger.info("metadata_behind", node=node_id)
+        self.doubt(node_id)
 
     @property
     def last_error(self) -> BaseException | None:
@@ -428,7 +445,7 @@ class ClusterClient:
             topics=None if is_full else [MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in names],
             allow_auto_topic_creation=self.allow_auto_create,
         )
-        response = await self.ask_any(MetadataResponse, request)
+        self._answered_by, response = await self._asked(MetadataResponse, request)
         self.picture.update(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
         picture = self.picture

@@ -118,6 +118,7 @@ class Fetcher:
         self._checks_crc = config.get_bool("check.crcs")
         self._rack = config.get_str("client.rack")
         self._retry_ms = config.get_int("retry.backoff.ms")
+        self._patience_ms = config.get_int("default.api.timeout.ms")
         self._wake = Signal()
         self._is_wanted = False
         self._fetching: dict[int, None] = {}
@@ -175,7 +176,11 @@ class Fetcher:
         if leader is None:
             self._client.request_update()
             return None
-        return leader[0]
+        node_id, epoch = leader
+        if position.is_ahead_of(epoch, self._client.now_ms, self._patience_ms):
+            self._client.doubt_metadata()
+            return None
+        return node_id
 
     def _ask(
         self,

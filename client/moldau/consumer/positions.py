@@ -5,7 +5,9 @@ reset policy asks ListOffsets; then it is fetched. ``offset`` is where the appli
 moves only when records are handed out. ``fetch_offset`` is where the next fetch starts: it runs ahead by the chunks
 that are buffered. Seeking increments ``generation``, so that answers to older fetches are recognised and dropped. When
 the leader epoch moves, the position is validated with OffsetForLeaderEpoch before it is fetched again (KIP-320): a log
-that was truncated below it is noticed.
+that was truncated below it is noticed. A position that comes with a leader epoch, as committed offsets do, waits until
+the metadata has come as far: whoever led before may be a broker that knows nothing of what came after it, and would
+call the position out of range.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class PartitionPosition:
     """One assigned partition. Invariant: in FETCH and VALIDATE, ``offset`` <= ``fetch_offset``."""
 
     __slots__ = (
+        "awaited_epoch",
+        "awaited_until_ms",
         "chunks",
         "fetch_offset",
         "generation",
@@ -67,6 +71,8 @@ class PartitionPosition:
         self.offset_epoch = NO_EPOCH  # leader epoch of the last record handed out
         self.fetch_offset = -1
         self.leader_epoch = NO_EPOCH  # of the leader for which the position was validated
+        self.awaited_epoch = NO_EPOCH  # somebody has led in it, so who led before leads no more
+        self.awaited_until_ms = math.inf
         self.reset_timestamp: int | None = None
         self.generation = 0
         self.is_paused = False
@@ -87,6 +93,8 @@ class PartitionPosition:
         self._forget()
         self.offset = self.fetch_offset = offset
         self.offset_epoch = epoch
+        if epoch > self.awaited_epoch:
+            self.awaited_epoch, self.awaited_until_ms = epoch, math.inf
         self.phase = Phase.FETCH if epoch == NO_EPOCH else Phase.VALIDATE
 
     def reset(self, timestamp: int | None) -> None:
@@ -111,6 +119,18 @@ class PartitionPosition:
         self.leader_epoch = epoch
         if not is_first and self.last_fetched_epoch != NO_EPOCH:
             self.phase = Phase.VALIDATE
+
+    def is_ahead_of(self, epoch: int, now_ms: float, patience_ms: float) -> bool:
+        """Whether the position comes from a later leader than that of ``epoch``, which then is not to be asked.
+
+        For ``patience_ms`` from the first time that this is found: an offset of a topic that was deleted, and of which
+        another one took the name, would be waited for without end.
+        """
+        if epoch == NO_EPOCH or epoch >= self.awaited_epoch or now_ms >= self.awaited_until_ms:
+            self.awaited_epoch, self.awaited_until_ms = NO_EPOCH, math.inf
+            return False
+        self.awaited_until_ms = min(self.awaited_until_ms, now_ms + patience_ms)
+        return True
 
     @property
     def last_fetched_epoch(self) -> int:

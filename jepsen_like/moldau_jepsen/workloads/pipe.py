@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from moldau.consumer import Consumer
+from moldau.consumer import CommittedOffset, Consumer
 from moldau.producer import Producer
 from moldau.producer.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
@@ -341,7 +341,12 @@ class PipeWorkload:
                 for record in records:
                     for content in self._passage.make(partition, number_of(record.value), record):
                         await self._teller.send(producer, transaction, content)
-            offsets = {(batch.topic, batch.partition): batch.next_offset for batch in batches}
+            offsets = {
+                (batch.topic, batch.partition): CommittedOffset(
+                    offset=batch.next_offset, leader_epoch=batch.leader_epoch
+                )
+                for batch in batches
+            }
             member = consumer.group_metadata()
             if options.offsets_in_transaction:
                 await persist(lambda: producer.send_offsets_to_transaction(offsets, member))

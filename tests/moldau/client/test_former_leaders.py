@@ -1,0 +1,141 @@
+"""Goal: a group goes on where it has committed, whoever a new member asks first.
+
+Method: a broker that hears nothing from the controllers takes itself for the leader of a partition in whose name others
+have led since. Its log ends before the committed offset, so it calls that out of range; a consumer that believes it
+begins anew and commits what its group had left behind. The leader epoch of the committed offset tells (KIP-320).
+"""
+
+from functools import partial
+
+import pytest
+import trio
+
+from client_fake_cluster import FakeCluster
+from moldau import Consumer, TopicPartition
+from moldau.consumer.positions import NO_EPOCH, PartitionPosition
+from moldau.protocol.api import ApiKey
+from moldau.records import encode_batch
+from moldau_jepsen.simulation.world import run_world
+
+T0 = TopicPartition("t", 0)
+COORDINATOR, FORMER, LEADER = 1, 2, 3
+ASKED_OF_LEADERS = (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+
+
+def fill(part, start, end):
+    part.append(encode_batch([(number, None, b"%d" % number, ()) for number in range(start, end)]))
+
+
+def answer(cluster, view, news_s, name, broker, request):
+    is_behind = broker == FORMER or (broker == COORDINATOR and trio.current_time() < news_s)
+    return getattr(view if is_behind else cluster, name)(broker, request)
+
+
+def cluster_with_a_former_leader(world):
+    """Of three brokers the second one still leads epoch 0 in its own view, up to offset 60; the third leads epoch 1.
+
+    The second one has never heard of the third, and the first one hears of all that after a second.
+    """
+    cluster, view = FakeCluster(world, 3), FakeCluster(world, 2)
+    for each in (cluster, view):
+        (part,) = each.add_topic("t")
+        part.leader = FORMER
+        fill(part, 0, 60)
+    cluster.move("t", 0, LEADER)
+    fill(cluster.topics["t"][0], 60, 120)
+    for key in (ApiKey.METADATA, *ASKED_OF_LEADERS):
+        cluster.handlers[key] = partial(answer, cluster, view, trio.current_time() + 1, f"on_{key.name.lower()}")
+    cluster.start()
+    return cluster
+
+
+def asked_of(cluster, broker):
+    return [key for who, key, _ in cluster.requests if who == broker and key in ASKED_OF_LEADERS]
+
+
+async def first_value(consumer):
+    with trio.fail_after(600):
+        while True:
+            for batch in await consumer.poll(500):
+                return batch.records[0].value
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_a_member_does_not_ask_who_led_before_the_committed_offset_was_written(reset, seed):
+    async def main(world):
+        cluster = cluster_with_a_former_leader(world)
+        cluster.offsets["g", "t", 0] = (115, 1, "")
+        config = {
+            "bootstrap.servers": f"{cluster.brokers[FORMER]}:9092",
+            "group.id": "g",
+            "auto.offset.reset": reset,
+        }
+        async with Consumer(config, environment=world.node("client").environment) as consumer:
+            consumer.subscribe(["t"])
+            begun = trio.current_time()
+            assert await first_value(consumer) == b"115"
+            assert trio.current_time() - begun < 1.5, "others are asked for metadata, and not who was behind"
+            await consumer.commit()
+        assert asked_of(cluster, FORMER) == []
+        assert ApiKey.OFFSET_FOR_LEADER_EPOCH in asked_of(cluster, LEADER)
+        assert cluster.offsets["g", "t", 0] == (120, 1, "")
+
+    run_world(main, seed)
+
+
+def test_who_seeks_with_a_leader_epoch_does_not_ask_former_leaders_either():
+    async def main(world):
+        cluster = cluster_with_a_former_leader(world)
+        config = {"bootstrap.servers": f"{cluster.brokers[FORMER]}:9092", "auto.offset.reset": "none"}
+        async with Consumer(config, environment=world.node("client").environment) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 115, leader_epoch=1)
+            assert await first_value(consumer) == b"115"
+        assert asked_of(cluster, FORMER) == []
+
+    run_world(main, 1)
+
+
+def test_an_offset_of_a_former_topic_is_not_waited_for_without_end():
+    """A topic is made again, its leader epochs begin anew, and no leader ever comes as far as the committed offset."""
+
+    async def main(world):
+        cluster = FakeCluster(world, 3)
+        fill(cluster.add_topic("t")[0], 0, 60)
+        cluster.offsets["g", "t", 0] = (115, 7, "")
+        cluster.start()
+        config = {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "default.api.timeout.ms": 20_000,
+        }
+        async with Consumer(config, environment=world.node("client").environment) as consumer:
+            consumer.subscribe(["t"])
+            begun = trio.current_time()
+            assert await first_value(consumer) == b"0"
+            assert 20 <= trio.current_time() - begun < 22
+        asked = [key for _, key, _ in cluster.requests if key == ApiKey.METADATA]
+        assert len(asked) < 20 / 0.1 * 1.2, "at the pace of the retry back-off"
+
+    run_world(main, 1)
+
+
+def test_a_position_waits_for_the_latest_epoch_that_it_has_heard_of():
+    position = PartitionPosition(T0)
+    assert not position.is_ahead_of(0, now_ms=0, patience_ms=100)
+    position.seek(115, 4)
+    position.reset(None)
+    position.seek(0)
+    assert position.is_ahead_of(3, now_ms=10, patience_ms=100)
+    assert position.is_ahead_of(3, now_ms=109, patience_ms=100)
+    assert not position.is_ahead_of(3, now_ms=110, patience_ms=100)
+    assert not position.is_ahead_of(3, now_ms=111, patience_ms=100), "it has given up waiting"
+    position.seek(115, 4)
+    assert position.is_ahead_of(3, now_ms=200, patience_ms=100)
+    assert not position.is_ahead_of(NO_EPOCH, now_ms=200, patience_ms=100), "brokers without epochs"
+    position.seek(115, 4)
+    assert position.is_ahead_of(3, now_ms=500, patience_ms=100), "the time counts anew"
+    assert not position.is_ahead_of(4, now_ms=500, patience_ms=100)
+    assert not position.is_ahead_of(3, now_ms=500, patience_ms=100), "a topic made again begins anew"
