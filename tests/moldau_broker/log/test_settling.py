@@ -6,6 +6,9 @@ fall between; power losses of a virtual disk.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
 import pytest
 
 from log_lab import A, create, open_manager, put, tick
@@ -15,7 +18,10 @@ from moldau.records import encode_batch
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import TopicPartition, run_work
-from moldau_jepsen.simulation.disk import VirtualFile
+from moldau_jepsen.simulation.disk import NodeDisk, VirtualFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def opened(seed: int = 1, flush_messages: int = 1, **config: object):
@@ -202,16 +208,17 @@ def lost_after_a_retried_sync(seed: int) -> bool:
 
 def test_a_log_that_tried_failed_syncs_again_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds the rule up: without it acknowledged records are lost on the virtual disk."""
-    sync = VirtualFile.sync
 
-    def stubborn(file: VirtualFile) -> None:
-        while True:
-            try:
-                return sync(file)
-            except OSError:
-                continue
+    def stubborn(sync: Callable[..., None]) -> Callable[..., None]:
+        def again(*arguments: object) -> None:
+            while True:
+                with suppress(OSError):
+                    return sync(*arguments)
 
-    monkeypatch.setattr(VirtualFile, "sync", stubborn)
+        return again
+
+    for owner, name in ((VirtualFile, "sync"), (NodeDisk, "sync_directory")):
+        monkeypatch.setattr(owner, name, stubborn(getattr(owner, name)))
     assert any(lost_after_a_retried_sync(seed) for seed in range(20))
 
 
