@@ -159,7 +159,8 @@ def test_gets_a_new_cluster_through_a_fixture(mine):
 
 
 @pytest.mark.processes
-def test_the_shared_cluster_is_put_right_or_replaced(tmp_path: Path) -> None:
+def test_the_shared_cluster_is_put_right_or_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # what is kept goes with this test's own folder
     (tmp_path / "test_some.py").write_text(PROCESSES)
     done = run_pytest(tmp_path, "--moldau-keep")
     assert "1 failed, 5 passed, 2 errors" in done.stdout, done.stdout
@@ -170,4 +171,5 @@ def test_the_shared_cluster_is_put_right_or_replaced(tmp_path: Path) -> None:
         (end,) = re.findall(rf"- moldau: {node} \(running\) -+\n((?:[^-].*\n)+)", told)
         assert "version=none" not in end
     (folder,) = set(re.findall(r"a cluster's folder is kept: (\S+)", done.stdout))
+    assert Path(folder).parent == tmp_path
     assert (Path(folder) / "broker-1" / "server.log").stat().st_size > 0
