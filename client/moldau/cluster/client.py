@@ -390,15 +390,17 @@ class ClusterClient:
         self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         self.request_update()
 
-    def doubt_metadata(self) -> None:
-        """Asks for fresh metadata, and others than the node that answered last: what it told is known to be old."""
+    def doubt_metadata(self, since_ms: float) -> None:
+        """Asks for fresh metadata: what is known is older than it should be since ``since_ms`` (of ``now_ms``).
+
+        A node that has told it after that is behind, and others are asked before it.
+        """
         node_id = self._answered_by
-        if node_id is None:
-            self.request_update()
-            return
-        if self._link(node_id, "").silent_until_ms <= self.now_ms:
-            self.logger.info("metadata_behind", node=node_id)
-        self.doubt(node_id)
+        if node_id is not None and self._refreshed_at_ms > since_ms:
+            if self._link(node_id, "").silent_until_ms <= self.now_ms:
+                self.logger.info("metadata_behind", node=node_id)
+            self.doubt(node_id)
+        self.request_update()
 
     @property
     def last_error(self) -> BaseException | None:

@@ -178,7 +178,7 @@ class Fetcher:
             return None
         node_id, epoch = leader
         if position.is_ahead_of(epoch, self._client.now_ms, self._patience_ms):
-            self._client.doubt_metadata()
+            self._client.doubt_metadata(position.awaited_since_ms)
             return None
         return node_id
 

@@ -6,7 +6,7 @@ moves only when records are handed out. ``fetch_offset`` is where the next fetch
 that are buffered. Seeking increments ``generation``, so that answers to older fetches are recognised and dropped. When
 the leader epoch moves, the position is validated with OffsetForLeaderEpoch before it is fetched again (KIP-320): a log
 that was truncated below it is noticed. A position that comes with a leader epoch, as committed offsets do, waits until
-the metadata has come as far: whoever led before may be a broker that knows nothing of what came after it, and would
+the metadata has come as far: whoever led before may be a broker that knows nothing of what came after, and would
 call the position out of range.
 """
 
@@ -45,7 +45,7 @@ class PartitionPosition:
 
     __slots__ = (
         "awaited_epoch",
-        "awaited_until_ms",
+        "awaited_since_ms",
         "chunks",
         "fetch_offset",
         "generation",
@@ -72,7 +72,7 @@ class PartitionPosition:
         self.fetch_offset = -1
         self.leader_epoch = NO_EPOCH  # of the leader for which the position was validated
         self.awaited_epoch = NO_EPOCH  # somebody has led in it, so who led before leads no more
-        self.awaited_until_ms = math.inf
+        self.awaited_since_ms = math.inf  # since when asking was put off for it
         self.reset_timestamp: int | None = None
         self.generation = 0
         self.is_paused = False
@@ -94,7 +94,7 @@ class PartitionPosition:
         self.offset = self.fetch_offset = offset
         self.offset_epoch = epoch
         if epoch > self.awaited_epoch:
-            self.awaited_epoch, self.awaited_until_ms = epoch, math.inf
+            self.awaited_epoch, self.awaited_since_ms = epoch, math.inf
         self.phase = Phase.FETCH if epoch == NO_EPOCH else Phase.VALIDATE
 
     def reset(self, timestamp: int | None) -> None:
@@ -126,10 +126,10 @@ class PartitionPosition:
         For ``patience_ms`` from the first time that this is found: an offset of a topic that was deleted, and of which
         another one took the name, would be waited for without end.
         """
-        if epoch == NO_EPOCH or epoch >= self.awaited_epoch or now_ms >= self.awaited_until_ms:
-            self.awaited_epoch, self.awaited_until_ms = NO_EPOCH, math.inf
+        if epoch == NO_EPOCH or epoch >= self.awaited_epoch or now_ms - self.awaited_since_ms >= patience_ms:
+            self.awaited_epoch, self.awaited_since_ms = NO_EPOCH, math.inf
             return False
-        self.awaited_until_ms = min(self.awaited_until_ms, now_ms + patience_ms)
+        self.awaited_since_ms = min(self.awaited_since_ms, now_ms)
         return True
 
     @property

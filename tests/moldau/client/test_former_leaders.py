@@ -1,8 +1,8 @@
-"""Goal: a group goes on where it has committed, whoever a new member asks first.
+"""Goal: a group goes on where it has committed, however old the metadata of the member is that takes over.
 
-Method: a broker that hears nothing from the controllers takes itself for the leader of a partition in whose name others
-have led since. Its log ends before the committed offset, so it calls that out of range; a consumer that believes it
-begins anew and commits what its group had left behind. The leader epoch of the committed offset tells (KIP-320).
+Method: a broker that hears nothing from the controllers takes itself for the leader of a partition that others have led
+since. Its log ends before the committed offset, so it calls that out of range; a consumer that believes it begins anew
+and commits what its group had left behind. The leader epoch of the committed offset tells (KIP-320).
 """
 
 from functools import partial
@@ -12,9 +12,11 @@ import trio
 
 from client_fake_cluster import FakeCluster
 from moldau import Consumer, TopicPartition
+from moldau.cluster.client import ClusterClient
 from moldau.consumer.positions import NO_EPOCH, PartitionPosition
 from moldau.protocol.api import ApiKey
 from moldau.records import encode_batch
+from moldau.runtime.config import CONSUMER_CONFIG
 from moldau_jepsen.simulation.world import run_world
 
 T0 = TopicPartition("t", 0)
@@ -93,6 +95,62 @@ def test_who_seeks_with_a_leader_epoch_does_not_ask_former_leaders_either():
             consumer.seek(T0, 115, leader_epoch=1)
             assert await first_value(consumer) == b"115"
         assert asked_of(cluster, FORMER) == []
+
+    run_world(main, 1)
+
+
+def test_who_is_given_a_partition_does_not_ask_who_led_it_when_its_metadata_came():
+    """The metadata of the member are as old as the former leader's, though whoever told them knows better by now."""
+
+    async def main(world):
+        cluster = FakeCluster(world, 3)
+        parts = cluster.add_topic("t", 2)
+        parts[0].leader, parts[1].leader = LEADER, FORMER
+        for part in parts:
+            fill(part, 0, 60)
+        cluster.start()
+        config = {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        async with Consumer(config, environment=world.node("client").environment) as consumer:
+            consumer.assign([T0])
+            assert await first_value(consumer) == b"0"
+            view = FakeCluster(world, 3)
+            view.add_topic("t", 2)[1].leader = FORMER
+            fill(view.topics["t"][1], 0, 60)
+            cluster.move("t", 1, LEADER)
+            fill(parts[1], 60, 120)
+            cluster.offsets["g", "t", 1] = (115, 1, "")
+            for key in ASKED_OF_LEADERS:
+                cluster.handlers[key] = partial(answer, cluster, view, 0, f"on_{key.name.lower()}")
+            cluster.requests.clear()
+            consumer.assign([(T0.topic, 1)])
+            assert await first_value(consumer) == b"115"
+        assert asked_of(cluster, FORMER) == []
+
+    run_world(main, 1)
+
+
+def test_only_who_told_old_metadata_since_is_asked_last():
+    async def main(world):
+        cluster = FakeCluster(world, 2)
+        cluster.add_topic("t")
+        cluster.start()
+        config = CONSUMER_CONFIG.parse({"bootstrap.servers": cluster.bootstrap})
+        client = ClusterClient(world.node("client").environment, config, "consumer")
+
+        async def told_by():
+            await client.refresh()
+            return [broker for broker, key, _ in cluster.requests if key == ApiKey.METADATA][-1]
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(client.run)
+            await client.refresh()  # by a bootstrap server
+            first = await told_by()
+            await trio.sleep(1)
+            client.doubt_metadata(client.now_ms)
+            assert await told_by() == first, "what it told was right when it told it"
+            client.doubt_metadata(0)
+            assert await told_by() != first
+            nursery.cancel_scope.cancel()
 
     run_world(main, 1)
 
