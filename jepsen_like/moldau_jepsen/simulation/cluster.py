@@ -274,6 +274,10 @@ class SimulatedCluster:
             for partition in topic.partitions.values()
         )
 
+    def knows_topic(self, name: str) -> bool:
+        """Whether a broker that runs has heard of a topic of that name."""
+        return any(name in broker.metadata.image.topics_by_name for broker in self.brokers.values())
+
     async def wait_healthy(self, seconds: float, outside: Outside = NOBODY) -> None:
         """Waits until ``is_healthy``, and starts what has ended meanwhile, as a service manager does.
 

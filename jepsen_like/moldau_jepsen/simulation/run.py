@@ -16,6 +16,7 @@ import trio
 
 from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
+from moldau_broker.server.topic_creation import OFFSETS_TOPIC
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.history import Status
 from moldau_jepsen.simulation.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
@@ -233,7 +234,10 @@ class Run:
             self.injector.end_all(outside)
             stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside))
             # Damaged records cannot be read until their disk is replaced, which belongs to the whole cluster's healing.
-            if not stuck and not self.injector.targets.safekeeping.rotten:
+            # The first group of all cannot be served either where too few brokers are left for the replicas of the
+            # topic that holds groups, in which case Kafka does not make it.
+            can_read = self.cluster.knows_topic(OFFSETS_TOPIC) and not self.injector.targets.safekeeping.rotten
+            if not stuck and can_read:
                 stuck = await self._read_in_group("readers-in-the-core")
             if self._unread:
                 return []

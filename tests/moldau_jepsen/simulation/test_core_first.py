@@ -103,6 +103,14 @@ async def core_first_of(world):
     return (drawn.core_first, drawn.drawn()["core_first"]), Run(world, CALM, LogLines()).core_first
 
 
+def test_a_core_that_is_too_small_for_the_topic_of_groups_is_not_asked_to_serve_the_first_one():
+    """Found by a campaign: no group had been there before, and two brokers are too few for three replicas."""
+    silent = replace(CALM, core_first=True, workload=replace(CALM.workload, group_readers=0))
+    result = run_seed(SEED_THAT_STOPS, silent)
+    assert result.passed, result.violations
+    assert [phase[-1] for phase in phases(result) if phase[0] == "group"] == ["readers-at-the-end"]
+
+
 def test_campaigns_draw_a_core_for_half_of_their_seeds_and_kept_runs_have_none():
     assert all(drawn_options(seed).core_first is None for seed in range(40))
     assert RunOptions().core_first is False
