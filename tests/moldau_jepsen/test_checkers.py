@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from golden_histories import P0, P1, Story, assert_same, good, model_history, transaction_history
-from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history, groups, orders
-from moldau_jepsen.checkers.anomalies import Findings
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, Verdict, check_history, orders
 from moldau_jepsen.checkers.graph import Edges, components
-from moldau_jepsen.checkers.orders import Orders
 from moldau_jepsen.checkers.shards import check_in_shards
 from moldau_jepsen.history import (
-    HistoryError,
     HistoryFile,
     Kind,
     Poll,
@@ -411,93 +408,6 @@ def test_components_are_those_of_mutual_reach() -> None:
         assert found_ == {component for component in expected if len(component) > 1}, pairs
 
 
-def test_two_owners_in_one_generation() -> None:
-    story = (
-        Story()
-        .add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=4)
-        .add(2, Kind.SUBSCRIBE, partitions=(P1,), generation=4)
-        .add(2, Kind.SUBSCRIBE, partitions=(P0, P1), generation=5)
-    )
-    assert story.check(subscribe=True, final_phase=False).valid
-    verdict = story.add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=5).check(subscribe=True, final_phase=False)
-    assert found(verdict) == {K.DUAL_OWNERSHIP: 1}
-    assert verdict.anomalies[0].operations == (2, 3)
-
-
-def test_generations_of_one_group_say_nothing_of_those_of_another() -> None:
-    story = Story().add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=5)
-    story.add(2, Kind.SUBSCRIBE, partitions=(U0,), generation=9000)
-    verdict = story.add(3, Kind.SUBSCRIBE, partitions=(P0,), generation=5).check(subscribe=True, final_phase=False)
-    assert found(verdict) == {K.DUAL_OWNERSHIP: 1}
-    assert verdict.anomalies[0].operations == (0, 2)
-
-
-def test_old_generations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "_GENERATIONS_KEPT", 3)
-    story = Story()
-    for generation in range(1, 20):
-        story.add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=generation)
-    assert found(story.add(2, Kind.SUBSCRIBE, partitions=(P0,), generation=2).check(final_phase=False)) == {}
-    recent = story.add(2, Kind.SUBSCRIBE, partitions=(P0,), generation=17).check(final_phase=False)
-    assert found(recent) == {K.DUAL_OWNERSHIP: 1}
-
-
-def group_story(count: int = 8) -> Story:
-    """Values at all offsets but 5, which holds a marker."""
-    story = Story()
-    offsets = [offset for offset in range(count + 1) if offset != 5]
-    for value, offset in enumerate(offsets):
-        story.send(1, value, offset)
-    return story.poll(9, *((offset, value) for value, offset in enumerate(offsets)), final=True)
-
-
-def test_a_group_may_read_again_after_a_rebalance_and_end_early() -> None:
-    story = group_story()
-    story.poll(2, (0, 0), (1, 1), (2, 2), group="g", rebalanced=True)
-    story.poll(3, (1, 1), (2, 2), (3, 3), (4, 4), (6, 5), group="g", rebalanced=True)
-    assert story.check().valid, "what lies behind all that was polled is yet to come, and a marker is no record"
-    story.poll(4, (0, 0), group="h").poll(5, (8, 7))
-    assert story.check().valid, "groups are apart, and readers without a group begin where they like"
-
-
-def test_a_group_must_not_skip_over_a_rebalance() -> None:
-    story = group_story()
-    story.poll(2, (1, 1), group="g", rebalanced=True)
-    story.poll(3, (4, 4), (6, 5), (7, 6), group="g", rebalanced=True)
-    story.poll(4, *((offset, offset) for offset in range(5)), group="h", rebalanced=True)
-    verdict = story.check()
-    assert found(verdict) == {K.GROUP_SKIP: 2}
-    assert not verdict.valid
-    assert [(one.text, one.operations) for one in verdict.anomalies] == [
-        ("group g polled offset 1 and skipped value 0 at offset 0 (records skipped: 1)", (0, 8, 9)),
-        ("group g polled offset 4 and skipped value 2 at offset 2 (records skipped: 2)", (2, 8, 9, 10)),
-    ]
-    assert not story.check(subscribe=True).valid
-    story.poll(3, (2, 2), (3, 3), group="g", rebalanced=True).poll(2, (0, 0), group="g", rebalanced=True)
-    assert story.check().valid, "another member has read them after all"
-
-
-def test_what_a_group_skips_is_told_by_the_final_read_alone() -> None:
-    story = Story().send(1, 0, 0).send(1, 1, 1).poll(2, (1, 1), group="g")
-    assert K.GROUP_SKIP not in story.check().counts
-    assert found(story.poll(9, (0, 0), (1, 1), final=True).check()) == {K.GROUP_SKIP: 1}
-
-
-def test_each_skip_of_a_group_in_a_long_partition_is_found() -> None:
-    draw = random.Random(7)
-    for _ in range(20):
-        count = draw.randint(1, 400)
-        polled = sorted(draw.sample(range(count), draw.randint(1, count)))
-        story = Story()
-        for value in range(count):
-            story.send(1, value, value)
-        story.poll(9, *((value, value) for value in range(count)), final=True)
-        for value in polled:
-            story.poll(draw.randint(2, 4), (value, value), group="g", rebalanced=True)
-        skips = sum(1 for before, after in zip([-1, *polled], polled, strict=False) if after > before + 1)
-        assert story.check().counts.get(K.GROUP_SKIP, 0) == skips
-
-
 def test_a_final_read_that_does_not_end_is_stuck() -> None:
     story = good().add(5, Kind.POLL, status=Status.INFO, final=True, error="timed out at offset 1 of 3")
     assert found(story.check()) == {K.STUCK: 1}
@@ -529,69 +439,6 @@ def test_details_are_bounded_and_counts_are_not() -> None:
     verdict = story.check()
     assert found(verdict) == {K.UNSEEN: 300}
     assert len(verdict.anomalies) == 100
-
-
-def test_values_that_are_no_numbers_of_a_workload_are_refused() -> None:
-    with pytest.raises(HistoryError, match="values are numbers"):
-        Story().send(1, 1 << 40, 0).check()
-    with pytest.raises(HistoryError, match="offsets are numbers"):
-        Story().send(1, 1, 1 << 40).check()
-    with pytest.raises(HistoryError, match="offsets are numbers"):
-        Story().poll(1, (1 << 40, FOREIGN)).check()
-
-
-FOREIGN = int.from_bytes(b"0 for 12", "big")
-
-
-@pytest.mark.parametrize("value", [FOREIGN, (1 << 31) - 1, 1 << 31, (1 << 64) - 1, orders.AHEAD_MAX + 1])
-def test_a_polled_number_that_nobody_gave_out_is_convicted_and_takes_no_place(value: int) -> None:
-    digests = Poll(((P0, ((0, 0), (1, value))),), ((7, 8),))
-    story = Story().add(1, Kind.SEND, Send(P0, 0, 0, 7)).poll(2, (1, value)).poll(2, (1, value), rebalanced=True)
-    story.add(6, Kind.TRANSACTION, Poll(((P0, ((1, value),)),))).poll(4, (2, value), group="g")
-    story.poll(9, (0, 0), (1, value), final=True).add(8, Kind.POLL, digests, rebalanced=True)
-    verdict = story.check(subscribe=True, pipes=(("t", "u"),))
-    assert set(verdict.counts) == {K.ALTERED, K.GROUP_SKIP, K.PIPE_LOST}
-    first, second = (one for one in verdict.anomalies if one.kind is K.ALTERED)
-    assert first.text == f"the record at offset 1, with value {value}, was sent by nobody"
-    assert (first.partition, first.operations, first.offsets, first.allowed) == (P0, (1,), (1,), False)
-    assert second.offsets == (2,), "each record counts once"
-    assert verdict.figures.values_seen == 1
-    known = Orders(story.history, Findings(CheckOptions()))
-    assert len(known.of(P0).marks) == 1, "no memory is taken for it"
-
-
-def test_a_group_that_skipped_a_record_that_nobody_sent() -> None:
-    story = Story().send(1, 0, 1).poll(2, (1, 0), group="g").poll(9, (0, FOREIGN), (1, 0), final=True)
-    skip = next(one for one in story.check().anomalies if one.kind is K.GROUP_SKIP)
-    assert skip.text == (
-        "group g polled offset 1 and skipped a record that nobody sent at offset 0 (records skipped: 1)"
-    )
-
-
-def test_what_is_polled_long_before_its_send_is_told_has_its_place_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "AHEAD_MAX", 3)
-
-    def story(*more: tuple[int, int]) -> Story:
-        told = Story().send(1, 0, 0).poll(2, *((value, value) for value in range(9)), *more)
-        told.add(3, Kind.TRANSACTION, Send(P0, 8, None), Send(P1, 0, None), status=Status.INFO)
-        for value in range(1, 8):
-            told.send(1, value, value)
-        told.poll(9, *((value, value) for value in range(9)), *more, final=True)
-        return told.poll(9, (0, 0), partition=P1, final=True)
-
-    assert story().check().counts == {}
-    assert story((9, 7)).check().counts == {K.DUPLICATE: 1}
-    assert story((9, 9)).check().counts == {K.ALTERED: 1}
-    lost = Story().poll(2, (8, 8)).add(3, Kind.TRANSACTION, Send(P0, 8, None), Send(P1, 0, None), status=Status.INFO)
-    found_ = lost.poll(9, (8, 8), final=True).poll(9, (4, 4), partition=P1, final=True).check().counts
-    assert found_[K.LOST_WRITE] == 1, "it proves that its transaction was committed"
-
-
-def test_the_values_of_a_partition_without_sends_are_placed_as_they_rise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "AHEAD_MAX", 3)
-    assert Story().poll(9, *((value, value) for value in range(50)), final=True).check().counts == {}
-    jump = Story().poll(9, (0, 0), (1, 1)).poll(9, (2, 40)).check(final_phase=False)
-    assert jump.counts == {K.ALTERED: 1}
 
 
 # -- a model log, honest or with one planted mistake -----------------------------------------------------------------
