@@ -5,12 +5,15 @@ Method: a stub in the consumer's place whose log has lost its end for some time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import trio
 import trio.testing
 
+from golden_histories import Story
 from moldau.records import Record
+from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 from moldau_jepsen.workloads.final_read import read_everything
 from moldau_jepsen.workloads.recorder import Recorder
@@ -105,8 +108,21 @@ def test_it_does_not_wait_for_what_nobody_was_told_of():
         assert offsets(read(seen, first=1, last=3)) == [0], seen
 
 
-def test_a_record_that_was_polled_and_is_gone_keeps_it_from_its_end():
-    operations = read(Poll(((P0, ((0, 0), (1, 1), (2, 2))),)), first=1, last=1)
+def test_what_was_polled_or_acknowledged_and_is_gone_at_the_end_of_a_log_is_lost_and_not_only_late():
+    """It waits all its time for that; then the leaders' ends tell that there is no more."""
+    earlier = [Poll(((P0, ((0, 0), (1, 1), (2, 2))),)), Send(P0, 2, 2)]
+    for seen in earlier:
+        operations = read(seen, first=1, last=1)
+        assert [one.status for one in operations] == [Status.OK]
+        story = Story().add(900, Kind.SEND if isinstance(seen, Send) else Kind.POLL, seen).history + operations
+        numbered = [replace(one, index=index) for index, one in enumerate(story)]
+        anomalies = check_history(numbered, CheckOptions(subscribe=True)).anomalies
+        assert "value 2 was" in anomalies[-1].text
+        assert "is not in the final read" in anomalies[-1].text
+
+
+def test_a_log_that_grows_after_all_that_time_is_not_read_to_its_end():
+    operations = read(Send(P0, 2, 2), first=1, last=2, grows_at=20.0)
     assert [one.status for one in operations] == [Status.OK, Status.INFO]
     assert operations[-1].error == "not at the end after 20.0 s: {'t-0': 'at 1 of 3'}"
 
