@@ -327,6 +327,18 @@ def test_a_broker_is_silent_from_what_was_heard_last(found):
     assert set(found) == {"session-honoured"}
 
 
+def test_a_late_heartbeat_may_bring_a_dead_broker_back_for_another_session(found):
+    """Found by a seed: what a broker had sent before it died arrived ten seconds later, once a cut had ended."""
+    rules = SessionRules(found, 2.0)
+    for step in range(57):
+        now = step / 2
+        rules.controller_gets_on(now, 101, 1, DOWN, [2, 3] if 2.0 < now < 20.0 else [1, 2, 3])
+    assert found == []
+    for step in range(57, 70):
+        rules.controller_gets_on(step / 2, 101, 1, DOWN, [1, 2, 3])
+    assert set(found) == {"session-honoured"}, "not for longer"
+
+
 def test_a_controller_that_stands_still_is_forgiven(found):
     rules = SessionRules(found, 2.0)
     now = 0.0

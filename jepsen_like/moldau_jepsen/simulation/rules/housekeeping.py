@@ -73,7 +73,8 @@ class SessionRules:
 
     The bound is generous: it must hold for the slowest clock, and only while one controller reigns and gets on without
     a pause, which shows that it is able to. A broker counts as silent from the moment on at which it was first seen
-    silent, or since a controller last answered it: what is on its way when it falls silent may arrive much later.
+    silent, or since a controller last answered it: what is on its way when it falls silent may arrive much later. A
+    heartbeat that does so may bring it back into service, for the length of a session again.
     """
 
     def __init__(self, violated: Callable[[str, str], None], session_seconds: float) -> None:
@@ -85,6 +86,7 @@ class SessionRules:
         self._last_seen = 0.0
         self._heard: dict[int, float] = {}
         self._silent: dict[int, float] = {}
+        self._fenced: dict[int, float] = {}  # when it was last seen fenced
 
     def broker_heard(self, now: float, broker: int) -> None:
         """A controller answers a heartbeat or a registration of the broker."""
@@ -104,13 +106,16 @@ class SessionRules:
         """
         if self._reign != (node, epoch) or now - self._last_seen > GAP_SECONDS:
             self._reign, self._since = (node, epoch), now
+            self._fenced.clear()
         self._last_seen = now
         self._silent = {broker: self._silent.get(broker, now) for broker in silent}
-        for broker in unfenced:
+        in_service = frozenset(unfenced)
+        self._fenced.update(dict.fromkeys(self._silent.keys() - in_service, now))
+        for broker in sorted(in_service):
             since = self._silent.get(broker)
             if since is None:
                 continue
-            since = max(since, self._heard.get(broker, since))
+            since = max(since, self._heard.get(broker, since), self._fenced.get(broker, since))
             if now - max(since, self._since) > self._bound:
                 self._violated(
                     "session-honoured",
