@@ -66,7 +66,7 @@ class RotFaults:
         return over.set
 
     async def _rot(self, node_id: int, draw: random.Random, over: trio.Event, mark: Callable[[], None]) -> None:
-        await self._damage_stopped(node_id, draw, mark)
+        await self._damage_stopped(node_id, draw, over, mark)
         if node_id in self._keeping.rotten:
             await over.wait()
             await self._replace_disk(node_id)
@@ -80,9 +80,11 @@ class RotFaults:
             await machine.wait_ended()
         return machine.ended_in_order and not machine.is_running
 
-    async def _damage_stopped(self, node_id: int, draw: random.Random, mark: Callable[[], None]) -> None:
+    async def _damage_stopped(
+        self, node_id: int, draw: random.Random, over: trio.Event, mark: Callable[[], None]
+    ) -> None:
         disk = self._cluster.machines[node_id].disk
-        if await self._stop(node_id):
+        if await self._stop(node_id) and not over.is_set():  # the core that is healed first may need what it has
             for _ in range(draw.randint(1, DAMAGES_MAX)):
                 held_records = damage(disk, self._cluster.log_directories(node_id), draw)
                 if held_records is not None:

@@ -4,11 +4,15 @@ Method: one machine and its port.
 """
 
 import random
+from types import SimpleNamespace
 
 import pytest
+import trio
+import trio.testing
 
 from moldau.runtime.environment import OpenMode
-from moldau_jepsen.simulation.rot_faults import closed_files, damage
+from moldau_jepsen.simulation.faults import Struck
+from moldau_jepsen.simulation.rot_faults import RotFaults, closed_files, damage
 from moldau_jepsen.simulation.world import run_world
 
 CONTENT = bytes(range(200))
@@ -143,3 +147,44 @@ def test_where_no_segment_is_closed_nothing_rots():
         assert not [note for note in world.trace.notes() if note.kind == "bit-rot"]
 
     on_a_disk(main)
+
+
+@pytest.mark.parametrize("ends_early", [True, False])
+def test_a_broker_that_stops_until_its_fault_is_over_keeps_its_files(ends_early, monkeypatch):
+    """From then on a core of the nodes must do with what it has, and it may be one of them."""
+    damaged, started = [], []
+
+    def rot(disk, directories, draw):
+        damaged.append(disk)
+        return False
+
+    async def main():
+        stopped = trio.Event()
+        machine = SimpleNamespace(is_running=True, ended_in_order=True, disk="disk", wait_ended=stopped.wait)
+        cluster = SimpleNamespace(
+            machines={1: machine},
+            broker_ids=[1],
+            is_healthy=lambda: True,
+            stop=lambda node_id: None,
+            start=started.append,
+            log_directories=lambda node_id: ["/data"],
+        )
+        async with trio.open_nursery() as nursery:
+            targets = SimpleNamespace(
+                world=SimpleNamespace(nursery=nursery),
+                cluster=cluster,
+                safekeeping=SimpleNamespace(refusal=lambda node_id: "", rotten={}),
+                struck_nodes=Struck.BROKERS,
+                mark=lambda: None,
+            )
+            end = RotFaults(targets, replaceable=True).strike(random.Random(1))
+            await trio.testing.wait_all_tasks_blocked()
+            if ends_early:
+                end()
+            machine.is_running = False
+            stopped.set()
+
+    monkeypatch.setattr("moldau_jepsen.simulation.rot_faults.damage", rot)
+    trio.run(main)
+    assert started == [1]
+    assert bool(damaged) is not ends_early
