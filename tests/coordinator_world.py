@@ -37,19 +37,19 @@ class CoreDriver:
         self.answers: dict[int, Response] = {}
         self.log: list[Append] = []
         self.uncommitted: list[Append] = []
-        self.known_topics = {"t": 10, "u": 10}
+        self.topics = Topics()
         self.request_count = 0
         self.core = self._new_core()
+        self.perform(self.core.start(self.moment()))
 
     def _new_core(self) -> GroupCore:
-        core = GroupCore(self.config, lambda name, partition: partition < self.known_topics.get(name, 0))
+        core = GroupCore(self.config, self.topics)
         for append in self.log:
             producer_id = None if append.producer is None else append.producer.producer_id
             for key, value in append.records:
                 core.replay(key, value, producer_id)
             if append.marker is not None:
                 core.replay_marker(append.marker.producer.producer_id, append.marker.commit)
-        core.start(self.moment())
         return core
 
     def moment(self) -> Moment:
@@ -91,6 +91,22 @@ class CoreDriver:
         self.perform(self.core.resign(ErrorCode.NOT_COORDINATOR, self.moment()))
         self.uncommitted.clear()
         self.core = self._new_core()
+        self.perform(self.core.start(self.moment()))
+
+    def delete_topic(self, name: str, *, made_again: bool = False, observed: bool = True) -> None:
+        """The metadata tell no more of the topic, or already of another one with its name.
+
+        Not ``observed``: nobody coordinated the groups at that moment.
+        """
+        del self.topics.ids[name]
+        if made_again:
+            self.make_topic(name)
+        if observed:
+            self.perform(self.core.topics_deleted({name}, self.moment()))
+
+    def make_topic(self, name: str) -> None:
+        self.topics.ids[name] = UUID(int=self.topics.made)
+        self.topics.made += 1
 
     def send(self, request: Request, version: int, client: str = "client") -> int:
         request_id = self.request_count
@@ -361,10 +377,11 @@ class MemoryLog:
 
 
 class Topics:
-    """`TopicNames` over a few fixed topics."""
+    """`TopicNames` over a few topics."""
 
     def __init__(self) -> None:
         self.ids = {"t": UUID(int=1), "u": UUID(int=2)}
+        self.made = 3
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((name for name, known in self.ids.items() if known == topic_id), None)

@@ -27,6 +27,8 @@ class GroupConfig:
     """Writes of one partition that wait for their commit; more are refused with COORDINATOR_NOT_AVAILABLE."""
     load_bytes_max: int = 5 * 1024 * 1024
     expired_batch_records_max: int = 1_000
+    gone_offsets_retry_ms: int = 1_000
+    """When offsets of a deleted topic are looked at again that could not be removed."""
 
     @classmethod
     def of(cls, config: Config) -> GroupConfig:

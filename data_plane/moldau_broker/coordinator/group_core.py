@@ -14,6 +14,7 @@ queue: it may be committed yet, and then is replayed at its place. The client wi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.protocol.codec import DecodeError
@@ -40,6 +41,7 @@ from moldau.protocol.messages.offset_fetch import (
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau_broker.coordinator.effects import Answer, Append, Effect, Marker, TransactionalProducer
+from moldau_broker.coordinator.gone_offsets import GoneOffsets, is_gone
 from moldau_broker.coordinator.group import Group, GroupState
 from moldau_broker.coordinator.group_records import GroupRecord, OffsetRecord, group_record, offset_record, parse_record
 from moldau_broker.coordinator.membership import Membership
@@ -51,12 +53,12 @@ from moldau_broker.coordinator.offset_requests import (
     fetch_offsets,
 )
 from moldau_broker.coordinator.offsets import OffsetStore
-from moldau_broker.coordinator.pending import AssignmentWritten, PendingWrite, Reply, StaticMemberWritten
-from moldau_broker.coordinator.responses import commit_answer, refusal, txn_commit_answer
+from moldau_broker.coordinator.pending import AssignmentWritten, GoneRemoved, PendingWrite, Reply, StaticMemberWritten
+from moldau_broker.coordinator.responses import client_error, commit_answer, refusal, txn_commit_answer
 from moldau_broker.coordinator.timers import Deadlines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from moldau.protocol.field import Buffer
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.effects import Moment, RequestContext, StateRecord
     from moldau_broker.coordinator.group_config import GroupConfig
     from moldau_broker.coordinator.pending import Continuation
+    from moldau_broker.coordinator.ports import TopicNames
 
 _WRITING = (
     JoinGroupRequest,
@@ -75,24 +78,7 @@ _WRITING = (
 )
 _COMMIT = "commit"
 _EXPIRY = ("expiry",)
-
-_COMMIT_FAILURES = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-}
-"""What a client of the coordinator is told when the log refuses a write."""
-
-
-def client_error(code: ErrorCode) -> ErrorCode:
-    """The code a client sees for an error of the log below."""
-    return _COMMIT_FAILURES.get(code, code)
+_GONE = ("gone",)
 
 
 class GroupCore:
@@ -101,12 +87,13 @@ class GroupCore:
     Invariants: ids of pending writes grow; every request id taken in is answered once.
     """
 
-    def __init__(self, config: GroupConfig, has_partition: Callable[[str, int], bool]) -> None:
-        """Nothing loaded yet. ``has_partition`` says whether a topic's partition exists now."""
+    def __init__(self, config: GroupConfig, topics: TopicNames) -> None:
+        """Nothing loaded yet. ``topics`` are those that exist at the moment of a call."""
         self.membership = Membership(config, self)
         self.offsets = OffsetStore()
         self._config = config
-        self._has_partition = has_partition
+        self._topics = topics
+        self._gone = GoneOffsets(self.offsets, topics)
         self._written_groups: dict[str, GroupMetadataValue] = {}
         """The last committed record of each group."""
         self._pending: dict[int, PendingWrite] = {}
@@ -142,6 +129,15 @@ class GroupCore:
         for group_id, value in self._written_groups.items():
             self.membership.load(Group.load(group_id, value), moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
+        self._gone.look(())
+        self._remove_gone(moment)
+        return self._take()
+
+    def topics_deleted(self, names: Collection[str], moment: Moment) -> list[Effect]:
+        """The deletion of topics is observed; others may have their names by now. Removes their offsets, also those
+        of open transactions, as Kafka does."""
+        self._gone.look(self._in_flight(), names)
+        self._remove_gone(moment)
         return self._take()
 
     def committed(self, append_id: int, moment: Moment) -> list[Effect]:
@@ -186,6 +182,9 @@ class GroupCore:
             self.membership.assignment_written(then, pending.append_id, code, moment)
         elif isinstance(then, StaticMemberWritten):
             self.membership.static_member_written(then, code)
+        elif isinstance(then, GoneRemoved) and code is not ErrorCode.NONE:
+            self._gone.put_back(then.keys)
+            self._deadlines.set(_GONE, moment.now_ms + self._config.gone_offsets_retry_ms)
 
     # Effects
 
@@ -233,6 +232,8 @@ class GroupCore:
             if key == _EXPIRY:
                 self._expire(moment)
                 self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
+            elif key == _GONE:
+                self._remove_gone(moment)
             else:
                 self._settle(self._pending[int(key[1])], client_error(ErrorCode.REQUEST_TIMED_OUT), moment)
         self.membership.on_timer(moment)
@@ -279,7 +280,7 @@ class GroupCore:
 
     def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """The committed offsets of one group."""
-        return fetch_offsets(self.offsets, request, require_stable)
+        return fetch_offsets(self.offsets, request, require_stable, partial(is_gone, self._topics))
 
     def complete_transaction(self, request_id: int, marker: Marker, reply: Reply, moment: Moment) -> list[Effect]:
         """Writes the end of a producer's transaction; offsets it committed take effect with the commit of the
@@ -293,7 +294,7 @@ class GroupCore:
         if code is not ErrorCode.NONE:
             self.answer(request_id, commit_answer(request, [[code] * len(t.partitions) for t in request.topics]))
             return
-        records, codes = commit_records(request, self._config, self._has_partition, moment)
+        records, codes = commit_records(request, self._config, self._topics, moment)
         self._reply_when_written(
             request_id, records, lambda failure: commit_answer(request, failed_codes(codes, failure)), moment, None
         )
@@ -303,7 +304,7 @@ class GroupCore:
         if code is not ErrorCode.NONE:
             self.answer(request_id, txn_commit_answer(request, [[code] * len(t.partitions) for t in request.topics]))
             return
-        records, codes = commit_records(request, self._config, self._has_partition, moment)
+        records, codes = commit_records(request, self._config, self._topics, moment)
         producer = TransactionalProducer(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
         self._reply_when_written(
             request_id,
@@ -441,7 +442,16 @@ class GroupCore:
                 )
         return listed
 
-    # Expiry
+    # Deleted topics, and expiry
+
+    def _remove_gone(self, moment: Moment) -> None:
+        """Writes one batch of tombstones for offsets of deleted topics; what is left comes later."""
+        records, keys = self._gone.take(self._in_flight(), self._config.expired_batch_records_max)
+        if records:
+            self._append(records, GoneRemoved(keys=keys), moment)
+        if len(self._gone):
+            wait_ms = 1 if records else self._config.gone_offsets_retry_ms
+            self._deadlines.set(_GONE, moment.now_ms + wait_ms)
 
     def _expire(self, moment: Moment) -> None:
         """Writes tombstones for offsets that outlived their retention, and for groups that have nothing left

@@ -1,7 +1,8 @@
 """Records of ``__consumer_offsets`` in Kafka's own formats: a 16-bit version, then the fields.
 
-Keys of version 0 and 1 are committed offsets, 2 is a classic group. Values are written in version 3 (or version 1
-where a commit brings its own expiry) and read in every version.
+Keys of version 0 and 1 are committed offsets, 2 is a classic group. Committed offsets are written in version 4, which
+names the topic by its id too, or in version 1 where a commit brings its own expiry; groups in version 3. Every version
+is read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from moldau.protocol.codec import DecodeError, decode, encode
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey, GroupMetadataValue
@@ -23,20 +25,23 @@ _VERSION = struct.Struct(">h")
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
 _GROUP_VALUE_VERSION = 3
-_OFFSET_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION = 4
+_OFFSET_VALUE_VERSION_NAMED = 3
 _OFFSET_VALUE_VERSION_EXPIRING = 1
+_NO_TOPIC_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
     """A committed offset: the next offset to read. Times are Unix milliseconds; an expiry of -1 leaves it to the
-    retention."""
+    retention. ``topic_id`` is None where the record does not tell it."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
     expire_ms: int = -1
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +77,12 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
         metadata=committed.metadata,
         commit_timestamp=committed.commit_ms,
         expire_timestamp=committed.expire_ms,
+        topic_id=committed.topic_id or _NO_TOPIC_ID,
     )
-    expiring = committed.expire_ms != -1
-    return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_EXPIRING if expiring else _OFFSET_VALUE_VERSION))
+    if committed.expire_ms != -1:
+        return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_EXPIRING))
+    is_named = committed.topic_id is None
+    return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_NAMED if is_named else _OFFSET_VALUE_VERSION))
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> StateRecord:
@@ -121,6 +129,7 @@ def _parse_committed(value: Buffer) -> CommittedOffset:
         metadata=message.metadata,
         commit_ms=message.commit_timestamp,
         expire_ms=message.expire_timestamp,
+        topic_id=None if message.topic_id == _NO_TOPIC_ID else message.topic_id,
     )
 
 

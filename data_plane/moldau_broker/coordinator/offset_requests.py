@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group_config import GroupConfig
     from moldau_broker.coordinator.membership import Membership
     from moldau_broker.coordinator.offsets import OffsetStore
+    from moldau_broker.coordinator.ports import TopicNames
 
 NO_OFFSET = -1
 _INT64_MAX = (1 << 63) - 1
@@ -72,7 +73,7 @@ def check_commit(
 def commit_records(
     request: OffsetCommitRequest | TxnOffsetCommitRequest,
     config: GroupConfig,
-    has_partition: Callable[[str, int], bool],
+    topics: TopicNames,
     moment: Moment,
 ) -> tuple[tuple[StateRecord, ...], list[list[ErrorCode]]]:
     """The records of a commit, and one code for each partition; partitions with an error have no record.
@@ -91,7 +92,7 @@ def commit_records(
                 topic_codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             elif not topic.name:
                 topic_codes.append(ErrorCode.UNKNOWN_TOPIC_ID)
-            elif not has_partition(topic.name, part.partition_index):
+            elif not topics.has_partition(topic.name, part.partition_index):
                 topic_codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             else:
                 committed = CommittedOffset(
@@ -100,6 +101,7 @@ def commit_records(
                     metadata=metadata,
                     commit_ms=moment.wall_ms,
                     expire_ms=expire_ms,
+                    topic_id=topics.topic_id(topic.name),
                 )
                 records.append(offset_record(request.group_id, topic.name, part.partition_index, committed))
                 topic_codes.append(ErrorCode.NONE)
@@ -113,16 +115,28 @@ def failed_codes(codes: Sequence[Sequence[ErrorCode]], code: ErrorCode) -> list[
 
 
 def fetch_offsets(
-    store: OffsetStore, request: OffsetFetchRequestGroup, require_stable: bool
+    store: OffsetStore,
+    request: OffsetFetchRequestGroup,
+    require_stable: bool,
+    is_gone: Callable[[str, CommittedOffset], bool],
 ) -> OffsetFetchResponseGroup:
-    """The committed offsets of a group: of the partitions asked for, or of all for null topics."""
-    committed = store.committed(request.group_id)
+    """The committed offsets of a group: of the partitions asked for, or of all for null topics.
+
+    ``is_gone`` says of an offset whether it is of a topic that was deleted; then it is not told, though its tombstone
+    may not be written yet.
+    """
+    group_id = request.group_id
+    committed = store.committed(group_id)
+
+    def is_unstable(name: str, partition: int) -> bool:
+        pending = store.pending(group_id, name, partition) if require_stable else ()
+        return any(not is_gone(name, each) for each in pending)
+
     wanted: list[tuple[str, list[int]]] = []
     if request.topics is None:
         by_topic: dict[str, list[int]] = {}
-        keys = list(committed)
-        if require_stable:
-            keys += [key for key in store.pending_keys(request.group_id) if key not in committed]
+        keys = [key for key, found in committed.items() if is_unstable(*key) or not is_gone(key[0], found)]
+        keys += [key for key in store.pending_keys(group_id) if key not in committed and is_unstable(*key)]
         for name, partition in sorted(keys):
             by_topic.setdefault(name, []).append(partition)
         wanted = list(by_topic.items())
@@ -134,15 +148,15 @@ def fetch_offsets(
         for partition in partitions:
             answer = OffsetFetchResponsePartitions(partition_index=partition, committed_offset=NO_OFFSET)
             found = committed.get((name, partition))
-            if require_stable and store.is_pending(request.group_id, name, partition):
+            if is_unstable(name, partition):
                 answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
-            elif found is not None:
+            elif found is not None and not is_gone(name, found):
                 answer.committed_offset = found.offset
                 answer.committed_leader_epoch = found.leader_epoch
                 answer.metadata = found.metadata
             answers.append(answer)
         topics.append(OffsetFetchResponseTopics(name=name, partitions=answers))
-    return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+    return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
 
 def delete_offsets(

@@ -2,7 +2,9 @@
 
 `replay_offset` and `replay_marker` are the only mutators and are deterministic: the state is a function of the
 committed log. A transactional commit (KIP-98) is kept beside the committed offsets until the marker of its producer
-arrives; a reader who asks for stable offsets (KIP-447) is told to come back meanwhile.
+arrives; a reader who asks for stable offsets (KIP-447) is told to come back meanwhile. What the log says later of a
+partition undoes what is kept beside, if it is a tombstone or names another topic by its id: the former topic is gone
+then, and the end of the transaction does not bring its offset back.
 """
 
 from __future__ import annotations
@@ -10,37 +12,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from moldau_broker.coordinator.group_records import CommittedOffset, OffsetRecord
 
 TopicPartition = tuple[str, int]
+FullKey = tuple[str, str, int]
+"""Group, topic and partition."""
 
 
 class OffsetStore:
     """Offsets of all groups of one partition of ``__consumer_offsets``.
 
-    Invariants: no group has an empty entry; ``_pending_count[group, topic, partition]`` is the number of producers
-    with an open commit for it.
+    Invariants: no group has an empty entry; ``_open[group, topic, partition]`` has the open commits for it by producer,
+    which ``_pending`` has by producer first.
     """
 
     def __init__(self) -> None:
         """No offsets."""
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self._pending: dict[int, dict[tuple[str, str, int], CommittedOffset]] = {}
-        self._pending_count: dict[tuple[str, str, int], int] = {}
+        self._pending: dict[int, dict[FullKey, CommittedOffset]] = {}
+        self._open: dict[FullKey, dict[int, CommittedOffset]] = {}
 
     # Mutators
 
     def replay_offset(self, record: OffsetRecord, producer_id: int | None) -> None:
         """Applies a committed record; one written by a transactional producer waits for its marker."""
         key = (record.topic, record.partition)
+        full_key = (record.group_id, *key)
+        self._drop_former(full_key, record.committed)
         if producer_id is not None and record.committed is not None:
-            pending = self._pending.setdefault(producer_id, {})
-            full_key = (record.group_id, *key)
-            if full_key not in pending:
-                self._pending_count[full_key] = self._pending_count.get(full_key, 0) + 1
-            pending[full_key] = record.committed
+            self._pending.setdefault(producer_id, {})[full_key] = record.committed
+            self._open.setdefault(full_key, {})[producer_id] = record.committed
             return
         if record.committed is None:
             offsets = self._committed.get(record.group_id)
@@ -51,15 +54,25 @@ class OffsetStore:
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
         """Ends a producer's transaction: its offsets count from now on, or never did."""
-        for (group_id, topic, partition), committed in self._pending.pop(producer_id, {}).items():
-            full_key = (group_id, topic, partition)
-            left = self._pending_count[full_key] - 1
-            if left:
-                self._pending_count[full_key] = left
-            else:
-                del self._pending_count[full_key]
+        for full_key, committed in list(self._pending.get(producer_id, {}).items()):
+            self._close(full_key, producer_id)
             if commit:
+                group_id, topic, partition = full_key
                 self._committed.setdefault(group_id, {})[topic, partition] = committed
+
+    def _drop_former(self, full_key: FullKey, committed: CommittedOffset | None) -> None:
+        """Ends open commits that a tombstone, or a commit for another topic of that name, follows in the log."""
+        for producer_id, pending in list(self._open.get(full_key, {}).items()):
+            if committed is None or (None not in (ids := {pending.topic_id, committed.topic_id}) and len(ids) > 1):
+                self._close(full_key, producer_id)
+
+    def _close(self, full_key: FullKey, producer_id: int) -> None:
+        producers, keys = self._open[full_key], self._pending[producer_id]
+        del producers[producer_id], keys[full_key]
+        if not producers:
+            del self._open[full_key]
+        if not keys:
+            del self._pending[producer_id]
 
     # Readers
 
@@ -69,15 +82,34 @@ class OffsetStore:
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether a transaction that commits an offset of the partition is open."""
-        return (group_id, topic, partition) in self._pending_count
+        return (group_id, topic, partition) in self._open
+
+    def pending(self, group_id: str, topic: str, partition: int) -> Iterable[CommittedOffset]:
+        """The offsets that open transactions commit for a partition."""
+        return self._open.get((group_id, topic, partition), {}).values()
+
+    def of(self, full_key: FullKey) -> list[CommittedOffset]:
+        """All offsets of one group for one partition: the committed one, if any, and those of open transactions."""
+        group_id, topic, partition = full_key
+        committed = self.committed(group_id).get((topic, partition))
+        return [*([] if committed is None else [committed]), *self.pending(group_id, topic, partition)]
+
+    def entries(self) -> Iterator[tuple[FullKey, CommittedOffset]]:
+        """All offsets, also those of open transactions."""
+        for group_id, offsets in self._committed.items():
+            for (topic, partition), committed in offsets.items():
+                yield (group_id, topic, partition), committed
+        for full_key, pending in self._open.items():
+            for committed in pending.values():
+                yield full_key, committed
 
     def has_pending(self, group_id: str) -> bool:
         """Whether a transaction that commits any offset of the group is open."""
-        return any(key[0] == group_id for key in self._pending_count)
+        return any(key[0] == group_id for key in self._open)
 
     def pending_keys(self, group_id: str) -> list[TopicPartition]:
         """Partitions of a group with an open transactional commit."""
-        return [(topic, partition) for group, topic, partition in self._pending_count if group == group_id]
+        return [(topic, partition) for group, topic, partition in self._open if group == group_id]
 
     def group_ids(self) -> list[str]:
         """Groups that have offsets."""
@@ -96,7 +128,7 @@ class OffsetStore:
             commit, which is the rule for groups without members ever.
         """
         for key, committed in self.committed(group_id).items():
-            if (group_id, *key) in self._pending_count:
+            if (group_id, *key) in self._open:
                 continue
             if committed.expire_ms != -1:
                 due = committed.expire_ms

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.join_group import JoinGroupResponse
     from moldau.protocol.schema import Response
     from moldau_broker.coordinator.effects import Marker, StateRecord, TransactionalProducer
+    from moldau_broker.coordinator.group_records import CommittedOffset
+    from moldau_broker.coordinator.offsets import FullKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,14 @@ class Reply:
     """Pure: the answer for NONE, or for the code that the write failed with."""
 
 
-Continuation = AssignmentWritten | StaticMemberWritten | Reply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneRemoved:
+    """Tombstones for offsets of deleted topics, which are tried again if they are not written."""
+
+    keys: Mapping[FullKey, CommittedOffset | None]
+
+
+Continuation = AssignmentWritten | StaticMemberWritten | Reply | GoneRemoved
 
 
 @dataclass(slots=True, kw_only=True)

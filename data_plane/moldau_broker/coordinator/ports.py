@@ -20,7 +20,9 @@ class InternalLog(Protocol):
     """The partitions of one internal topic (``__consumer_offsets`` or ``__transaction_state``) that this broker leads.
 
     Every call names the leader epoch under which the coordinator was elected. A call for a partition that this broker
-    does not lead in exactly that epoch raises ``KafkaError(NOT_LEADER_OR_FOLLOWER)``.
+    does not lead in exactly that epoch raises ``KafkaError(NOT_LEADER_OR_FOLLOWER)``; ``append`` also does when the
+    newest metadata say so and the replica has yet to follow, so that no coordinator is told of a topic by a record
+    before it hears of it by metadata.
     """
 
     def append(self, partition: int, leader_epoch: int, batch: Buffer) -> int:

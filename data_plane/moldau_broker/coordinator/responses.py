@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -29,8 +30,25 @@ from moldau.protocol.messages.txn_offset_commit import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moldau.protocol.errors import ErrorCode
     from moldau.protocol.schema import Request, Response
+
+_COMMIT_FAILURES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
+"""What a client of the coordinator is told when the log refuses a write."""
+
+
+def client_error(code: ErrorCode) -> ErrorCode:
+    """The code a client sees for an error of the log below."""
+    return _COMMIT_FAILURES.get(code, code)
 
 
 def join_error(code: ErrorCode, version: int, member_id: str = "") -> JoinGroupResponse:

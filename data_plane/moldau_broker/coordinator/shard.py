@@ -9,7 +9,7 @@ from moldau_broker.coordinator.pending import Reply
 from moldau_broker.coordinator.replicated import ReplicatedShard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
@@ -32,6 +32,11 @@ class GroupShard(ReplicatedShard[GroupCore]):
         """Reads committed offsets."""
         assert self.core is not None
         return self.core.fetch(group, require_stable)
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Removes the offsets of deleted topics."""
+        assert self.core is not None
+        self.perform(self.core.topics_deleted(names, self.moment()))
 
     def complete_transaction(self, marker: Marker, respond: Callable[[ErrorCode], Response]) -> Completion:
         """Writes a transaction marker."""

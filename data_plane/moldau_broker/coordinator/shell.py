@@ -32,7 +32,7 @@ from moldau_broker.coordinator.shard import GroupShard
 from moldau_broker.coordinator.sharded import ShardedCoordinator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.environment import Environment
@@ -75,7 +75,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
             log=self._log,
-            new_core=lambda: GroupCore(self._config, self._topics.has_partition),
+            new_core=lambda: GroupCore(self._config, self._topics),
             load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )
@@ -125,6 +125,16 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         """`submit` and wait."""
         completion = self.submit(request, version=version, client_id=client_id, client_host=client_host)
         return await completion.wait()
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """The metadata tell no more of topics that had these names; others may have them by now.
+
+        Their offsets are removed from all groups coordinated here. A partition that is being loaded looks at all its
+        offsets when it is.
+        """
+        for shard in list(self._shards.values()):
+            if shard.refusal is ErrorCode.NONE:
+                shard.topics_deleted(names)
 
     def complete_transaction(
         self, partition: int, marker: Marker, respond: Callable[[ErrorCode], Response]

@@ -407,6 +407,8 @@ class Broker:
             self._apply_dynamic_config(delta.image)
         yield from context.replicas.apply(delta)
         self._dynamic.forget(t.name for t in delta.deleted_topics if t.name not in delta.image.topics_by_name)
+        if delta.deleted_topics:
+            context.groups.topics_deleted({topic.name for topic in delta.deleted_topics})
         if delta.features_changed:
             context.directories.reconcile_all()
         if delta.features_changed or self.broker_id in delta.changed_brokers:

@@ -75,7 +75,7 @@ def build_coordinators(
     verifier = TransactionVerifier(broker_id, metadata, peers)
     groups = GroupCoordinator(
         environment=environment,
-        log=InternalTopicLog(OFFSETS_TOPIC, replicas),
+        log=InternalTopicLog(OFFSETS_TOPIC, replicas, metadata),
         topics=topics,
         config=GroupConfig.of(config),
         partition_count=lambda: partition_count(OFFSETS_TOPIC),
@@ -83,7 +83,7 @@ def build_coordinators(
     )
     transactions = TransactionCoordinator(
         environment=environment,
-        log=InternalTopicLog(TRANSACTIONS_TOPIC, replicas),
+        log=InternalTopicLog(TRANSACTIONS_TOPIC, replicas, metadata),
         topics=topics,
         markers=markers,
         producer_ids=producer_ids,

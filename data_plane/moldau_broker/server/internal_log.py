@@ -25,22 +25,27 @@ if TYPE_CHECKING:
 class InternalTopicLog:
     """The partitions of one internal topic that are led here."""
 
-    def __init__(self, topic: str, replicas: ReplicaManager) -> None:
+    def __init__(self, topic: str, replicas: ReplicaManager, metadata: MetadataCache) -> None:
         self._topic = topic
         self._replicas = replicas
+        self._metadata = metadata
 
     def _led(self, partition: int, leader_epoch: int) -> Partition:
         found = self._replicas.partitions.get((self._topic, partition))
         if found is None or not found.is_leader or found.replica.state.leader_epoch != leader_epoch:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"{self._topic}-{partition} is not led here in leader epoch {leader_epoch}",
-            )
+            raise self._not_led(partition, leader_epoch)
         return found
+
+    def _not_led(self, partition: int, leader_epoch: int) -> KafkaError:
+        text = f"{self._topic}-{partition} is not led here in leader epoch {leader_epoch}"
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
 
     def append(self, partition: int, leader_epoch: int, batch: Buffer) -> int:
         """Appends with acks=all, without waiting; returns the log end offset after the batch."""
         found = self._led(partition, leader_epoch)
+        newest = self._metadata.partition(self._topic, partition)
+        if newest is None or newest.leader_epoch != leader_epoch:
+            raise self._not_led(partition, leader_epoch)  # deposed, which the replica has yet to take in
         info = self._replicas.append_now(found, batch, acks=-1, origin=AppendOrigin.COORDINATOR)
         return info.next_offset
 

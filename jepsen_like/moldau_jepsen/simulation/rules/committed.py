@@ -120,15 +120,36 @@ class CommittedReader:
             }
             self._groups.generation(record.group_id, record.value.generation, owned, instances)
         elif isinstance(record, OffsetRecord):
+            self._drop_former(key, record)
             if header.attributes & TRANSACTIONAL_BIT:
                 self._pending.setdefault((key, header.producer_id), []).append(record)
             else:
                 self._take_offset(record)
 
+    def _drop_former(self, key: PartitionKey, record: OffsetRecord) -> None:
+        """A tombstone, or an offset of another topic of that name, undoes what transactions that are open would commit:
+        the topic of that was deleted."""
+        for (where, _), pending in self._pending.items():
+            if where == key:
+                pending[:] = [each for each in pending if not _is_former(each, record)]
+
     def _take_offset(self, record: OffsetRecord) -> None:
         partition = TopicPartition(record.topic, record.partition)
-        offset = None if record.committed is None else record.committed.offset
-        self._groups.offset(record.group_id, partition, offset)
+        committed = record.committed
+        if committed is None:
+            self._groups.offset(record.group_id, partition, None)
+        else:
+            self._groups.offset(record.group_id, partition, committed.offset, committed.topic_id)
+
+
+def _is_former(pending: OffsetRecord, record: OffsetRecord) -> bool:
+    """Whether ``record``, which comes later, says that the topic of ``pending`` is gone."""
+    if (pending.group_id, pending.topic, pending.partition) != (record.group_id, record.topic, record.partition):
+        return False
+    before, after = pending.committed, record.committed
+    if before is None or after is None:
+        return True
+    return before.topic_id is not None and after.topic_id is not None and before.topic_id != after.topic_id
 
 
 def committed_batches(partition: Partition, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:

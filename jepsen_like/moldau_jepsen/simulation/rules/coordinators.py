@@ -2,7 +2,8 @@
 
 Offsets of a group are judged against the generation that was written before them: the owner of a partition begins at
 the offset that was committed when its generation began, or later, so whatever it commits lies there or beyond. Within
-a generation a commit that was sent twice may come late and set an offset back; the next generation begins there.
+a generation a commit that was sent twice may come late and set an offset back; the next generation begins there. What
+is committed for another topic, by its id, than before says nothing about the former one, which was deleted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
 
     from moldau.cluster.metadata import TopicPartition
 
@@ -31,13 +33,14 @@ class _Group:
     """One group. ``began`` holds the committed offsets as they were when the generation was written, ``owners`` what
     the records of the generation have given to whom."""
 
-    __slots__ = ("began", "committed", "generation", "owners")
+    __slots__ = ("began", "committed", "generation", "owners", "topic_ids")
 
     def __init__(self) -> None:
         self.generation = -1
         self.committed: dict[TopicPartition, int] = {}
         self.began: dict[TopicPartition, int] = {}
         self.owners: dict[TopicPartition, str] = {}
+        self.topic_ids: dict[TopicPartition, UUID] = {}
 
 
 class GroupRules:
@@ -90,13 +93,20 @@ class GroupRules:
         if group is not None:
             group.generation = -1
 
-    def offset(self, group_id: str, partition: TopicPartition, offset: int | None) -> None:
-        """An offset took effect, or was deleted (None)."""
+    def offset(
+        self, group_id: str, partition: TopicPartition, offset: int | None, topic_id: UUID | None = None
+    ) -> None:
+        """An offset took effect, or was deleted (None). ``topic_id`` is None where the commit does not tell it."""
         group = self._groups.setdefault(group_id, _Group())
-        if offset is None:
+        is_other = topic_id is not None and group.topic_ids.get(partition, topic_id) != topic_id
+        if offset is None or is_other:
             group.committed.pop(partition, None)
             group.began.pop(partition, None)
+            group.topic_ids.pop(partition, None)
+        if offset is None:
             return
+        if topic_id is not None:
+            group.topic_ids[partition] = topic_id
         least = group.began.get(partition, NO_OFFSET)
         if group.generation >= 0 and offset < least:
             self._violated(
