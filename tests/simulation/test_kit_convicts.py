@@ -5,7 +5,6 @@ import pytest
 from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, owner_of, planted, run_mutant
 from moldau_jepsen.simulation.shrink import shrink_seed
 
-
 FIRST_SEEDS = {"metadata-configuration-late": 9}
 """Of those that show soon, but not within the first seeds."""
 
