@@ -6,6 +6,7 @@ Method: replicas on virtual disks, whose devices fail and come back; the reader 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
@@ -14,7 +15,7 @@ from log_model import START_MS, VirtualMachine, make_batch
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.assignors import encode_assignment
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue, MemberMetadata
-from moldau_broker.coordinator.group_records import group_record
+from moldau_broker.coordinator.group_records import CommittedOffset, group_record, offset_record
 from moldau_broker.coordinator.transaction_state import Transaction, TransactionStatus, transaction_record
 from moldau_jepsen.simulation.invariants import PartitionKey
 from moldau_jepsen.simulation.rules.committed import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CommittedReader
@@ -80,11 +81,25 @@ class Story:
             replica.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=0, now_ms=START_MS)
         self.look(GROUPS)
 
-    def marker(self, *, commit: bool) -> None:
+    def offset(self, offset: int | None, topic_id: int = 1, *, in_transaction: bool = False) -> None:
+        """The group commits an offset for the partition, or has it removed (None)."""
+        committed = None
+        if offset is not None:
+            committed = CommittedOffset(
+                offset=offset, leader_epoch=0, metadata="", commit_ms=START_MS, topic_id=UUID(int=topic_id)
+            )
+        record = offset_record("g", "t", 0, committed)
+        producer = (PRODUCER, EPOCH, 0) if in_transaction else (-1, -1, -1)
+        batch = make_batch([(START_MS, record.key, record.value)], producer=producer, transactional=in_transaction)
+        for replica in self.replicas[GROUPS]:
+            replica.log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=0, now_ms=START_MS)
+        self.look(GROUPS)
+
+    def marker(self, *, commit: bool, where: PartitionKey = DATA) -> None:
         whose = {"producer_id": PRODUCER, "producer_epoch": EPOCH, "coordinator_epoch": 0}
-        for replica in self.replicas[DATA]:
+        for replica in self.replicas[where]:
             replica.log.append_end_transaction_marker(**whose, commit=commit, leader_epoch=0, now_ms=START_MS)
-        self.look(DATA)
+        self.look(where)
 
     def look(self, key: PartitionKey) -> None:
         replica = self.replicas[key][self.leaders[key]]
@@ -186,3 +201,23 @@ def test_a_static_member_that_came_back_under_another_id_is_the_same_owner(story
     story.change_leader(GROUPS)
     story.group(5, "a-2", "a")
     assert story.found == []
+
+
+@pytest.mark.parametrize(
+    ("later", "found"),
+    [
+        ([(None, 1)], []),
+        ([(2, 2)], []),
+        ([(2, 1)], ["offset-kept"]),
+    ],
+)
+def test_a_transaction_brings_no_offset_of_a_former_topic_back(story, later, found):
+    """The generation after it begins at what is committed: nothing, or an offset of the topic of now."""
+    story.offset(500, in_transaction=True)
+    for offset, topic_id in later:
+        story.offset(offset, topic_id)
+    story.state(TransactionStatus.PREPARE_COMMIT)
+    story.marker(commit=True, where=GROUPS)
+    story.group(1, "a")
+    story.offset(3, 2 if later[0][1] == 2 else 1)
+    assert story.found == found

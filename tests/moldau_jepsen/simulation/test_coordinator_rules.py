@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
@@ -112,6 +114,21 @@ def test_a_deleted_offset_says_nothing(groups, found):
     groups.offset("g", P0, None)
     groups.offset("g", P0, 0)
     assert found == []
+
+
+def test_an_offset_of_another_topic_of_the_name_begins_anew(groups, found):
+    former, new = UUID(int=1), UUID(int=2)
+    groups.generation("g", 1, {})
+    groups.offset("g", P0, 500, former)
+    groups.generation("g", 2, {})
+    groups.offset("g", P0, 3, new)
+    assert found == []
+    groups.generation("g", 3, {})
+    groups.offset("g", P0, 4)  # a commit that brings its own expiry tells no id
+    groups.offset("g", P0, 5, new)
+    assert found == []
+    groups.offset("g", P0, 2, new)
+    assert names(found) == ["offset-kept"]
 
 
 @pytest.mark.parametrize("outcome", ["Commit", "Abort"])
