@@ -284,13 +284,20 @@ class LogSegment:
         )
 
     def rebuild_indexes(self) -> None:
-        """Builds both sparse indexes anew from the headers of the batches. Raises ``OSError``."""
+        """Builds both sparse indexes anew from the headers of the batches, up to the first that cannot follow.
+
+        Base offsets are under no checksum: one that rotted says anything. Raises ``OSError``.
+        """
         self.offset_index.reset()
         self.time_index.reset()
         size = self.size
         self._restart_notes()
+        expected = self.base_offset
         for position, header in scan_headers(self.file, 0, size):
             assert position == self.size
+            if header.base_offset < expected or not self.offset_index.fits(header.last_offset):
+                break
+            expected = header.last_offset + 1
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         self.unreadable_from = self.size if self.size < size else None
         if self.unreadable_from is not None:

@@ -106,6 +106,35 @@ def all_rows_of(driver: Driver):
     return [row for offset, row in sorted(driver.history.items()) if offset >= driver.log.log_start_offset]
 
 
+@pytest.mark.parametrize("byte", [1, 3, 4])
+def test_a_rotten_base_offset_ends_what_can_be_indexed_and_not_the_broker(byte: int) -> None:
+    """Found by a seed: the index of the same segment was damaged too, and was built anew from what the log said.
+
+    Bits of the base offset that make it larger than an index can say, and one that makes it smaller than what was
+    before.
+    """
+    driver = write_log(3)
+    end = driver.log.log_end_offset
+    files = contents(driver)
+    first, second = [path for path in sorted(files) if path.endswith(".log")][:2]
+    batches = [position for position, _ in iterate_batches(files[second])]
+    changed = bytearray(files[second])
+    place = batches[len(batches) // 2]
+    if byte == 4:
+        changed[place : place + 8] = bytes(8)
+    else:
+        changed[place + byte] ^= 0x40
+    kept = {path: data for path, data in files.items() if path != second.replace(".log", ".index")}
+    driver.check_indexes = False
+    driver.machine = reborn({**kept, second: bytes(changed)}, 1)
+    driver.start()
+    log = driver.log
+    assert log.log_end_offset == end
+    before = [row.offset for row in all_rows(log, upper=log.segments[1].base_offset)]
+    assert before[-1] == log.segments[1].base_offset - 1, first
+    assert log.segments[1].unreadable_from == place
+
+
 def test_a_missing_file_is_made_again() -> None:
     driver = write_log(3)
     files = contents(driver)
