@@ -124,6 +124,8 @@ class Broker:
             rack_aware_reads="RackAware" in (config.get_str_or_none("replica.selector.class") or ""),
         )
         self._logs: LogManager | None = None
+        self._is_recovering = False  # logs are being looked into, or have been
+        self._recovered: LogManager | None = None  # the same, once every log is whole
         self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
         self._servers: list[Server] = []
         self._watch: DirectoryWatch | None = None
@@ -171,16 +173,13 @@ class Broker:
                     logs = await self._start(nursery)
                 if logs is None or starting.cancelled_caught:
                     self._logger.info("stopped-while-starting")
-                    nursery.cancel_scope.cancel()
-                    return
-                self._logger.info("started", listeners=",".join(f"{h}:{p}" for h, p in self.addresses.values()))
-                task_status.started(self)
-                await stop.wait()
-                await self._give_leadership_away()
+                else:
+                    self._logger.info("started", listeners=",".join(f"{h}:{p}" for h, p in self.addresses.values()))
+                    task_status.started(self)
+                    await stop.wait()
+                    await self._give_leadership_away()
                 nursery.cancel_scope.cancel()
-            self.context.replicas.flush()
-            await self._log_tasks.close(logs, self.broker_epoch)
-            self._logger.info("stopped")
+            await self._close_logs()
         finally:
             if self._peers is not None:
                 self._peers.close()
@@ -191,6 +190,20 @@ class Broker:
             if self._logs is not None:
                 for directory in self._logs.directories:
                     directory.release()
+
+    async def _close_logs(self) -> None:
+        """Leaves the logs as a clean stop does. One that came before the registration takes nothing from the one
+        before: the next life may tell the epoch of the last registration as if this one had not been.
+        """
+        if self._recovered is None:
+            if self._logs is not None and not self._is_recovering:
+                self._logs.give_back()
+            return
+        if self._context is not None:
+            self._context.replicas.flush()
+        epoch = self.broker_epoch if self.broker_epoch >= 0 else clean_epoch(self._recovered)
+        await self._log_tasks.close(self._recovered, epoch)
+        self._logger.info("stopped")
 
     async def _start(self, nursery: trio.Nursery) -> LogManager:
         cluster_id = known_cluster_id(self._environment.disk, self._config)
@@ -213,9 +226,11 @@ class Broker:
             await follower.wait_until(lambda image: image.cluster_id != "")
             logs = self._open_logs(follower.image.cluster_id)
         logs.know_configs(*known_log_configs(self._config, follower.image, self.broker_id))
+        self._is_recovering = True
         await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
         if not logs.online_directories:
             raise LogDirectoriesFailedError(f"all log directories have failed: {failure_causes(logs)}")
+        self._recovered = logs
         await self._bind()
         self._build(logs, controller, follower)
         await self._start_tasks(nursery)
