@@ -204,9 +204,12 @@ class ClusterInvariants:
     def elected(
         self, key: PartitionKey, broker: int, leader_epoch: int, log_start: int, batches: Mapping[int, BatchSeen]
     ) -> None:
-        """``broker`` begins to lead with this log (batches by base offset)."""
+        """``broker`` begins to lead with this log (batches by base offset).
+
+        It may have to hear of later leaders yet, as a broker does that has just begun: it cannot have what they wrote.
+        """
         for base, known in self.partition(key).committed.items():
-            if known.last_offset < log_start:
+            if known.last_offset < log_start or known.leader_epoch > leader_epoch:
                 continue
             found = batches.get(base)
             if found != known:

@@ -35,6 +35,8 @@ def sound(judge):
     judge.elected(KEY, 2, 2, 5, {5: batch(5, 5)})
     judge.leader_watermark(KEY, 2, 1, 2, 0)
     judge.committed(KEY, 2, [batch(5, 5), batch(6, 9, epoch=2)])
+    # Seed 160007: one that starts hears of its own leadership before it hears of the one after it.
+    judge.elected(KEY, 1, 1, 0, {0: batch(0, 4), 5: batch(5, 5)})
 
 
 BROKEN = {
