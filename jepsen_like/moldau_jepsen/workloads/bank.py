@@ -34,7 +34,6 @@ from moldau_jepsen.workloads.telling import (
     OpenTransaction,
     TransactionTeller,
     persist,
-    take_over,
     transactional_config,
 )
 
@@ -199,7 +198,7 @@ class BankWorkload:
             with scope:
                 try:
                     async with Producer(config, environment=environment) as producer:
-                        await take_over(producer, self._stopping.is_set)
+                        await persist(producer.init_transactions, self._stopping.is_set)
                         await self._transact(process, producer, environment, under_way)
                 except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
                     why = f"{error.code.name}: {error}"

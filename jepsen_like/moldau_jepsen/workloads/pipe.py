@@ -37,7 +37,6 @@ from moldau_jepsen.workloads.telling import (
     OpenTransaction,
     TransactionTeller,
     persist,
-    take_over,
     transactional_config,
 )
 
@@ -278,7 +277,7 @@ class PipeWorkload:
                 self._consumer(environment, rebalances) as consumer,
                 self._producer(environment, transactional_id) as producer,
             ):
-                await take_over(producer, lambda: self._drained)
+                await persist(producer.init_transactions, lambda: self._drained)
                 consumer.subscribe([self._options.source])
                 await self._transact(process, consumer, rebalances, producer, environment.random, under_way)
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on

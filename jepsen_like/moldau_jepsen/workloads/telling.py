@@ -120,28 +120,17 @@ class TransactionTeller:
             self.tell(process, transaction, status, aborted=status is Status.FAIL, error=why)
 
 
-async def take_over(producer: Producer, is_stopping: Callable[[], bool]) -> None:
-    """Makes the producer the only one with its transactional id, however long the coordinator takes to answer.
+async def persist(call: Callable[[], Awaitable[None]], gives_up: Callable[[], bool] = lambda: False) -> None:
+    """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on.
 
-    Raises what ``init_transactions`` does; its time-out only where the clients are to end.
+    Raises what the call does; its time-out only once ``gives_up`` says so.
     """
-    while True:
-        try:
-            await producer.init_transactions()
-        except KafkaError as error:
-            if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT or is_stopping():
-                raise
-        else:
-            return
-
-
-async def persist(call: Callable[[], Awaitable[None]]) -> None:
-    """Makes a call of the transactional producer until it has an outcome: after a time-out the same call goes on."""
     while True:
         try:
             await call()
         except KafkaError as error:
-            if isinstance(error, TransactionError) or error.code is not ErrorCode.REQUEST_TIMED_OUT:
+            is_late = error.code is ErrorCode.REQUEST_TIMED_OUT and not isinstance(error, TransactionError)
+            if not is_late or gives_up():
                 raise
         else:
             return

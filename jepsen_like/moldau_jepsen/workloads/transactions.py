@@ -30,7 +30,6 @@ from moldau_jepsen.workloads.telling import (
     OpenTransaction,
     TransactionTeller,
     persist,
-    take_over,
     transactional_config,
 )
 
@@ -142,7 +141,7 @@ class TransactionWorkload:
                 Producer(config, environment=self._environment) as producer,
                 self._reader(process) as consumer,
             ):
-                await take_over(producer, lambda: self._stopping)
+                await persist(producer.init_transactions, lambda: self._stopping)
                 client = _Client(process, producer, consumer, draw)
                 while not self._stopping:
                     transaction = _Transaction(self._recorder.now_ms())
