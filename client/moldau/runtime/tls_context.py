@@ -226,12 +226,18 @@ def listener_tls(
     return ListenerTls(settings, environment.disk)
 
 
+def client_tls(disk: Disk, config: Config) -> ssl.SSLContext | None:
+    """Returns what a client with this ``security.protocol`` speaks TLS with, None where it does not.
+
+    Raises ``ConfigError``.
+    """
+    return client_context(tls_settings(config), disk) if config.get_str("security.protocol") == "SSL" else None
+
+
 def client_environment(environment: Environment, config: Config) -> Environment:
     """Returns the environment for the connections of a client with ``security.protocol``. Raises ``ConfigError``."""
-    if config.get_str("security.protocol") != "SSL":
-        return environment
-    context = client_context(tls_settings(config), environment.disk)
-    return replace(environment, network=TlsNetwork(environment.network, context))
+    context = client_tls(environment.disk, config)
+    return environment if context is None else replace(environment, network=TlsNetwork(environment.network, context))
 
 
 __all__ = [
@@ -239,6 +245,7 @@ __all__ = [
     "TlsNetwork",
     "client_context",
     "client_environment",
+    "client_tls",
     "listener_tls",
     "outgoing_environment",
     "plain_environment",

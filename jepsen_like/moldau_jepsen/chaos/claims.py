@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.config import ADMIN_CONFIG, parse_address
-from moldau.runtime.config.tls import tls_settings
-from moldau.runtime.tls_context import client_context
+from moldau.runtime.tls_context import client_tls
 from moldau_jepsen.history import Evidence, Lead, TopicPartition
 from moldau_jepsen.launcher import probe
 from moldau_jepsen.launcher.process import ProcessState
@@ -81,10 +80,7 @@ def question_tls(environment: Environment, connection: Mapping[str, object]) -> 
 
     Raises ``ConfigError``.
     """
-    config = ADMIN_CONFIG.parse({"bootstrap.servers": "127.0.0.1:1", **connection})
-    if config.get_str("security.protocol") != "SSL":
-        return None
-    return client_context(tls_settings(config), environment.disk)
+    return client_tls(environment.disk, ADMIN_CONFIG.parse({"bootstrap.servers": "127.0.0.1:1", **connection}))
 
 
 class ClaimSampler:
