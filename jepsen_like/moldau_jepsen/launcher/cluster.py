@@ -387,9 +387,7 @@ class LocalCluster:
 
 def refuse_wrong(spec: ClusterSpec) -> None:
     """Raises ``LauncherUsageError`` for what ``start_cluster`` would refuse in ``spec``, whatever the directory."""
-    nodes = plan_nodes(spec, Path("/"), spec.ports or tuple(range(1, spec.nodes + 1)))
-    for node in nodes:
-        _check_properties(node_properties(node, nodes, spec.settings), node)
+    _checked_properties(plan_nodes(spec, Path("/"), spec.ports or tuple(range(1, spec.nodes + 1))), spec)
 
 
 def start_cluster(
@@ -409,9 +407,7 @@ def start_cluster(
     if directory.is_dir() and any(directory.iterdir()):
         raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
     nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
-    texts = {node.node_id: node_properties(node, nodes, spec.settings) for node in nodes}
-    for node in nodes:
-        _check_properties(texts[node.node_id], node)
+    texts = _checked_properties(nodes, spec)
     try:
         for node in nodes:
             Path(node.directory).mkdir(parents=True)
@@ -430,14 +426,17 @@ def start_cluster(
     return cluster
 
 
-def _check_properties(text: str, node: Node) -> None:
-    """Raises ``LauncherUsageError`` for what the node would refuse, before anything is written or started."""
+def _checked_properties(nodes: Sequence[Node], spec: ClusterSpec) -> dict[int, str]:
+    """The nodes' configuration files, by id. Raises ``LauncherUsageError`` for what a node would refuse."""
     from moldau.runtime.config import ConfigError, parse_server_config
 
+    texts = {node.node_id: node_properties(node, nodes, spec.settings) for node in nodes}
     try:
-        parse_server_config(text, node.config, os.environ)
+        for node in nodes:
+            parse_server_config(texts[node.node_id], node.config, os.environ)
     except ConfigError as error:
         raise LauncherUsageError("; ".join(error.problems)) from error
+    return texts
 
 
 def open_cluster(directory: Path, *, tied_to_parent: bool = False) -> LocalCluster:
