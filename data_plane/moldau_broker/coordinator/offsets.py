@@ -80,10 +80,6 @@ class OffsetStore:
         """The offsets of a group."""
         return self._committed.get(group_id, {})
 
-    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that commits an offset of the partition is open."""
-        return (group_id, topic, partition) in self._open
-
     def pending(self, group_id: str, topic: str, partition: int) -> Iterable[CommittedOffset]:
         """The offsets that open transactions commit for a partition."""
         return self._open.get((group_id, topic, partition), {}).values()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator.effects import Answer, Append, Effect, Marker, SendMarkers, TransactionalProducer
+from moldau_broker.coordinator.log_refusals import LOG_REFUSALS
 from moldau_broker.coordinator.timers import Deadlines
 from moldau_broker.coordinator.transaction_state import (
     EPOCH_MAX,
@@ -49,12 +50,7 @@ _ANSWER = "answer"
 _EXPIRY = ("expiry",)
 
 _FAILURES = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    **LOG_REFUSALS,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
