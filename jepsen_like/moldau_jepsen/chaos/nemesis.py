@@ -130,7 +130,7 @@ class Nemesis:
         """Heals all links, resumes and starts all nodes. Raises ``LauncherError`` when a node does not come back."""
         if self._links is not None:
             await self._links.heal()
-        for node in (*self._cluster.controllers, *self._cluster.brokers):
+        for node in self._nodes.values():
             if node.hostile:
                 await self._call(lambda node_id: self._cluster.control(node_id, _all_right), node.node_id)
             await self._bring_back(node.node_id)
@@ -143,7 +143,7 @@ class Nemesis:
     async def watch(self) -> None:
         """Notices nodes that end by themselves, until cancelled: each is a death, and is started again."""
         while True:
-            for node in (*self._cluster.controllers, *self._cluster.brokers):
+            for node in self._nodes.values():
                 if self._may_end(node.node_id):
                     continue
                 if self._failed_until.pop(node.node_id, None) is not None:
@@ -156,6 +156,10 @@ class Nemesis:
             if len(self.deaths) >= DEATHS_MAX:
                 return
             await trio.sleep(WATCH_EVERY_S)
+
+    @property
+    def _nodes(self) -> dict[int, Node]:
+        return {node.node_id: node for node in (*self._cluster.controllers, *self._cluster.brokers)}
 
     def _tell_death(self, node: Node) -> None:
         self.deaths.append(f"{node.role} {node.node_id} ended by itself; its log is {node.log}")
@@ -266,7 +270,6 @@ class Nemesis:
 
     async def _take(self, chosen: Sequence[int], kind: FaultKind) -> list[int]:
         """Keeps nodes from other faults, those of the chosen that no other has. From now on they may end."""
-        nodes = {node.node_id: node for node in (*self._cluster.controllers, *self._cluster.brokers)}
         struck = []
         for node_id in chosen:
             if node_id in self._taken:
@@ -275,7 +278,7 @@ class Nemesis:
             self._taken[node_id] = kind
             struck.append(node_id)
             if not may_end and await self._call(self._cluster.state, node_id) is ProcessState.STOPPED:
-                self._tell_death(nodes[node_id])
+                self._tell_death(self._nodes[node_id])
         return struck
 
     def _give_back(self, struck: Sequence[int]) -> None:
@@ -342,8 +345,7 @@ class Nemesis:
 
     async def _strike_files(self, fault: PlannedFault, draw: random.Random, end: float) -> _Deed:
         chosen, _ = await self._choose(fault, draw)
-        controllers = {node.node_id: node for node in self._cluster.controllers}
-        nodes = {node.node_id: node for node in self._cluster.brokers} | controllers
+        controllers = [node.node_id for node in self._cluster.controllers]
         struck = await self._take(chosen, fault.kind)
         texts, hit = [], []
         for node_id in struck:
@@ -354,7 +356,7 @@ class Nemesis:
                 texts.append("not struck: the quorum cannot do without it")
                 continue
             await self._stop(node_id)
-            done = (damage_metadata if node_id in controllers else damage)(Path(nodes[node_id].directory), draw)
+            done = (damage_metadata if node_id in controllers else damage)(Path(self._nodes[node_id].directory), draw)
             texts.append("not struck: no file is closed" if done is None else done.text)
             if done is not None:
                 hit.append(node_id)
@@ -456,7 +458,7 @@ class Nemesis:
     def _rules_of(
         self, fault: PlannedFault, draw: random.Random, struck: Sequence[int], role: Sequence[int]
     ) -> tuple[list[tuple[Link, LinkRule]], str]:
-        members = [node.node_id for node in (*self._cluster.controllers, *self._cluster.brokers)]
+        members = list(self._nodes)
         cut = LinkRule(cut=True)
         if fault.target is Target.RING:
             pairs = ring_cuts(sorted(role))

@@ -68,43 +68,51 @@ def refuse_impossible(options: ChaosOptions) -> None:
     """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
     network namespaces where there are none; ``ConfigError`` for keys that clients or topics do not know.
     """
-    control = options.control
     for name, seconds in (("duration", options.duration_s), ("window", options.window_s)):
         if not math.isfinite(seconds):
             raise LauncherUsageError(f"{name} must be a number of seconds, not {seconds}")
     _refuse_unknown_keys(options)
-    if options.bootstrap is not None and options.settings:
-        keys = ", ".join(options.settings)
-        raise LauncherUsageError(f"{keys}: configuration of nodes is for a fresh cluster, not for one at --bootstrap")
-    if control is not None and options.bootstrap is not None and not control.clients_only:
-        raise LauncherUsageError(f"control {control.name} is for a fresh cluster: it needs the cluster's own processes")
-    if control is not None and options.bootstrap is None and options.brokers != CONTROL_BROKERS:
-        raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
+    if options.bootstrap is None:
+        _refuse_for_a_fresh_cluster(options)
+    else:
+        _refuse_for_a_running_cluster(options)
     if options.directory.exists() and (not options.directory.is_dir() or any(options.directory.iterdir())):
         raise LauncherUsageError(f"{options.directory} is not an empty directory")
     above = next(one for one in options.directory.absolute().parents if one.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise LauncherUsageError(f"cannot make {options.directory}: {above} is no directory that can be written to")
-    if options.bootstrap is None:
-        refuse_wrong(ClusterSpec(brokers=options.brokers, controllers=options.controllers, settings=options.settings))
-    if options.network is Network.PROXIES and FaultKind.LOSS in options.kinds and options.bootstrap is None:
-        raise LauncherUsageError(f"fault {FaultKind.LOSS.value} needs packets: give --network namespaces")
-    if options.network is Network.NAMESPACES:
-        reason = "they are for a fresh cluster" if options.bootstrap is not None else refusal()
-        if reason is not None:
-            raise LauncherUsageError(f"no --network namespaces: {reason}")
-    if options.bootstrap is None and options.clients.connection:
+
+
+def _refuse_for_a_fresh_cluster(options: ChaosOptions) -> None:
+    if options.control is not None and options.brokers != CONTROL_BROKERS:
+        raise LauncherUsageError(f"controls run on a fresh cluster of {CONTROL_BROKERS} brokers")
+    if options.clients.connection:
         keys = ", ".join(options.clients.connection)
         raise LauncherUsageError(f"{keys}: how to reach a cluster is for one that runs already: give --bootstrap")
-    if options.bootstrap is not None:
-        if options.clients.workload not in FOREIGN_WORKLOADS:
-            raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
-        refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
-        if refused:
-            allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
-            raise LauncherUsageError(
-                f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
-            )
+    refuse_wrong(ClusterSpec(brokers=options.brokers, controllers=options.controllers, settings=options.settings))
+    if options.network is Network.PROXIES and FaultKind.LOSS in options.kinds:
+        raise LauncherUsageError(f"fault {FaultKind.LOSS.value} needs packets: give --network namespaces")
+    if options.network is Network.NAMESPACES and (reason := refusal()) is not None:
+        raise LauncherUsageError(f"no --network namespaces: {reason}")
+
+
+def _refuse_for_a_running_cluster(options: ChaosOptions) -> None:
+    control = options.control
+    if options.settings:
+        keys = ", ".join(options.settings)
+        raise LauncherUsageError(f"{keys}: configuration of nodes is for a fresh cluster, not for one at --bootstrap")
+    if control is not None and not control.clients_only:
+        raise LauncherUsageError(f"control {control.name} is for a fresh cluster: it needs the cluster's own processes")
+    if options.network is Network.NAMESPACES:
+        raise LauncherUsageError("no --network namespaces: they are for a fresh cluster")
+    if options.clients.workload not in FOREIGN_WORKLOADS:
+        raise LauncherUsageError(f"workload {options.clients.workload.value} is for a fresh cluster")
+    refused = [kind.value for kind in options.kinds if kind not in FOREIGN_KINDS]
+    if refused:
+        allowed = ", ".join(kind.value for kind in FOREIGN_KINDS)
+        raise LauncherUsageError(
+            f"faults {', '.join(refused)} need the cluster's own processes; with --bootstrap only {allowed} work"
+        )
 
 
 def _refuse_unknown_keys(options: ChaosOptions) -> None:

@@ -132,16 +132,9 @@ class _Run:
             await self._run()
         except BaseException as error:
             causes = [cause for cause in leaves(error) if not isinstance(cause, trio.Cancelled)]
-            is_finding = self.began and bool(causes) and all(isinstance(cause, LauncherError) for cause in causes)
             self.is_final = False
-            if not is_finding:
-                if not self.began:
-                    self._remove_beginnings(causes)
-                else:
-                    self._remove_data()  # also because there may be no room left to tell anything
-                    self._keep_facts()
-                    note = f"moldau chaos report {self.options.directory} judges what was recorded"
-                    self._progress("end", self.options.duration_s, None, note=note)
+            if not (self.began and causes and all(isinstance(cause, LauncherError) for cause in causes)):
+                self._leave_unjudged(causes)
                 if len(causes) == 1:
                     raise causes[0] from None
                 raise
@@ -164,8 +157,17 @@ class _Run:
                         cluster.shut_down()
                     nursery.cancel_scope.cancel()
 
-    def _remove_beginnings(self, causes: Sequence[BaseException]) -> None:
-        """Lets the next try have the directory. The log of a node that did not start is left to be read."""
+    def _leave_unjudged(self, causes: Sequence[BaseException]) -> None:
+        """Leaves what can be judged later, or the directory to the next try where there is nothing to judge.
+
+        The log of a node that did not start is left to be read.
+        """
+        if self.began:
+            self._remove_data()  # also because there may be no room left to tell anything
+            self._keep_facts()
+            note = f"moldau chaos report {self.options.directory} judges what was recorded"
+            self._progress("end", self.options.duration_s, None, note=note)
+            return
         (self.options.directory / HISTORY).unlink(missing_ok=True)
         if not any(type(cause) is LauncherError for cause in causes):
             self._remove_data()
