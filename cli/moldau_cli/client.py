@@ -83,6 +83,12 @@ def connection_config() -> dict[str, str]:
     return {key: value for key, value in command_config("admin").items() if key in shared and key not in _NOT_SHARED}
 
 
+def own_config(kind: str) -> dict[str, str]:
+    """The other keys of ``--command-config`` that clients of this kind know, without those of one client."""
+    elsewhere = {*connection_config(), *_NOT_SHARED}
+    return {key: value for key, value in command_config(kind).items() if key not in elsewhere}
+
+
 def command_config_file() -> str:
     """The path given by ``--command-config``; empty when none was."""
     return _command_config_file

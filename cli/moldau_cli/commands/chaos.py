@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import command_config, command_config_file, connection_config
+from moldau_cli.client import command_config_file, connection_config, own_config
 from moldau_cli.commands.cluster import launcher_errors, parse_settings
 from moldau_cli.errors import CommandError, UsageError
 
@@ -129,8 +129,8 @@ def run(
                 connection=connection_config(),
                 queue=QueueOptions(
                     partitions=partitions,
-                    producer=_client_keys("producer", producer),
-                    consumer=_client_keys("consumer", consumer),
+                    producer={**own_config("producer"), **parse_settings(producer or [])},
+                    consumer={**own_config("consumer"), **parse_settings(consumer or [])},
                 ),
             ),
             keep_data=keep_data,
@@ -141,36 +141,16 @@ def run(
     _answer(result)
 
 
-OF_A_PLAN = frozenset(
-    [
-        "workload",
-        "faults",
-        "duration",
-        "window",
-        "churn",
-        "controllers",
-        "partitions",
-        "config",
-        "settings",
-        "producer",
-        "consumer",
-    ]
-)
+OF_A_PLAN = ("workload", "faults", "duration", "window", "churn", "controllers", "partitions")
+OF_CLIENTS_AND_NODES = ("config", "settings", "producer", "consumer")
 """Parameters of ``run`` that a control decides by itself."""
 
 
 def _refuse_beside_control(context: typer.Context) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in OF_A_PLAN and source is not None and source.name == "COMMANDLINE":
+        if parameter.name in OF_A_PLAN + OF_CLIENTS_AND_NODES and source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--control has a script and settings of its own: leave out {parameter.opts[0]}")
-
-
-def _client_keys(kind: str, given: Pairs) -> dict[str, object]:
-    """Keys of producers or consumers alone: of ``--command-config``, under those of the option."""
-    elsewhere = {*connection_config(), "bootstrap.servers", "client.id"}
-    keys: dict[str, object] = {key: value for key, value in command_config(kind).items() if key not in elsewhere}
-    return keys | parse_settings(given or [])
 
 
 def _run_controls(
@@ -252,12 +232,11 @@ def _answer(result: ChaosResult) -> None:
     verdict = result.verdict
     figures = verdict.figures
     wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
-    said = "no anomaly" if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
+    struck = sum(fault.struck for fault in result.faults)
+    sound = "no anomaly" if struck else "no anomaly, but no fault struck"
+    said = sound if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
     said += "".join(f"; {death}" for death in result.deaths)
     said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
-    struck = sum(fault.struck for fault in result.faults)
-    if verdict.valid and not struck:
-        said = said.replace("no anomaly", "no anomaly, but no fault struck", 1)
     missed = len(result.faults) - struck
     more = f" ({missed} more of the plan struck nobody)" if missed else ""
     text = (
