@@ -80,15 +80,28 @@ class PartitionState(NamedTuple):
 class PartitionRecord:
     """What is known of one partition."""
 
-    __slots__ = ("committed", "end", "leaders", "states", "watermark")
+    __slots__ = ("committed", "end", "ends", "leaders", "states", "watermark")
 
     def __init__(self) -> None:
         """Nothing is known."""
         self.committed: dict[int, BatchSeen] = {}  # by base offset, ascending
         self.end = 0  # offset after the last committed batch
+        self.ends: dict[int, int] = {}  # the same by leader epoch, of those that were committed in it
         self.watermark = 0  # the highest of all leaders; beyond ``end`` where a disk died before the batches were read
         self.leaders: dict[int, int] = {}  # leader epoch to broker
         self.states: dict[int, PartitionState] = {}  # by partition epoch
+
+    def committed_to(self, leader_epoch: int, offset: int) -> None:
+        """What lies below ``offset`` is committed in that leader epoch, or was before."""
+        self.end = max(self.end, offset)
+        self.ends[leader_epoch] = max(self.ends.get(leader_epoch, 0), offset)
+
+    def end_in(self, leader_epoch: int) -> int:
+        """The offset after the last batch that was committed in that leader epoch or in one before.
+
+        A batch of an old epoch may be committed in a later one only, as an entry of a Raft log may (section 5.4.2).
+        """
+        return max((end for epoch, end in self.ends.items() if epoch <= leader_epoch), default=0)
 
 
 class ClusterInvariants:
@@ -184,14 +197,15 @@ class ClusterInvariants:
         record = self.partition(key)
         record.watermark = max(record.watermark, offset)
 
-    def committed(self, key: PartitionKey, broker: int, batches: Iterable[BatchSeen]) -> None:
-        """``broker`` holds these batches of its log for committed: they lie below its high watermark."""
+    def committed(self, key: PartitionKey, broker: int, leader_epoch: int, batches: Iterable[BatchSeen]) -> None:
+        """``broker``, in that leader epoch, holds these batches of its log for committed: they lie below its high
+        watermark."""
         record = self.partition(key)
         for batch in batches:
             known = record.committed.get(batch.base_offset)
             if known is None and batch.base_offset >= record.end:
                 record.committed[batch.base_offset] = batch
-                record.end = batch.last_offset + 1
+                record.committed_to(leader_epoch, batch.last_offset + 1)
                 self._producers.committed(key, batch.base_offset, batch.producer)
             elif known != batch:
                 self.violated(
@@ -206,10 +220,13 @@ class ClusterInvariants:
     ) -> None:
         """``broker`` begins to lead with this log (batches by base offset).
 
-        It may have to hear of later leaders yet, as a broker does that has just begun: it cannot have what they wrote.
+        It may have to hear of later leaders yet, as a broker does that has just begun: it cannot have what they
+        committed.
         """
-        for base, known in self.partition(key).committed.items():
-            if known.last_offset < log_start or known.leader_epoch > leader_epoch:
+        record = self.partition(key)
+        end = record.end_in(leader_epoch)
+        for base, known in record.committed.items():
+            if known.last_offset < log_start or known.last_offset >= end:
                 continue
             found = batches.get(base)
             if found != known:
@@ -220,14 +237,14 @@ class ClusterInvariants:
                 )
                 return
 
-    def committed_to(self, key: PartitionKey, offset: int) -> None:
-        """A high watermark of a log that is cleaned is ``offset``: its batches are not the same everywhere."""
-        record = self.partition(key)
-        record.end = max(record.end, offset)
+    def committed_to(self, key: PartitionKey, leader_epoch: int, offset: int) -> None:
+        """In that leader epoch a high watermark of a log that is cleaned is ``offset``: its batches are not the same
+        everywhere."""
+        self.partition(key).committed_to(leader_epoch, offset)
 
     def leader_ends(self, key: PartitionKey, broker: int, leader_epoch: int, log_end: int) -> None:
         """``broker`` begins to lead with a log that is cleaned and ends at ``log_end``."""
-        end = self.partition(key).end
+        end = self.partition(key).end_in(leader_epoch)
         if log_end < end:
             self.violated(
                 "leader-completeness",

@@ -54,10 +54,11 @@ class Moves:
         self, name: str, move: Callable[[Admin], Awaitable[str]], accepted: Callable[[], None] = lambda: None
     ) -> None:
         """Begins a move; its outcome goes into the timeline. ``accepted`` is called if it is not refused."""
+        # Before the task has run: as faults end they ask for moves, and the core is drawn in the same turn.
+        self._unsettled[name] = self._unsettled.get(name, 0) + 1
         self._world.nursery.start_soon(self._move, name, move, accepted)
 
     async def _move(self, name: str, move: Callable[[Admin], Awaitable[str]], accepted: Callable[[], None]) -> None:
-        self._unsettled[name] = self._unsettled.get(name, 0) + 1
         config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
         try:
             async with Admin(config, environment=self._machine.environment) as admin:

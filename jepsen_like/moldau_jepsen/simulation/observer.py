@@ -16,6 +16,7 @@ import trio
 from moldau.records import iterate_batches
 from moldau_broker.log.batches import CONTROL_BIT
 from moldau_jepsen.simulation.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
+from moldau_jepsen.simulation.rules.committed import read_log
 from moldau_jepsen.simulation.rules.producers import ProducerBatch
 from moldau_jepsen.simulation.rules.watcher import RuleWatcher, is_cleaned
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from moldau_quorum.image import MetadataImage, TopicImage
     from moldau_quorum.server import ControllerNode
 
-READ_BYTES_MAX = 1 << 30
 METADATA_BYTES_PER_STEP = 1 << 20
 
 
@@ -163,7 +163,7 @@ class ClusterObserver:
             view.leader_epoch = leader_epoch
             judge.leader(view.key, leader_epoch, node_id)
             start = partition.log.log_start_offset
-            batches = _batches(partition, start, partition.log.log_end_offset)
+            batches = batches_seen(partition, start, partition.log.log_end_offset)
             if is_cleaned(partition):
                 judge.leader_ends(view.key, node_id, leader_epoch, partition.log.log_end_offset)
             elif batches is not None:
@@ -174,12 +174,12 @@ class ClusterObserver:
         view.verified = min(view.verified, log_end)
         first = max(view.verified, partition.log.log_start_offset)
         if watermark > first:
-            batches = _batches(partition, first, min(watermark, partition.log.log_end_offset))
+            batches = batches_seen(partition, first, min(watermark, partition.log.log_end_offset))
             if is_cleaned(partition):
-                judge.committed_to(view.key, watermark)
+                judge.committed_to(view.key, leader_epoch, watermark)
                 view.verified = watermark
             elif batches is not None:
-                judge.committed(view.key, node_id, batches)
+                judge.committed(view.key, node_id, leader_epoch, batches)
                 view.verified = watermark
         if is_leader:
             self._look_at_followers(node_id, view, watermark)
@@ -202,18 +202,17 @@ class ClusterObserver:
                 self._judge.isr_holds(view.key, leader_id, watermark, member, partition.log.log_end_offset)
 
 
-def _batches(partition: Partition, start: int, end: int) -> list[BatchSeen] | None:
-    """Returns the batches of a log from offset ``start`` to ``end`` (exclusive); None if the disk has failed."""
+def batches_seen(partition: Partition, start: int, end: int) -> list[BatchSeen] | None:
+    """Returns the batches of a log from offset ``start`` to ``end`` (exclusive); None if the disk fails or rotted."""
     if partition.log.failed:
         return None
     found: list[BatchSeen] = []
     position = start
     try:
         while position < end:
-            result = partition.log.read(position, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
-            if not result.ranges:
+            data = read_log(partition, position, end)
+            if not data:
                 break
-            data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
             for _, header in iterate_batches(data):
                 if header.next_offset > end:
                     return found

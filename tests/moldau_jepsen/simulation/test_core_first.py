@@ -206,17 +206,20 @@ async def unsettled(world):
     async def refused(_):
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "it may still take effect")
 
-    seen = []
+    seen, at_once = [], []
     for name, move in (("voters", slow), ("reassign", slow), ("elect", refused), ("reassign", refused)):
         moves.start(name, move)
+        at_once.append(draw_outside(injector, world.random("core")).nodes)  # before the move has taken a step
         await trio.sleep(1)
         seen.append(draw_outside(injector, world.random("core")).nodes)
         await trio.sleep(2)
-    return seen, draw_outside(injector, world.random("core")).nodes
+    return at_once, seen, draw_outside(injector, world.random("core")).nodes
 
 
 def test_nobody_is_spared_while_a_move_may_take_what_is_needed():
-    (voters, reassign, elect, unanswered), afterwards = run_world(unsettled, 4)
+    at_once, seen, afterwards = run_world(unsettled, 4)
+    assert [len(nodes) for nodes in at_once] == [len(nodes) for nodes in seen], "seed 200439: it moved as faults ended"
+    voters, reassign, elect, unanswered = seen
     assert [node_id > 100 for node_id in voters] == [False], "a vote may go"
     assert [node_id > 100 for node_id in reassign] == [True], "a replica may go"
     assert [node_id > 100 for node_id in elect] == [True, False]

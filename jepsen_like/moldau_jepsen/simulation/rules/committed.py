@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.assignors import decode_assignment
+from moldau.protocol.errors import ErrorCode
 from moldau.records import decode_records, iterate_batches
 from moldau_broker.coordinator.group_records import GroupRecord, OffsetRecord, parse_record
 from moldau_broker.coordinator.transaction_state import parse_transaction
 from moldau_broker.log.batches import CONTROL_BIT, TRANSACTIONAL_BIT
+from moldau_broker.log.errors import LogError
 from moldau_broker.log.segmented_log import decode_marker
 from moldau_jepsen.simulation.rules.coordinators import GroupRules, TransactionRules
 
@@ -156,8 +158,7 @@ def committed_batches(partition: Partition, start: int, end: int) -> Iterator[tu
     """Yields the batches of a log from offset ``start`` to ``end`` (exclusive). Raises ``OSError``."""
     position = start
     while position < end:
-        result = partition.log.read(position, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
-        data = b"".join(part.file.read(part.position, part.count) for part in result.ranges)
+        data = read_log(partition, position, end)
         before = position
         for at, header in iterate_batches(data):
             if header.next_offset > end:
@@ -166,3 +167,25 @@ def committed_batches(partition: Partition, start: int, end: int) -> Iterator[tu
             yield header, data[at : at + header.size_bytes]
         if position == before:
             return
+
+
+def read_log(partition: Partition, start: int, end: int) -> bytes:
+    """Returns batches of a log from offset ``start`` on, of one segment, empty if there are none below ``end``.
+
+    Raises ``OSError`` where the disk fails or has rotted, ``LogError`` where the log is damaged without that.
+    """
+    try:
+        result = partition.log.read(start, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
+    except LogError as error:
+        if error.code is ErrorCode.CORRUPT_MESSAGE:
+            _ask_all(partition)
+        raise
+    if result.segment_base_offset > start:
+        _ask_all(partition)
+    return b"".join(part.file.read(part.position, part.count) for part in result.ranges)
+
+
+def _ask_all(partition: Partition) -> None:
+    """Raises ``OSError`` if a segment has rotted: of a file that was cut the log asks nothing beyond its end."""
+    for segment in partition.log.segments:
+        segment.file.read(0, 1)
