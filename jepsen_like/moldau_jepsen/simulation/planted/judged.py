@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.planted.pressed import PIPED, TRANSFERS
+from moldau_jepsen.simulation.planted.pressed import HASTY_TELLERS, PIPED, TRANSFERS
 from moldau_jepsen.simulation.profiles import BANK, GROUPS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ ALONE: dict[str, Trial] = {
     "lost-write": _trial("acknowledged-at-once"),
     "unseen": _trial("watermark-without-isr"),
     "G1a": _trial("aborted-transactions-untold"),
-    "torn-transaction": _trial("remote-markers-abort", BANK),
+    "torn-transaction": _trial("remote-markers-abort", HASTY_TELLERS),
     "precommitted-read": _trial("last-stable-offset-ignored"),
     "int-poll-skip": _trial("consumer-skips"),
     "int-nonmonotonic-poll": _trial("consumer-repeats"),

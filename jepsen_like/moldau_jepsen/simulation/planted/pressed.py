@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moldau_jepsen.simulation.profiles import GROUPS, REPLICATION, TRANSACTIONS
+from moldau_jepsen.simulation.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS
 
 TRANSFERS = replace(
     TRANSACTIONS,
@@ -33,6 +33,13 @@ SLOW_READERS = replace(
         pipe=False,
     ),
     strikes=(4, 8),
+)
+
+HASTY_TELLERS = replace(
+    DECISIONS,
+    name="hasty-tellers",
+    text="as decisions, and tellers crash so often that many do so while they wait for what a coordinator has decided",
+    options=replace(DECISIONS.options, bank_options=replace(DECISIONS.options.bank_options, crash_every_s=1.0)),
 )
 
 PIPED = replace(
