@@ -301,6 +301,8 @@ class LogCleaning:
             yield batch
         if reader.problem is not None:
             raise CorruptLogFileError(segment.file.path, reader.position, reader.problem)
+        if segment.has_lost_its_end:
+            raise CorruptLogFileError(segment.file.path, segment.size, "the file ends, and was longer once")
 
     def _build_map(self) -> Iterator[None]:
         """Reads the dirty segments into the map; sets ``end_offset``."""

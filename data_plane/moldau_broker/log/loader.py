@@ -343,10 +343,13 @@ class _Loader:
         except CorruptLogFileError as error:
             self._report.problems.append(str(error))
             mend = True
-        if mend:
+        if mend and last:
             segment.rebuild_indexes()
-            if not last:
-                segment.seal()
+        elif mend:
+            segment.mend_indexes()
+            segment.seal()
+            if segment.has_lost_its_end:
+                self._report.problems.append(f"{segment.file.path}: its end is gone, the file was longer once")
         return True
 
     def _end_of(self, segment: LogSegment) -> int:

@@ -61,6 +61,8 @@ class LogSegment:
         "_disk",
         "_first_timestamp",
         "_index_interval",
+        "_last_offset_left",
+        "_lost",
         "_max_entry",
         "_preallocated",
         "_tail_last_offsets",
@@ -107,6 +109,9 @@ class LogSegment:
         self._tail_positions: list[int] = []
         self.unreadable_from: int | None = None
         """Position where a walk over the headers ended too early: what is behind it, nobody knows. None so far."""
+        self._lost: OffsetPosition | None = None
+        """What the index knows of the last batch, where the file ends before it: between two batches, or empty."""
+        self._last_offset_left = base_offset - 1  # then: the last offset that the file still holds
 
     def path(self, kind: str) -> str:
         """Path of one of the segment's files."""
@@ -202,6 +207,8 @@ class LogSegment:
             return position, header
         if self._tail_last_offsets and offset > self._tail_last_offsets[-1]:
             return None
+        if self._lost is not None and offset > self._last_offset_left:
+            raise CorruptLogFileError(self.file.path, self.size, "the file ends, and was longer once")
         start = self._lookup(offset)
         if start is not None:
             end = start
@@ -283,6 +290,19 @@ class LogSegment:
             and entry.position + header.size_bytes <= self.size
         )
 
+    def mend_indexes(self) -> None:
+        """Builds the indexes of a closed segment anew after a clean stop; notices if the file has lost its end.
+
+        The last entry of the offset index is that of the last batch (``seal``). Where it lies beyond the file, and the
+        file does not hold its offset, the file was longer once. An entry whose position has rotted does not look like
+        that: the file holds its offset. Raises ``OSError``.
+        """
+        try:
+            self._lost = self.offset_index.last()
+        except CorruptLogFileError:
+            self._lost = None
+        self.rebuild_indexes()
+
     def rebuild_indexes(self) -> None:
         """Builds both sparse indexes anew from the headers of the batches, up to the first that cannot follow.
 
@@ -300,6 +320,7 @@ class LogSegment:
             expected = header.last_offset + 1
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         self.unreadable_from = self.size if self.size < size else None
+        self._keep_lost(size, expected - 1)
         if self.unreadable_from is not None:
             # The tail ends where nothing more can be read, and not where the segment does: what is asked for behind it
             # was not compacted away.
@@ -307,6 +328,26 @@ class LogSegment:
             self._tail_positions.clear()
         self.size = size
         self.spill_indexes()
+
+    @property
+    def has_lost_its_end(self) -> bool:
+        """Whether the file was longer once, though what is left ends with a whole batch."""
+        return self._lost is not None
+
+    def _keep_lost(self, size: int, last_offset: int) -> None:
+        """Leaves in the index what it knew of a batch behind the end, for the next start; forgets what shows no loss.
+
+        ``last_offset`` is that of the last batch that was met.
+        """
+        lost = self._lost
+        if lost is None:
+            return
+        if self.unreadable_from is None and lost.position >= size and lost.offset > last_offset:
+            self._last_offset_left = last_offset
+            self.unreadable_from = size
+            self.offset_index.append(*lost)
+        else:
+            self._lost = None
 
     def _restart_notes(self) -> None:
         """Forgets what is known of the batches, so that ``_note`` can be told all of them from the first on."""
@@ -345,7 +386,7 @@ class LogSegment:
             if header.max_timestamp > largest.timestamp_ms:
                 largest = TimestampEntry(header.max_timestamp, header.last_offset)
             end = position + header.size_bytes
-        if end != self.size:
+        if end != self.size or self._lost is not None:
             self.unreadable_from = end
         return TimestampOffset(timestamp_ms=largest.timestamp_ms, offset=largest.offset)
 
@@ -435,7 +476,7 @@ class LogSegment:
         last = self.offset_index.last()
         if last is None:
             return 0
-        header = read_header(self.file, last.position) if 0 < last.position < self.size else None
+        header = read_header(self.file, last.position) if 0 <= last.position < self.size else None
         if header is None or not plausible(header) or header.last_offset != last.offset:
             self.rebuild_indexes()
             last = self.offset_index.last()
@@ -449,15 +490,35 @@ class LogSegment:
     # Life cycle ------------------------------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Ends appending: gives back reserved space and completes the time index."""
+        """Ends appending: gives back reserved space, and completes both indexes up to the last batch.
+
+        Raises ``OSError``, ``CorruptLogFileError``.
+        """
         if self._preallocated > self.size:
             self.file.truncate(self.size)
             self._preallocated = 0
+        self._index_last_batch()
         largest = self.max_entry()
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset)
         self.spill_indexes()
         self._tail_last_offsets.clear()
         self._tail_positions.clear()
+
+    def _index_last_batch(self) -> None:
+        """Gives the last batch an entry in the offset index, so that a file that is shorter later is known for it."""
+        if self.size == 0 or self.unreadable_from is not None:
+            return
+        if self._tail_positions:
+            offset, position = self._tail_last_offsets[-1], self._tail_positions[-1]
+        else:
+            offset, position, end = self.base_offset, 0, 0
+            for position, header in scan_headers(self.file, self.last_indexed_position(), self.size, _LOOKUP_BYTES):
+                offset, end = header.last_offset, position + header.size_bytes
+            if end != self.size:
+                return
+        last = self.offset_index.last()
+        if self.offset_index.fits(offset) and (last is None or (last.position < position and last.offset < offset)):
+            self.offset_index.append(offset, position)
 
     def spill_indexes(self) -> None:
         """Writes index entries that are in memory to their files."""

@@ -106,7 +106,7 @@ def test_a_log_whose_damage_is_met_before_its_cleaning_begins_is_left_out(
     if where == "plan":
         path = damage(machine, damaged, 0)
         # The walk to the newest timestamp meets it: by the time index's last entry.
-        damaged.segments[0].time_index.maybe_append(START_MS + 1, damaged.segments[0].base_offset + 8)
+        damaged.segments[0].time_index.maybe_append(START_MS + 1, damaged.segments[0].base_offset + 5)
     else:
         index = damaged.segments[1].transaction_index
         path = index.path

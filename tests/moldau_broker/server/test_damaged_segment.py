@@ -1,9 +1,12 @@
 """Goal: a broker whose closed segment has lost its end never passes over what is missing, and serves everything else.
 
-Method: a whole broker in virtual time; while it is down one of its closed files is cut in the middle of a batch.
+Method: a whole broker in virtual time; while it is down one of its closed files is cut in the middle of a batch, or
+between two.
 """
 
 from __future__ import annotations
+
+import pytest
 
 from broker_cluster import batch, run_cluster, values_of
 from moldau.protocol.errors import ErrorCode
@@ -25,7 +28,8 @@ async def fetched(client, *places: tuple[int, int]):
     return list(answer.responses[0].partitions)
 
 
-def test_what_a_closed_segment_has_lost_is_refused_and_never_passed_over() -> None:
+@pytest.mark.parametrize("bytes_beyond", [0, 10])
+def test_what_a_closed_segment_has_lost_is_refused_and_never_passed_over(bytes_beyond: int) -> None:
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", partitions=2, segment_bytes="2000")
         await cluster.leader("t", 1)
@@ -40,7 +44,7 @@ def test_what_a_closed_segment_has_lost_is_refused_and_never_passed_over() -> No
         position, header = segment.find(first + 3)
         path = segment.path(".log")
         await cluster.stop(1)
-        cluster.world.node("b1").disk.cut_short(path, position + 10)
+        cluster.world.node("b1").disk.cut_short(path, position + bytes_beyond)
         cluster.start_broker(1)
         await cluster.leader("t", 0)
         client = cluster.client(1)

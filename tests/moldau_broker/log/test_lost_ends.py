@@ -1,0 +1,135 @@
+"""Goal: a closed segment whose file ends too early, even between two batches, is refused there and never passed over.
+
+Method: a log is closed, the file of one of its closed segments is cut, and the log is opened again, once and once more.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+import pytest
+
+from log_lab import create, open_manager, put, tick
+from log_model import START_MS, VirtualMachine, all_rows, read_rows
+from moldau.protocol.errors import ErrorCode
+from moldau.records import iterate_batches
+from moldau_broker.log.errors import CorruptLogFileError, LogError
+from moldau_broker.log.values import run_work
+
+RECORDS = 60
+
+
+def closed_log(**config: object) -> tuple[VirtualMachine, str, list[int], range]:
+    """A machine, a closed segment's file, where its batches begin, and its offsets."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"], **config)
+    log = create(manager)
+    for number in range(RECORDS):
+        put(log, b"%d" % number)
+    segment = log.segments[1]
+    offsets = range(segment.base_offset, log.segments[2].base_offset)
+    path = segment.path(".log")
+    manager.close()
+    batches = [at for at, _ in iterate_batches(bytes(machine.platters.lookup(path).content))]
+    assert len(batches) == len(offsets) > 4
+    return machine, path, batches, offsets
+
+
+def started_again(machine: VirtualMachine, **config: object):
+    machine.boot(power_lost=False)
+    manager = open_manager(machine, ["/d1"], **config)
+    return manager, create(manager)
+
+
+def refused(log, *, gaps: bool = False) -> list[int]:
+    """The offsets that cannot be read; every other one is answered with its own record, with gaps what follows."""
+    found = []
+    for offset in range(RECORDS):
+        code = ErrorCode.NONE
+        try:
+            _, rows, following = read_rows(log, offset)
+            assert following is not None
+            assert gaps or rows[0].offset == offset
+        except LogError as error:
+            code = error.code
+        if code is not ErrorCode.NONE:
+            assert code is ErrorCode.CORRUPT_MESSAGE
+            found.append(offset)
+    return found
+
+
+def clean(manager) -> None:
+    """Cleans what is dirty; what a log is found to be damaged by is told to the manager, and not raised here."""
+    for _ in range(30):
+        for work in manager.cleaner_works(START_MS + 60_000):
+            with suppress(CorruptLogFileError):
+                run_work(work)
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_what_a_segment_has_lost_is_refused_after_each_start(kept: int) -> None:
+    machine, path, batches, offsets = closed_log()
+    machine.platters.cut_short(path, batches[kept])
+    for start in range(3):
+        manager, log = started_again(machine)
+        for _ in range(2):
+            assert refused(log) == list(offsets[kept:]), start
+        put(log, b"more")
+        manager.close()
+
+
+def test_it_is_refused_after_a_crash_too() -> None:
+    machine, path, batches, offsets = closed_log()
+    machine.platters.cut_short(path, batches[3])
+    _, log = started_again(machine)
+    put(log, b"more")
+    _, log = started_again(machine)  # the process before did not stop in order
+    assert refused(log) == list(offsets[3:])
+
+
+@pytest.mark.parametrize("bit", range(12, 31))
+def test_a_position_that_rotted_in_the_index_loses_nothing(bit: int) -> None:
+    machine, path, batches, _ = closed_log()
+    content = machine.platters.lookup(path.replace(".log", ".index")).content
+    _, position = struct.unpack(">ii", content[-8:])
+    assert position == batches[-1], "the last entry is that of the last batch"
+    content[-4:] = struct.pack(">i", position ^ 1 << bit)
+    manager, log = started_again(machine)
+    assert not log.segments[1].has_lost_its_end
+    assert [row.offset for row in all_rows(log)] == list(range(RECORDS))
+    manager.close()
+    assert struct.unpack(">ii", machine.platters.lookup(path.replace(".log", ".index")).content[-8:])[1] == position
+
+
+def test_what_was_compacted_away_at_the_end_of_a_segment_is_passed_over() -> None:
+    config = {"compact": True, "delete": False, "min_cleanable_dirty_ratio": 0.0}
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"], **config)
+    log = create(manager)
+    for number in range(RECORDS):
+        put(log, b"%d" % number)
+    log.roll(log.log_end_offset, START_MS)
+    log.update_high_watermark(log.log_end_offset)
+    log.flush()
+    manager.directories[0].recovery_points.write_now({log.topic_partition: log.log_end_offset})
+    clean(manager)
+    tick(manager, START_MS + 120_000)
+    put(log, b"last")
+    left = [row.offset for row in all_rows(log)]
+    assert 0 < len(left) < RECORDS / 2, left
+    manager.close()
+    _, log = started_again(machine, **config)
+    assert [row.offset for row in all_rows(log)] == left
+    assert refused(log, gaps=True) == []
+
+
+def test_the_cleaner_leaves_a_log_alone_that_has_lost_records() -> None:
+    config = {"compact": True, "delete": False, "min_cleanable_dirty_ratio": 0.0}
+    machine, path, batches, offsets = closed_log(**config)
+    machine.platters.cut_short(path, batches[2])
+    manager, log = started_again(machine, **config)
+    log.update_high_watermark(log.log_end_offset)
+    clean(manager)
+    assert list(manager.cleaner.uncleanable) == [log.topic_partition]
+    assert refused(log) == list(offsets[2:])
