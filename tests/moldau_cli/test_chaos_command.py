@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from moldau_cli.commands.chaos import interrupted_by_sigterm, parse_kinds
+from moldau_cli.commands.chaos import parse_kinds
 from moldau_cli.errors import UsageError
 from moldau_cli.main import run
+from moldau_cli.signals import interrupted_by_sigterm
 from moldau_jepsen.chaos.campaign import RUNS_MAX
 from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts

@@ -6,6 +6,7 @@ Method: the command line in this process, with few and short runs; campaigns use
 import errno
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,12 +138,14 @@ def test_hours_end_a_campaign_and_none_at_all_shows_nothing(call, tmp_path):
 
 
 @pytest.mark.parametrize(("ended", "headline"), [(0, "No seed has ended"), (1, "1 seeds, no violation")])
-def test_an_interrupted_campaign_says_so_and_has_not_passed(call, monkeypatch, tmp_path, ended, headline):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_campaign_says_so_and_has_not_passed(call, monkeypatch, tmp_path, ended, headline, sent):
     clean = replace(kit_failed(3, LookupError()), violations=())
 
     def results(*_, **__):
         yield from [clean] * ended
-        raise KeyboardInterrupt
+        signal.raise_signal(sent)
+        raise AssertionError("the signal did nothing")
 
     monkeypatch.setattr(simulation, "run_seeds", results)
     code, out, err = call("sim", "run", "--json")

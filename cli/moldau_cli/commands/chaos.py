@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from moldau_cli import output
 from moldau_cli.client import command_config_file, connection_config, own_config
 from moldau_cli.commands.cluster import launcher_errors, parse_settings
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -285,24 +285,6 @@ def run_errors() -> Iterator[None]:
         raise CommandError(str(error)) from error
     except OSError as error:
         raise CommandError(f"{error.filename or 'the history of the run'}: {error.strerror or error}") from error
-
-
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Ends a run that is sent SIGTERM (by ``timeout``, by a build server) as Ctrl-C does: it removes what it made.
-
-    A shell without job control starts what it puts into the background with SIGINT ignored. There SIGTERM would do
-    nothing at all, so the usual handler is put back for the time being.
-    """
-    terminate, interrupt = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    if interrupt is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, terminate)
-        signal.signal(signal.SIGINT, interrupt)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from moldau_cli.commands import sim_corpus
 from moldau_cli.commands.sim_files import CampaignFiles, keep
 from moldau_cli.errors import EXIT_INTERRUPTED, CommandError, UsageError
 from moldau_cli.progress import progress
+from moldau_cli.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from moldau_jepsen.reports.simulation import CampaignReport, ControlRow
@@ -211,9 +212,10 @@ def _until(numbers: Iterable[int], began: float, hours: float | None) -> Iterato
 
 @contextlib.contextmanager
 def _interruptible(notes: list[str]) -> Iterator[None]:
-    """An interrupted campaign still reports what it has."""
+    """A campaign that is interrupted, or sent SIGTERM, still reports what it has."""
     try:
-        yield
+        with interrupted_by_sigterm():
+            yield
     except KeyboardInterrupt:
         notes.append("The campaign was interrupted; the figures are those of the seeds that had ended.")
         output.note("interrupted; writing the report")
