@@ -109,7 +109,12 @@ class Safekeeping:
         for other in others:
             if other in self._endangered or cluster.offline_directories(other):
                 return f"broker {other} may die"
-        keepers = [other for other in others if other not in self.rotten and self._lives_as_registered(other, image)]
+        keepers = [
+            other
+            for other in others
+            # One that is being stopped in order leaves the in-sync sets as it goes.
+            if other not in self.rotten and not cluster.is_stopping(other) and self._lives_as_registered(other, image)
+        ]
         for partition in _partitions(image):
             holders, concerned = _concerned(partition)
             if broker_id in concerned and not any(keeper in holders for keeper in keepers):
