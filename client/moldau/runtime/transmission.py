@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, cast
 
 from moldau.runtime.answers import FileRange, ResponsePart, drop_parts, range_failed
@@ -73,12 +74,10 @@ class Transmission:
                 except BlockingIOError:
                     await self._wait_writable()
                     continue
-                except OSError:
-                    try:
-                        part.file.read(position, 1)
-                    except OSError as error:
-                        raise range_failed(part, error) from error
-                    raise  # the file can be read: it was the connection
+                except OSError as error:
+                    if (unreadable := _file_error(part, position, error)) is not None:
+                        raise range_failed(part, unreadable) from error
+                    raise
                 position += sent
                 count -= sent
 
@@ -115,3 +114,14 @@ class Transmission:
             return 0
         finally:
             pool.give_back(storage)
+
+
+def _file_error(part: FileRange, position: int, error: OSError) -> OSError | None:
+    """What is wrong with the file, if it was the file that sendfile could not read; None if it was the connection."""
+    if error.errno == errno.EIO:
+        return error  # no socket says that, and the next read of a device that goes bad may succeed
+    try:
+        part.file.read(position, 1)
+    except OSError as unreadable:
+        return unreadable
+    return None
