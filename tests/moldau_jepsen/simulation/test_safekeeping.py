@@ -207,6 +207,7 @@ def test_a_loss_counts_until_its_session_is_over_even_outside_of_the_in_sync_set
         newest_image=lambda: image,
         settings=lambda _: {"min.insync.replicas": "2"},
         offline_directories=lambda _: (),
+        is_stopping=lambda _: False,
         brokers={
             number: SimpleNamespace(is_built=True, context=SimpleNamespace(incarnation_id=broker.incarnation_id))
             for number, broker in brokers.items()
