@@ -349,6 +349,17 @@ class LogSegment:
         else:
             self._lost = None
 
+    def forget_lost_end(self, offset: int) -> int:
+        """Before the log is cut at ``offset``: returns it, or where the file ends if what held it is lost.
+
+        What is appended from there on takes the place of what was lost. Raises ``OSError``.
+        """
+        if self._lost is None:
+            return offset
+        self._lost = None
+        self.rebuild_indexes()
+        return min(offset, self._last_offset_left + 1)
+
     def _restart_notes(self) -> None:
         """Forgets what is known of the batches, so that ``_note`` can be told all of them from the first on."""
         self.size = 0
@@ -386,7 +397,7 @@ class LogSegment:
             if header.max_timestamp > largest.timestamp_ms:
                 largest = TimestampEntry(header.max_timestamp, header.last_offset)
             end = position + header.size_bytes
-        if end != self.size or self._lost is not None:
+        if end != self.size:
             self.unreadable_from = end
         return TimestampOffset(timestamp_ms=largest.timestamp_ms, offset=largest.offset)
 

@@ -299,6 +299,7 @@ class SegmentedLog:
     def _truncate(self, offset: int) -> None:
         """Cuts everything at or above ``offset``, which lies in the log. Durable on return. Raises ``OSError``."""
         first = max(0, self.segment_index(offset))
+        offset = self._segments[first].forget_lost_end(offset)
         found = self._segments[first].find(offset)
         if found is not None:
             # A batch that holds the offset goes as a whole: the checkpoint must not stay above the log's end.

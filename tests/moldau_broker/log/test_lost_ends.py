@@ -88,6 +88,25 @@ def test_it_is_refused_after_a_crash_too() -> None:
     assert refused(log) == list(offsets[3:])
 
 
+@pytest.mark.parametrize("kept", [0, 3])
+@pytest.mark.parametrize("cut", [-2, 0, 2])
+def test_a_log_that_is_cut_there_goes_on_where_the_file_ends(kept: int, cut: int) -> None:
+    """A follower that was cut back far fetches what was lost again; it was told that its own new records were gone."""
+    machine, path, batches, offsets = closed_log()
+    machine.platters.cut_short(path, batches[kept])
+    manager, log = started_again(machine)
+    ends = offsets[kept] + min(cut, 0)
+    assert log.truncate_to(offsets[kept] + cut)
+    assert log.log_end_offset == ends
+    for number in range(ends, RECORDS):
+        put(log, b"%d again" % number)
+    assert refused(log) == []
+    manager.close()
+    _, log = started_again(machine)
+    assert refused(log) == []
+    assert [row.value for row in all_rows(log)][ends:] == [b"%d again" % number for number in range(ends, RECORDS)]
+
+
 @pytest.mark.parametrize("bit", range(12, 31))
 def test_a_position_that_rotted_in_the_index_loses_nothing(bit: int) -> None:
     machine, path, batches, _ = closed_log()
