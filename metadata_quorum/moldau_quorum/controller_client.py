@@ -8,6 +8,8 @@ own error code says whether the addressed controller is the active one.
 What becomes of a request whose connection broke after it was sent is unknown. Those that may be executed twice are sent
 again: questions, and the brokers' own requests, which carry epochs. A client's change is not: executed once more behind
 a later change of the same thing, it would undo that one. The client is told that its change may still take effect.
+Therefore a connection that is left for another controller stays open until such changes are answered: most of the time
+the answer is that this controller is not the active one, and the change goes on to the one that is.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from moldau.runtime.rpc import PendingResponse, RpcConnection
 from moldau.runtime.sync import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from moldau.runtime.environment import Environment
 
@@ -74,12 +76,22 @@ SLOW_APIS: Final = frozenset((ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER))
 SLOW_ATTEMPT_TIMEOUT_MS: Final = 65_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Attempt:
     """One try with one controller."""
 
+    scope: trio.CancelScope
+    repeatable: bool
+    connection: RpcConnection | None = None
+    """The shared one that it waits on."""
     sent: bool = False
     """The request went out, and no answer has told that it was not executed."""
+    moved: bool = False
+    """It was given up for another controller."""
+
+    def keeps(self, connection: RpcConnection) -> bool:
+        """Whether its request would be lost with the connection."""
+        return self.connection is connection and self.sent and not self.repeatable
 
 
 class ControllerUnavailableError(TimeoutError):
@@ -139,6 +151,7 @@ class ControllerClient:
         self._open = connect or self._open_plain
         self._target = environment.random.choice(list(self._voters))
         self._connection: RpcConnection | None = None
+        self._under_way: dict[_Attempt, None] = {}  # in the order in which they began
         self._connecting = trio.Lock()
         self._established = Signal()
         self._log = EventLogger("moldau.controller-client", client=client_id)
@@ -195,17 +208,18 @@ class ControllerClient:
                     f"no active controller answered {type(message).__name__} within {timeout_ms:.0f} ms"
                 )
             answer: R | None = None
-            attempt = _Attempt()
             target = self._target
             is_slow = message.__api_key__ in SLOW_APIS
             attempt_ms = min(remaining_ms, SLOW_ATTEMPT_TIMEOUT_MS if is_slow else self._attempt_timeout_ms)
-            with trio.move_on_after(attempt_ms / 1000) as scope:
+            attempt = _Attempt(trio.move_on_after(attempt_ms / 1000), repeatable)
+            with self._waiting(attempt):
                 ask = self._attempt_alone if is_slow else self._attempt
                 answer = await ask(message, response_class, principal, attempt)
             if answer is not None:
-                self.active_controller_id = target
+                if target == self._target:
+                    self.active_controller_id = target
                 return answer
-            if scope.cancelled_caught:
+            if attempt.scope.cancelled_caught and not attempt.moved:
                 self._log.warning("controller-slow", controller=target, request=type(message).__name__)
             if attempt.sent and not repeatable:
                 raise ControllerUnavailableError(
@@ -220,20 +234,47 @@ class ControllerClient:
                 await trio.sleep(min(backoff_ms * jitter, max(0.0, remaining_ms)) / 1000)
 
     def close(self) -> None:
-        """Drops the connection; pending requests fail with ``ConnectionError`` and are tried again."""
+        """Drops the connection. Requests under way that may be sent again are, the others are told that nobody knows
+        what became of them.
+        """
         connection, self._connection = self._connection, None
+        for attempt in self._under_way:
+            if attempt.connection is not None:
+                attempt.connection.close()
         if connection is not None:
             connection.close()
 
     async def wait_disconnected(self) -> None:
-        """Waits until there is a connection, and it has broken; notices that while no request is under way, too."""
+        """Waits until there is a connection, and it has broken or was left; notices that while no request is under way,
+        too.
+        """
         await self._established.wait_until(lambda: self._connection is not None)
         connection = self._connection
         assert connection is not None
         never: PendingResponse[None] = PendingResponse(connection, -1, lambda _: None)
-        with contextlib.suppress(ConnectionError):
+        with (
+            self._waiting(_Attempt(trio.CancelScope(), repeatable=True, connection=connection)),
+            contextlib.suppress(ConnectionError),
+        ):
             await connection.drive(never)
-        self._drop_connection(connection)
+        if connection is self._connection:
+            self._drop_connection(connection)
+
+    @contextlib.contextmanager
+    def _waiting(self, attempt: _Attempt) -> Iterator[None]:
+        """Until the attempt ends, in its scope; the last that waits on a connection that was left closes it."""
+        self._under_way[attempt] = None
+        try:
+            with attempt.scope:
+                yield
+        finally:
+            del self._under_way[attempt]
+            connection = attempt.connection
+            if connection not in (None, self._connection) and not self._is_kept(connection):
+                connection.close()
+
+    def _is_kept(self, connection: RpcConnection) -> bool:
+        return any(attempt.keeps(connection) for attempt in self._under_way)
 
     async def _attempt(
         self, message: Request, response_class: type[R], principal: bytes | None, attempt: _Attempt
@@ -241,7 +282,7 @@ class ControllerClient:
         """One try with the present target; None when it is not there or not active."""
         connection: RpcConnection | None = None
         try:
-            connection = await self._connected()
+            connection = attempt.connection = await self._connected()
             if message.__api_key__ in DIRECT_APIS:
                 direct = await connection.request(message, timeout_ms=ATTEMPT_TIMEOUT_MS)
                 if not isinstance(direct, response_class):
@@ -330,4 +371,13 @@ class ControllerClient:
     def _move_to(self, controller_id: int) -> None:
         self._target = controller_id
         self.active_controller_id = -1
-        self.close()
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if not self._is_kept(connection):
+            connection.close()
+            return
+        for attempt in self._under_way:
+            if attempt.connection is connection and attempt.repeatable:
+                attempt.moved = True
+                attempt.scope.cancel()
