@@ -111,7 +111,7 @@ class LogSegment:
         """Position where a walk over the headers ended too early: what is behind it, nobody knows. None so far."""
         self._lost: OffsetPosition | None = None
         """What the index knows of the last batch, where the file ends before it: between two batches, or empty."""
-        self._last_offset_left = base_offset - 1  # then: the last offset that the file still holds
+        self._last_offset_left = base_offset - 1  # up to ``unreadable_from``, where that is set
 
     def path(self, kind: str) -> str:
         """Path of one of the segment's files."""
@@ -320,6 +320,7 @@ class LogSegment:
             expected = header.last_offset + 1
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         self.unreadable_from = self.size if self.size < size else None
+        self._last_offset_left = expected - 1
         self._keep_lost(size, expected - 1)
         if self.unreadable_from is not None:
             # The tail ends where nothing more can be read, and not where the segment does: what is asked for behind it
@@ -343,22 +344,10 @@ class LogSegment:
         if lost is None:
             return
         if self.unreadable_from is None and lost.position >= size and lost.offset > last_offset:
-            self._last_offset_left = last_offset
             self.unreadable_from = size
             self.offset_index.append(*lost)
         else:
             self._lost = None
-
-    def forget_lost_end(self, offset: int) -> int:
-        """Before the log is cut at ``offset``: returns it, or where the file ends if what held it is lost.
-
-        What is appended from there on takes the place of what was lost. Raises ``OSError``.
-        """
-        if self._lost is None:
-            return offset
-        self._lost = None
-        self.rebuild_indexes()
-        return min(offset, self._last_offset_left + 1)
 
     def _restart_notes(self) -> None:
         """Forgets what is known of the batches, so that ``_note`` can be told all of them from the first on."""
@@ -456,15 +445,33 @@ class LogSegment:
         self.file.truncate(self.size)
         return f"byte {self.size} of {self.path(LOG_SUFFIX)}: {problem}" if problem is not None else None
 
+    def place_of_cut(self, offset: int) -> tuple[int, int]:
+        """Where the log ends, and its file, when it is cut at ``offset``. Raises ``OSError``.
+
+        A batch that holds ``offset`` goes as a whole. Where damage or a lost end lies before it, the cut is there:
+        nobody knows what is behind, and what is appended from there on takes its place.
+        """
+        try:
+            found = self.find(offset)
+        except CorruptLogFileError:
+            if self._lost is None:
+                self.rebuild_indexes()  # up to the damage
+            assert self.unreadable_from is not None, f"{self.file.path}: {offset} could not be found in what is whole"
+            return min(offset, self._last_offset_left + 1), self.unreadable_from
+        if found is None:
+            return offset, self.size
+        position, header = found
+        return min(offset, header.base_offset), position
+
     def truncate_to_offset(self, offset: int) -> int:
         """Drops batches that hold ``offset`` or follow it; durable on return. Raises ``OSError``.
 
-        Returns where the log ends now: ``offset``, or the base offset of the batch that held it in its middle.
+        Returns where the log ends now, as ``place_of_cut`` tells. ``resume`` before anything is appended.
         """
-        position = self.position_of(offset)
-        if position == self.size:
+        offset, position = self.place_of_cut(offset)
+        if position == self.size and self._lost is None:
             return offset
-        offset = min(offset, self.header_at(position).base_offset)
+        self._lost = None
         self.offset_index.truncate_to_offset(offset)
         self.time_index.truncate_to_offset(offset)
         self.transaction_index.truncate_to_offset(offset)
@@ -479,7 +486,6 @@ class LogSegment:
             self.rebuild_indexes()
         else:
             self._max_entry = None
-            self.resume()
         return offset
 
     def last_indexed_position(self) -> int:
@@ -494,7 +500,10 @@ class LogSegment:
         return last.position if last is not None else 0
 
     def resume(self) -> None:
-        """Prepares for appending to a segment that has batches: what the next index entries depend on."""
+        """Prepares for appending to a segment that has batches: what the next index entries depend on.
+
+        Raises ``OSError``, and ``CorruptLogFileError`` where they cannot be told for damage.
+        """
         self._bytes_since_entry = self.size - self.last_indexed_position()
         self.max_entry()
 

@@ -287,7 +287,10 @@ class SegmentedLog:
             segment = self._segments[index]
             if segment.base_offset >= end_offset:
                 return
-            start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
+            try:
+                start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
+            except CorruptLogFileError:
+                continue  # as behind damage that the walk below meets: who wrote there is not known
             for position, header in scan_headers(segment.file, start, segment.size):
                 if header.base_offset >= end_offset:
                     return
@@ -298,13 +301,27 @@ class SegmentedLog:
 
     def _truncate(self, offset: int) -> None:
         """Cuts everything at or above ``offset``, which lies in the log. Durable on return. Raises ``OSError``."""
+        offset = self._cut(offset)
+        try:
+            self._active.resume()
+        except CorruptLogFileError:
+            # The index had led over damage that it does not lead over now: the second cut is there.
+            offset = self._cut(offset)
+            self._active.resume()
+        self.log_end_offset = offset
+        # The batch that held the log start offset may have gone as a whole.
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
+        self.epochs.truncate_from_end(offset)
+        if self.producer_state.map_end_offset != offset:
+            self.reload_producer_state(offset)
+
+    def _cut(self, offset: int) -> int:
+        """Removes what is at or above ``offset`` from the files; returns where they end now."""
         first = max(0, self.segment_index(offset))
-        offset = self._segments[first].forget_lost_end(offset)
-        found = self._segments[first].find(offset)
-        if found is not None:
-            # A batch that holds the offset goes as a whole: the checkpoint must not stay above the log's end.
-            offset = min(offset, found[1].base_offset)
-        if self.recovery_point > offset:
+        offset, _ = self._segments[first].place_of_cut(offset)
+        if self.recovery_point > offset:  # the checkpoint must not stay above the log's end
             self._checkpoints.lower_recovery_point(self, offset)
             self.recovery_point = offset
         self._generation += 1
@@ -314,15 +331,7 @@ class SegmentedLog:
         if doomed:
             self.disk.sync_directory(self.directory)
         self._active = self._segments[-1]
-        offset = self._active.truncate_to_offset(offset)
-        self.log_end_offset = offset
-        # The batch that held the log start offset may have gone as a whole.
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
-        self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
-        self.epochs.truncate_from_end(offset)
-        if self.producer_state.map_end_offset != offset:
-            self.reload_producer_state(offset)
+        return self._active.truncate_to_offset(offset)
 
     def _restart_at(self, offset: int, now_ms: int) -> None:
         """Drops everything and begins anew, empty, at ``offset``. Raises ``OSError``."""

@@ -1,4 +1,5 @@
-"""Goal: a closed segment whose file ends too early, even between two batches, is refused there and never passed over.
+"""Goal: a closed segment whose file ends too early, even between two batches, is refused there and never passed over,
+and a log can be cut there, or where a header has rotted.
 
 Method: a log is closed, the file of one of its closed segments is cut, and the log is opened again, once and once more.
 """
@@ -88,12 +89,26 @@ def test_it_is_refused_after_a_crash_too() -> None:
     assert refused(log) == list(offsets[3:])
 
 
+def lose_end(machine: VirtualMachine, path: str, position: int) -> None:
+    machine.platters.cut_short(path, position)
+
+
+def rot_header(machine: VirtualMachine, path: str, position: int) -> None:
+    machine.platters.lookup(path).content[position + 8 : position + 12] = b"\xff" * 4  # the batch's length
+
+
+def rot_base_offset(machine: VirtualMachine, path: str, position: int) -> None:
+    machine.platters.lookup(path).content[position] ^= 0x80  # below zero
+
+
 @pytest.mark.parametrize("kept", [0, 3])
 @pytest.mark.parametrize("cut", [-2, 0, 2])
-def test_a_log_that_is_cut_there_goes_on_where_the_file_ends(kept: int, cut: int) -> None:
-    """A follower that was cut back far fetches what was lost again; it was told that its own new records were gone."""
+@pytest.mark.parametrize("damage", [lose_end, rot_header, rot_base_offset])
+def test_a_log_that_is_cut_there_goes_on_where_the_file_can_be_read_no_more(damage, kept: int, cut: int) -> None:
+    """A follower that was cut back far fetches what was lost again; it was told that its own new records were gone, and
+    where a header had rotted nothing was cut at all."""
     machine, path, batches, offsets = closed_log()
-    machine.platters.cut_short(path, batches[kept])
+    damage(machine, path, batches[kept])
     manager, log = started_again(machine)
     ends = offsets[kept] + min(cut, 0)
     assert log.truncate_to(offsets[kept] + cut)
@@ -152,3 +167,23 @@ def test_the_cleaner_leaves_a_log_alone_that_has_lost_records() -> None:
     clean(manager)
     assert list(manager.cleaner.uncleanable) == [log.topic_partition]
     assert refused(log) == list(offsets[2:])
+
+
+def test_a_log_is_cut_behind_a_header_that_rotted_while_it_was_open() -> None:
+    """Each batch of the segment rots in turn; what the log was at its last stop in order lies in the same segment."""
+    for rotten in range(20, 40):
+        machine = VirtualMachine(1)
+        manager = open_manager(machine, ["/d1"])
+        log = create(manager)
+        for number in range(RECORDS // 2 + 3):
+            put(log, b"%d" % number)
+        manager.close()
+        manager, log = started_again(machine)
+        for number in range(log.log_end_offset, RECORDS):
+            put(log, b"%d" % number)
+        segment = log.segments[log.segment_index(rotten)]
+        end = log.segments[log.segment_index(rotten) + 1].base_offset
+        rot_header(machine, segment.path(".log"), segment.position_of(rotten))
+        assert log.truncate_to(end - 1)
+        assert log.log_end_offset in (rotten, end - 1)
+        put(log, b"more")
