@@ -450,7 +450,7 @@ class _Run:
             **{f"producer {key}": str(value) for key, value in queue.producer.items()},
             **{f"consumer {key}": str(value) for key, value in queue.consumer.items()},
         }
-        promised = replace(options.clients.promised, final_phase=self.is_final)
+        promised = replace(options.clients.promised, final_phase=self.is_final, ended=self.is_final)
         if options.control is not None:
             promised = replace(promised, read_committed=True, idempotent=True)
         facts = RunFacts(

@@ -75,6 +75,9 @@ class CheckOptions:
     """Consumers were in groups, where a rebalance may move positions between operations."""
     final_phase: bool = True
     """The history ends with a phase in which everything is read from the beginning."""
+    ended: bool = True
+    """Each send has its operation in the history. False where a history was cut short: operations are told when they
+    end, so that a record may have been polled whose send was under way."""
     pipes: tuple[tuple[str, str], ...] = ()
     """Pairs of topics, source and target of an exactly-once pipe; they need the final phase."""
     banks: tuple[Bank, ...] = ()
