@@ -25,11 +25,11 @@ class Load(threading.Thread):
         super().__init__(daemon=True)
         self._address = bootstrap
         self._halt = threading.Event()
+        self._abandoned = False
         self.acknowledged = []  # (partition, offset, number) in order of acknowledgement
         self.failed = []
         self.sent = 0
         self.left = None
-        self.start()
 
     def run(self):
         from confluent_kafka import Producer
@@ -51,19 +51,33 @@ class Load(threading.Thread):
         )
         while not self._halt.is_set():
             number = self.sent
-            producer.produce(
-                TOPIC, key=b"%d" % number, value=b"%d" % number, partition=number % PARTITIONS, on_delivery=delivered
-            )
+            try:
+                producer.produce(
+                    TOPIC,
+                    key=b"%d" % number,
+                    value=b"%d" % number,
+                    partition=number % PARTITIONS,
+                    on_delivery=delivered,
+                )
+            except BufferError:  # the queue is full while nobody leads
+                producer.poll(0.1)
+                continue
             self.sent += 1
             producer.poll(0)
             if number % 20 == 0:
                 time.sleep(0.002)
-        self.left = producer.flush(WAIT_S)
+        if not self._abandoned:
+            self.left = producer.flush(WAIT_S)
 
     def halt(self):
         self._halt.set()
         self.join(2 * WAIT_S)
         assert not self.is_alive()
+
+    def abandon(self):
+        """Ends it without waiting for what is under way."""
+        self._abandoned = True
+        self.halt()
 
 
 @pytest.fixture
@@ -71,6 +85,15 @@ def cluster(moldau_cluster_factory):
     running = moldau_cluster_factory(brokers=3, controllers=3)
     create_topic(running.bootstrap, TOPIC, PARTITIONS, 3)
     return running
+
+
+@pytest.fixture
+def load(cluster):
+    """Records under way until the test halts it; a test that fails leaves no thread behind for the tests after it."""
+    running = Load(cluster.bootstrap)
+    running.start()
+    yield running
+    running.abandon()
 
 
 def check_all_read_once(cluster, load):
@@ -97,8 +120,7 @@ def leader_besides(cluster, dead):
     return leader if leader not in (None, dead) else None
 
 
-def test_a_killed_leader_costs_no_acknowledged_record(cluster):
-    load = Load(cluster.bootstrap)
+def test_a_killed_leader_costs_no_acknowledged_record(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 1000, "records are acknowledged")
     victim = leader_of(cluster)
     cluster.kill(victim)
@@ -112,8 +134,7 @@ def test_a_killed_leader_costs_no_acknowledged_record(cluster):
     check_all_read_once(cluster, load)
 
 
-def test_each_broker_killed_in_turn_and_a_controller_too(cluster):
-    load = Load(cluster.bootstrap)
+def test_each_broker_killed_in_turn_and_a_controller_too(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     quorum = wait_for(cluster.quorum, "the quorum has a leader")
     for victim in (*[node.node_id for node in cluster.brokers], quorum.leader_id):
@@ -125,8 +146,7 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster):
     check_all_read_once(cluster, load)
 
 
-def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster):
-    load = Load(cluster.bootstrap)
+def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     victim = leader_of(cluster)
     cluster.pause(victim)
@@ -139,8 +159,7 @@ def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster):
     check_all_read_once(cluster, load)
 
 
-def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster):
-    load = Load(cluster.bootstrap)
+def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     victim = leader_of(cluster)
     assert cluster.stop_node(victim), "the broker had to be killed"
@@ -151,8 +170,7 @@ def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster):
     assert cluster.stop_all() == []
 
 
-def test_without_a_majority_of_controllers_writes_go_on_and_metadata_waits(cluster):
-    load = Load(cluster.bootstrap)
+def test_without_a_majority_of_controllers_writes_go_on_and_metadata_waits(cluster, load):
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     for controller in (101, 102):
         cluster.kill(controller)
