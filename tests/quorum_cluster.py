@@ -7,6 +7,8 @@ from uuid import UUID
 
 import trio
 
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.environment import OpenMode
 from moldau_quorum.broker_session import BrokerRegistration, BrokerSession, ControllerClient, MetadataFollower
@@ -22,6 +24,18 @@ async def eventually(condition, *, timeout_ms: float = 10_000) -> None:
     with trio.fail_after(timeout_ms / 1000):
         while not condition():  # noqa: ASYNC110 - nothing tells when the insides of a node change
             await trio.sleep(0.01)
+
+
+def topic(name: str, partitions: int = 3, factor: int = 3) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)], timeout_ms=5000
+    )
+
+
+async def create(client, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    response = await client.request(request, CreateTopicsResponse, timeout_ms=10_000, repeatable=True)
+    assert [entry.error_code for entry in response.topics] == [ErrorCode.NONE] * len(request.topics), response
+    return response
 
 
 class TestController:

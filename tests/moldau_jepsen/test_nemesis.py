@@ -6,9 +6,6 @@ holds.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import trio
@@ -17,8 +14,7 @@ import trio.testing
 from moldau_jepsen.chaos.links import Links
 from moldau_jepsen.chaos.machines import calm_disk, draw_order, right_clock
 from moldau_jepsen.chaos.nemesis import ANSWERS_SHOWN, CONTROLLER_SHARE, FaultEvent, Nemesis
-from moldau_jepsen.chaos.rot import closed_metadata_files, damage, damage_metadata
-from moldau_jepsen.chaos.rules import CLIENT, Link, LinkFaults, LinkRule, LinkRules
+from moldau_jepsen.chaos.rules import CLIENT, Link, LinkFaults, LinkRule
 from moldau_jepsen.chaos.schedule import (
     MACHINE_KINDS,
     PROXY_KINDS,
@@ -30,141 +26,16 @@ from moldau_jepsen.chaos.schedule import (
 )
 from moldau_jepsen.launcher.control import HEALTHY, Control
 from moldau_jepsen.launcher.process import ProcessState
-from moldau_jepsen.launcher.spec import LauncherError, Node
-from moldau_jepsen.launcher.undo import PowerLoss
-
-
-def node(node_id: int, role: str) -> Node:
-    return Node(node_id=node_id, role=role, port=node_id, directory="/nowhere", config="", log="")
-
-
-@dataclass
-class ValueCluster:
-    brokers: list[Node] = field(default_factory=lambda: [node(number, "broker") for number in (1, 2, 3)])
-    controllers: list[Node] = field(default_factory=lambda: [node(number, "controller") for number in (101, 102, 103)])
-    states: dict[int, ProcessState] = field(default_factory=dict)
-    calls: list[tuple[str, int]] = field(default_factory=list)
-    controls: dict[int, Control] = field(default_factory=dict)
-    orders: list[tuple[int, Control]] = field(default_factory=list)
-    whole: bool = True
-
-    def state(self, node_id: int) -> ProcessState:
-        return self.states.get(node_id, ProcessState.RUNNING)
-
-    def _move(self, call: str, node_id: int, before: ProcessState, after: ProcessState) -> None:
-        assert self.state(node_id) is before, f"{call} of node {node_id}, which is {self.state(node_id)}"
-        self.states[node_id] = after
-        self.calls.append((call, node_id))
-
-    def kill(self, node_id: int) -> None:
-        self._move("kill", node_id, ProcessState.RUNNING, ProcessState.STOPPED)
-
-    def pause(self, node_id: int) -> None:
-        self._move("pause", node_id, ProcessState.RUNNING, ProcessState.PAUSED)
-
-    def resume(self, node_id: int) -> None:
-        self._move("resume", node_id, ProcessState.PAUSED, ProcessState.RUNNING)
-
-    def stop_node(self, node_id: int) -> bool:
-        self._move("stop", node_id, ProcessState.RUNNING, ProcessState.STOPPED)
-        return True
-
-    def launch(self, node_id: int) -> None:
-        self._move("launch", node_id, ProcessState.STOPPED, ProcessState.RUNNING)
-
-    def lose_power(self, node_id: int, seed: int) -> PowerLoss:
-        self._move("lose power", node_id, ProcessState.RUNNING, ProcessState.STOPPED)
-        return PowerLoss(pages=seed % 7, names=1, files=1)
-
-    def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
-        self.controls[node_id] = change(self.controls.get(node_id, HEALTHY))
-        self.orders.append((node_id, self.controls[node_id]))
-
-    def wipe(self, node_id: int) -> None:
-        assert self.state(node_id) is ProcessState.STOPPED
-        self.calls.append(("wipe", node_id))
-
-    def is_whole(self) -> bool:
-        return self.whole
-
-    def can_do_without(self, node_id: int) -> bool:
-        return self.whole
-
-
-@dataclass
-class ValueOperations:
-    calls: list[tuple[str, str]] = field(default_factory=list)  # what was asked, and what was answered
-
-    async def broker_leaders(self) -> list[int]:
-        return [2]
-
-    async def active_controller(self) -> list[int]:
-        return [103]
-
-    async def reassign(self, draw: random.Random) -> str:
-        self.calls.append(("reassign", f"partition {draw.randrange(3)}"))
-        return self.calls[-1][1]
-
-    async def elect_preferred(self) -> str:
-        self.calls.append(("elect", f"all, time {len(self.calls) + 1}"))
-        return self.calls[-1][1]
-
-
-@dataclass
-class ValueVoters:
-    calls: list[tuple[str, int]] = field(default_factory=list)
-    restored: bool = True
-    obeyed: bool = True
-
-    async def remove_voter(self, node_id: int) -> str:
-        self.calls.append(("remove", node_id))
-        return f"remove {node_id}"
-
-    async def surely_remove_voter(self, node_id: int, timeout_s: float) -> bool:
-        await self.remove_voter(node_id)
-        return self.obeyed
-
-    async def add_voter(self, node_id: int) -> str:
-        self.calls.append(("add", node_id))
-        return f"add {node_id}"
-
-    async def restore_voters(self, timeout_s: float) -> bool:
-        return self.restored
-
-
-class ValueLinks(LinkRules):
-    """Rules that nobody carries out; calls block, as those of namespaces do, and are refused outside of ``inline``."""
-
-    blocks = True
-
-    def __init__(self, **lacks: str) -> None:
-        super().__init__()
-        self.lacks = lacks
-        self.seen: list[LinkRule] = []
-
-    def reset(self, members: Iterable[int]) -> int:
-        assert INLINE, "a call that blocks was made in the event loop"
-        return len(list(members))
-
-    def _carry_out(self, changes: Mapping[Link, tuple[LinkRule, LinkRule]]) -> None:
-        assert INLINE, "a call that blocks was made in the event loop"
-        self.seen += [now for _, now in changes.values()]
-
-
-INLINE: list[int] = []
-
-
-async def inline(function: Callable[[int], object], node_id: int) -> object:
-    await trio.lowlevel.checkpoint()
-    INLINE.append(node_id)
-    try:
-        return function(node_id)
-    finally:
-        INLINE.pop()
-
-
-def fault(kind: FaultKind, target: Target, begin_ms: float = 0, end_ms: float = 1000, seed: int = 1) -> PlannedFault:
-    return PlannedFault(kind=kind, target=target, begin_ms=begin_ms, end_ms=end_ms, seed=seed)
+from moldau_jepsen.launcher.spec import LauncherError
+from nemesis_values import (
+    ValueCluster,
+    ValueLinks,
+    ValueOperations,
+    ValueVoters,
+    fault,
+    inline,
+    run_faults,
+)
 
 
 @pytest.mark.parametrize("kind", list(FaultKind))
@@ -315,33 +186,6 @@ def test_link_faults_without_proxies_are_refused() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-# -- machines ---------------------------------------------------------------------------------------------------------
-
-
-def run_faults(
-    cluster: ValueCluster, plan: list[PlannedFault], *, synced: bool = False, voters: ValueVoters | None = None
-) -> tuple[list[FaultEvent], Nemesis]:
-    events: list[FaultEvent] = []
-    kept: list[Nemesis] = []
-
-    async def main() -> None:
-        nemesis = Nemesis(
-            cluster,
-            Links({}),
-            ValueOperations(),
-            events.append,
-            voters=voters or ValueVoters(),
-            synced=synced,
-            in_thread=inline,
-        )
-        kept.append(nemesis)
-        await nemesis.run(plan)
-        await nemesis.recover()
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    return events, kept[0]
-
-
 def broker_power_fault(target: Target) -> PlannedFault:
     """A loss of power that strikes brokers, not controllers."""
     seed = next(seed for seed in range(100) if random.Random(seed).random() >= CONTROLLER_SHARE)
@@ -364,169 +208,6 @@ def test_synced_brokers_lose_power_all_at_once() -> None:
     events, _ = run_faults(cluster, [broker_power_fault(Target.ALL)], synced=True)
     assert events[0].nodes == (1, 2, 3)
     assert [call for call, _ in cluster.calls] == ["lose power"] * 3 + ["launch"] * 3
-
-
-def broker_with_segments(data: Path) -> Node:
-    for name in ("t-0", "t-1"):
-        (data / name).mkdir(parents=True)
-        for base in (0, 10, 20):
-            for suffix in (".log", ".index"):
-                (data / name / f"{base:020d}{suffix}").write_bytes(bytes(range(100)))
-    return Node(node_id=1, role="broker", port=1, directory=str(data), config="", log="")
-
-
-def contents(data: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
-
-
-def test_damage_strikes_one_closed_file_and_tells_whether_records_are_gone(tmp_path: Path) -> None:
-    met = set()
-    for seed in range(60):
-        data = tmp_path / str(seed)
-        broker_with_segments(data)
-        before = contents(data)
-        done = damage(data, random.Random(seed))
-        assert done is not None
-        after = contents(data)
-        changed = [name for name in before if after.get(name) != before[name]]
-        assert len(changed) == 1
-        assert not changed[0].endswith(("20.log", "20.index")), "the last segment is not closed"
-        assert done.records == changed[0].endswith(".log")
-        met.add((changed[0].rpartition(".")[2], done.text.split()[1]))
-    assert met == {("log", "bit"), ("log", "cut"), ("index", "bit"), ("index", "cut"), ("index", "removed")}
-    (tmp_path / "empty").mkdir()
-    assert damage(tmp_path / "empty", random.Random(1)) is None
-
-
-def test_a_broker_whose_records_rotted_gets_an_empty_disk_and_the_others_do_not(tmp_path: Path) -> None:
-    wiped = 0
-    for seed in range(12):
-        cluster = ValueCluster(brokers=[broker_with_segments(tmp_path / str(seed)), node(2, "broker")])
-        (tmp_path / str(seed) / "two").mkdir()
-        cluster.brokers[1].directory = str(tmp_path / str(seed) / "two")
-        events, nemesis = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, seed=seed)])
-        assert cluster.state(1) is ProcessState.RUNNING
-        assert not nemesis.deaths
-        records = ".log: " in events[0].detail
-        assert (("wipe", 1) in cluster.calls) is records
-        wiped += records
-    assert 0 < wiped < 12
-
-
-def controller_with_snapshots(data: Path) -> Node:
-    log = data / "__cluster_metadata" / "raft"
-    log.mkdir(parents=True)
-    for name in ("snapshot-05-01.snap", "snapshot-09-01.snap", "log-01.wal", "log-02.wal", "log-03.wal"):
-        (log / name).write_bytes(bytes(range(100)))
-    return Node(node_id=101, role="controller", port=101, directory=str(data), config="", log="")
-
-
-def test_closed_files_of_a_controller_are_its_newest_snapshot_and_what_was_logged_before(tmp_path: Path) -> None:
-    met = set()
-    for seed in range(40):
-        data = tmp_path / str(seed)
-        controller_with_snapshots(data)
-        before = contents(data)
-        done = damage_metadata(data, random.Random(seed))
-        assert done is not None
-        assert done.records
-        (changed,) = (name for name, content in contents(data).items() if content != before[name])
-        assert done.path.endswith(changed)
-        assert done.refused == changed.endswith(".snap")
-        met.add((changed.rpartition("/")[2], done.text.split()[1]))
-    names = ("log-01.wal", "log-02.wal", "snapshot-09-01.snap")
-    assert met == {(name, way) for name in names for way in ("bit", "cut")}
-    assert closed_metadata_files(tmp_path / "nowhere") == []
-    assert damage_metadata(tmp_path / "nowhere", random.Random(1)) is None
-
-
-@dataclass
-class CarefulCluster(ValueCluster):
-    """A controller whose files are not as they were ends as soon as it is started."""
-
-    sound: dict[str, bytes] = field(default_factory=dict)
-    careless: bool = False
-
-    def launch(self, node_id: int) -> None:
-        super().launch(node_id)
-        found = contents(Path(self.controllers[0].directory)) if node_id == 101 else {}
-        if not self.careless and found and found != self.sound:
-            self.states[node_id] = ProcessState.STOPPED
-
-    def wipe(self, node_id: int) -> None:
-        super().wipe(node_id)
-        for path in Path(self.controllers[0].directory).rglob("*.*"):
-            path.unlink()
-
-
-def rotten_controller(path: Path, *, careless: bool = False, obeyed: bool = True) -> tuple[list[str], CarefulCluster]:
-    """Calls to cluster and voters in their order, after the first controller's snapshot rotted; deaths come last."""
-    fellows = [node(number, "controller") for number in (102, 103)]
-    cluster = CarefulCluster(controllers=[controller_with_snapshots(path), *fellows], careless=careless)
-    cluster.sound = contents(path)
-    voters = ValueVoters(obeyed=obeyed)
-    voters.calls = cluster.calls
-
-    def is_wanted(seed: int) -> bool:
-        """It strikes a controller, the first one, in its snapshot."""
-        draw = random.Random(seed)
-        if draw.random() >= CONTROLLER_SHARE or draw.choice([101, 102, 103]) != 101:
-            return False
-        return draw.choice(closed_metadata_files(path)).suffix == ".snap"
-
-    seed = next(filter(is_wanted, range(1000)))
-    events, nemesis = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, seed=seed)], voters=voters)
-    assert (events[0].nodes, events[0].struck) == ((101,), True)
-    return [*(call for call, _ in cluster.calls), *nemesis.deaths], cluster
-
-
-def test_a_controller_whose_snapshot_rotted_refuses_and_gets_an_empty_disk_without_a_vote(tmp_path: Path) -> None:
-    calls, cluster = rotten_controller(tmp_path)
-    assert calls == ["stop", "launch", "remove", "wipe", "launch"]
-    assert cluster.state(101) is ProcessState.RUNNING
-
-
-def test_a_controller_that_starts_with_a_rotten_snapshot_fails_the_run(tmp_path: Path) -> None:
-    (*calls, death), _ = rotten_controller(tmp_path, careless=True)
-    assert calls == ["stop", "launch", "remove", "stop", "wipe", "launch"]
-    assert death.startswith("controller 101 started with damaged metadata (snapshot-09-01.snap")
-
-
-def test_a_rotten_controller_that_may_still_have_a_vote_keeps_its_disk(tmp_path: Path) -> None:
-    calls, _ = rotten_controller(tmp_path, obeyed=False)
-    assert "wipe" not in calls
-    assert calls[-1] == "controller 101 could not be replaced: its vote could not be taken away"
-
-
-def test_controllers_that_cannot_do_without_each_other_do_not_rot(tmp_path: Path) -> None:
-    cluster = ValueCluster(controllers=[controller_with_snapshots(tmp_path), node(102, "controller")])
-    before = contents(tmp_path)
-    seed = next(seed for seed in range(100) if random.Random(seed).random() < CONTROLLER_SHARE)
-    events, _ = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, seed=seed)])
-    assert "the quorum cannot do without it" in events[0].detail
-    assert (events[0].struck, cluster.calls, contents(tmp_path)) == (False, [], before)
-
-
-def test_votes_are_left_alone_while_a_controller_is_rotten() -> None:
-    voters, events = ValueVoters(), []
-
-    async def main() -> None:
-        nemesis = Nemesis(ValueCluster(), Links({}), ValueOperations(), events.append, voters=voters, in_thread=inline)
-        nemesis._rotten[101] = "snapshot"
-        await nemesis.run([fault(FaultKind.VOTERS, Target.LEADERS)])
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert voters.calls == []
-    assert not events[0].struck
-
-
-def test_nothing_rots_while_replicas_are_missing(tmp_path: Path) -> None:
-    cluster = ValueCluster(brokers=[broker_with_segments(tmp_path)], whole=False)
-    before = contents(tmp_path)
-    events, _ = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE)])
-    assert contents(tmp_path) == before
-    assert cluster.calls == []
-    assert (events[0].nodes, events[0].struck) == ((), False)
 
 
 class BusyOperations(ValueOperations):

@@ -18,7 +18,7 @@ from moldau.protocol.messages.describe_quorum import (
 from moldau_jepsen.simulation.world import run_world
 from moldau_quorum.controller_client import ATTEMPT_TIMEOUT_MS, ControllerUnavailableError
 from moldau_quorum.leadership_transfer import transfer_leadership
-from quorum_cluster import TestCluster
+from quorum_cluster import TestCluster, create, topic
 
 CHANGES = 5
 
@@ -157,3 +157,43 @@ def test_a_client_that_closes_waits_for_nothing() -> None:
         assert not world.failures
 
     run_world(main, 4)
+
+
+def test_a_clients_change_whose_answer_is_lost_is_not_executed_twice() -> None:
+    """Executed again behind a later change, it would undo that one: the register of a simulated run showed it."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        active = await cluster.wait_active()
+        commands = active.running.active.statistics().commands
+        world.network.cut(active.node.name, "admin")
+        with pytest.raises(ControllerUnavailableError, match="may still take effect"):
+            await client.request(topic("once"), CreateTopicsResponse, timeout_ms=30_000)
+        world.network.heal_all()
+        await trio.sleep(20)
+        assert "once" in active.running.machine.image.topics_by_name
+        assert active.running.active.statistics().commands == commands + 1
+        assert not world.failures
+
+    run_world(main, 12)
+
+
+def test_a_connection_that_ended_while_nobody_used_it_costs_no_answer() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        (controller,) = cluster.controllers.values()
+        controller.kill()
+        controller.start()
+        await cluster.wait_active()
+        await create(client, topic("after"))
+        assert not world.failures
+
+    run_world(main, 13)

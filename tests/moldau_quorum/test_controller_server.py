@@ -11,21 +11,10 @@ from uuid import UUID
 import pytest
 import trio
 
-from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from moldau.protocol.messages.add_raft_voter import Listener as RaftListener
-from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
-from moldau.protocol.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-    DescribeQuorumResponse,
-)
-from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_topics import CreateTopicsResponse
 from moldau.runtime.environment import OpenMode
 from moldau.runtime.metrics import Registry
-from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.simulation.world import run_world
 from moldau_quorum import metadata_service
 from moldau_quorum.active import NotActiveError
@@ -35,24 +24,11 @@ from moldau_quorum.broker_session import (
     ControllerUnavailableError,
     DuplicateBrokerError,
 )
-from moldau_quorum.leadership_transfer import transfer_leadership
 from moldau_quorum.metrics import register_metrics
 from moldau_quorum.node_directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.records import Endpoint
-from quorum_cluster import TestCluster, eventually
+from quorum_cluster import TestCluster, create, eventually, topic
 from quorum_memory_log import MemoryLog
-
-
-def topic(name: str, partitions: int = 3, factor: int = 3) -> CreateTopicsRequest:
-    return CreateTopicsRequest(
-        topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)], timeout_ms=5000
-    )
-
-
-async def create(client, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    response = await client.request(request, CreateTopicsResponse, timeout_ms=10_000, repeatable=True)
-    assert [entry.error_code for entry in response.topics] == [ErrorCode.NONE] * len(request.topics), response
-    return response
 
 
 def test_brokers_register_and_follow_what_is_created_with_one_controller() -> None:
@@ -187,46 +163,6 @@ def test_a_controlled_shutdown_moves_leaders_before_the_broker_stops() -> None:
         assert not world.failures
 
     run_world(main, 11)
-
-
-def test_a_clients_change_whose_answer_is_lost_is_not_executed_twice() -> None:
-    """Executed again behind a later change, it would undo that one: the register of a simulated run showed it."""
-
-    async def main(world) -> None:
-        cluster = TestCluster(world)
-        cluster.start_controllers()
-        await cluster.start_brokers(1, 2, 3)
-        client = cluster.client()
-        await create(client, topic("before"))
-        active = await cluster.wait_active()
-        commands = active.running.active.statistics().commands
-        world.network.cut(active.node.name, "admin")
-        with pytest.raises(ControllerUnavailableError, match="may still take effect"):
-            await client.request(topic("once"), CreateTopicsResponse, timeout_ms=30_000)
-        world.network.heal_all()
-        await trio.sleep(20)
-        assert "once" in active.running.machine.image.topics_by_name
-        assert active.running.active.statistics().commands == commands + 1
-        assert not world.failures
-
-    run_world(main, 12)
-
-
-def test_a_connection_that_ended_while_nobody_used_it_costs_no_answer() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world, controllers=1)
-        cluster.start_controllers()
-        await cluster.start_brokers(1, 2, 3)
-        client = cluster.client()
-        await create(client, topic("before"))
-        (controller,) = cluster.controllers.values()
-        controller.kill()
-        controller.start()
-        await cluster.wait_active()
-        await create(client, topic("after"))
-        assert not world.failures
-
-    run_world(main, 13)
 
 
 def test_a_second_broker_with_a_live_id_is_refused() -> None:
@@ -432,57 +368,6 @@ def test_answers_wait_for_the_commit_and_a_lost_decision_is_never_told() -> None
     run_world(main, 37)
 
 
-def test_the_quorum_describes_itself_and_refuses_strangers() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world)
-        cluster.start_controllers()
-        await cluster.start_brokers(1, 2, 3)
-        client = cluster.client()
-        request = DescribeQuorumRequest(
-            topics=[
-                DescribeQuorumRequestTopicData(
-                    topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
-                ),
-                DescribeQuorumRequestTopicData(
-                    topic_name="t", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
-                ),
-            ]
-        )
-        response = await client.request(request, DescribeQuorumResponse, timeout_ms=5000)
-        known = response.topics[0].partitions[0]
-        active = await cluster.wait_active()
-        assert known.leader_id == active.node_id
-        assert sorted(voter.replica_id for voter in known.current_voters) == [101, 102, 103]
-        assert all(voter.log_end_offset > 0 for voter in known.current_voters)
-        assert known.high_watermark > 0
-        assert response.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert [node.node_id for node in response.nodes] == [101, 102, 103]
-
-        host, port = cluster.voters[active.node_id]
-        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
-        described = await connection.request(DescribeClusterRequest(endpoint_type=2))
-        assert [node.broker_id for node in described.brokers] == [101, 102, 103]
-        assert described.controller_id == active.node_id
-        mismatched = await connection.request(DescribeClusterRequest())
-        assert mismatched.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
-        stranger = AddRaftVoterRequest(cluster_id="other", voter_id=104)
-        refused = await connection.request(stranger)
-        assert refused.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
-        removed = await connection.request(RemoveRaftVoterRequest(cluster_id=None, voter_id=777))
-        assert removed.error_code == ErrorCode.VOTER_NOT_FOUND
-
-        # Each other node says that it is not the one to ask.
-        passive = next(node_id for node_id in cluster.voters if node_id != active.node_id)
-        host, port = cluster.voters[passive]
-        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
-        refused = await connection.request(topic("t"))
-        assert refused.topics[0].error_code == ErrorCode.NOT_CONTROLLER
-        refused = await connection.request(DescribeQuorumRequest())
-        assert refused.error_code == ErrorCode.NOT_CONTROLLER
-
-    run_world(main, 41)
-
-
 @pytest.mark.parametrize(
     "frame",
     [
@@ -553,107 +438,6 @@ def test_restart_reads_a_snapshot_and_the_tail_and_late_followers_get_the_rest()
         assert not world.failures
 
     run_world(main, 53)
-
-
-def test_the_quorum_hands_over_on_request_and_brokers_follow_without_being_fenced() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world)
-        cluster.start_controllers()
-        await cluster.start_brokers(1, 2, 3)
-        for _ in range(3):
-            active = await cluster.wait_active()
-            await active.running.log.transfer_leadership()
-            following = await cluster.wait_active(other_than=active.node_id)
-            await trio.sleep(4)
-            assert following.running.active.statistics().brokers_fenced == 0
-            image = following.running.machine.image
-            assert not any(broker.fenced for broker in image.brokers.values())
-
-    run_world(main, 59)
-
-
-def test_leadership_is_handed_to_a_named_voter() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world)
-        cluster.start_controllers()
-        await cluster.start_brokers(1)
-        environment = world.node("admin").environment
-        active = await cluster.wait_active()
-        target = next(node_id for node_id in cluster.voters if node_id != active.node_id)
-        await transfer_leadership(environment, cluster.voters, target_id=target)
-        await eventually(lambda: cluster.active() is cluster.controllers[target])
-        with pytest.raises(KafkaError, match="no voter"):
-            await transfer_leadership(environment, cluster.voters, target_id=999)
-        await create(cluster.client(), topic("t", factor=1))
-
-    run_world(main, 61)
-
-
-async def expect_not_added(client, request: AddRaftVoterRequest) -> None:
-    response = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
-    assert response.error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST), response
-
-
-def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world)
-        cluster.start_controllers()
-        await cluster.start_brokers(1)
-        client = cluster.client()
-        await create(client, topic("before", factor=1))
-
-        joining = cluster.join(104)
-        joining.start()
-        await eventually(lambda: joining.running is not None)
-        absent = AddRaftVoterRequest(
-            cluster_id=None,
-            timeout_ms=8_000,
-            voter_id=105,
-            voter_directory_id=UUID(int=5),
-            listeners=[RaftListener(name="CONTROLLER", host="nowhere", port=9093)],
-        )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(expect_not_added, client, absent)
-            await trio.sleep(2)
-            asked = trio.current_time()
-            await create(client, topic("meanwhile", factor=1))
-            assert trio.current_time() - asked < 0.5, "a slow request delays no other"
-        replicas = (await cluster.wait_active()).running.log.status().replicas
-        assert [replica.voter.voter_id for replica in replicas] == [101, 102, 103], "nobody waits for node 105"
-        request = AddRaftVoterRequest(
-            cluster_id=None,
-            timeout_ms=20_000,
-            voter_id=104,
-            voter_directory_id=joining.directory_id(),
-            listeners=[RaftListener(name="CONTROLLER", host="c104", port=9093)],
-        )
-        added = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
-        assert (added.error_code, added.error_message) == (0, None)
-        again = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
-        assert again.error_code == ErrorCode.DUPLICATE_VOTER
-        await eventually(lambda: "before" in joining.running.machine.image.topics_by_name)
-
-        leaving = cluster.controllers[101]
-        remove = RemoveRaftVoterRequest(cluster_id=None, voter_id=101)
-        removed = await client.request(remove, RemoveRaftVoterResponse, timeout_ms=30_000)
-        assert (removed.error_code, removed.error_message) == (0, None)
-        leaving.kill()
-        await create(client, topic("after", factor=1))
-        await eventually(lambda: "after" in joining.running.machine.image.topics_by_name)
-        active = await cluster.wait_active()
-        assert sorted(active.running.log.voters) == [102, 103, 104]
-        # The broker has heard of the new set, and still finds a controller when only that one is left to lead.
-        broker = cluster.brokers[1]
-        epoch = broker.session.broker_epoch
-        await eventually(lambda: sorted(broker.client.voters) == [102, 103, 104])
-        cluster.controllers[102].kill()
-        response = await broker.client.request(topic("last", factor=1), CreateTopicsResponse, timeout_ms=20_000)
-        assert response.topics[0].error_code == 0
-        await eventually(lambda: "last" in broker.follower.image.topics_by_name)
-        assert (broker.session.broker_epoch, broker.session.fenced) == (epoch, False)
-        assert not world.failures
-
-    run_world(main, 67)
 
 
 def test_what_cannot_be_decided_or_written_is_refused_and_the_controller_goes_on(monkeypatch) -> None:
@@ -757,47 +541,3 @@ def test_a_controller_whose_machine_goes_silent_costs_no_live_broker_its_leaders
         assert not any(broker.fenced for broker in following.running.machine.image.brokers.values())
 
     run_world(main, 89)
-
-
-def test_a_controller_that_is_asked_to_stop_hands_over_first() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world)
-        cluster.start_controllers()
-        await cluster.start_brokers(1, 2, 3)
-        client = cluster.client()
-        for number in range(3):
-            await create(client, topic(f"t{number}"))
-            active = await cluster.wait_active()
-            active.shutdown.set()
-            asked = trio.current_time()
-            await active.node.wait_ended()
-            await create(client, topic(f"u{number}"))
-            assert trio.current_time() - asked < 0.25, "no election timeout passes"
-            active.start()
-            await eventually(lambda: active.running is not None)  # noqa: B023 - waited for within the turn
-            await trio.sleep(1)
-        statistics = [c.running.active.statistics() for c in cluster.controllers.values()]
-        assert sum(each.brokers_fenced for each in statistics) == 0
-        assert not world.failures
-
-    run_world(main, 97)
-
-
-def test_a_lone_controller_stops_at_once_and_a_starting_one_too() -> None:
-    async def main(world) -> None:
-        cluster = TestCluster(world, controllers=1)
-        controller = cluster.controllers[101]
-        controller.start()
-        await cluster.wait_active()
-        controller.shutdown.set()
-        with trio.fail_after(0.5):
-            await controller.node.wait_ended()
-        joining = cluster.join(104)  # looks for a quorum that is not there
-        joining.start()
-        await trio.sleep(3)
-        assert joining.running is None
-        joining.shutdown.set()
-        with trio.fail_after(0.5):
-            await joining.node.wait_ended()
-
-    run_world(main, 101)
