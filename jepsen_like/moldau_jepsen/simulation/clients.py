@@ -166,20 +166,23 @@ class Clients:
                 await client.run_program(self._bank.request)
                 clerks.cancel_scope.cancel()
 
-    def liveness(self) -> Liveness:
+    def liveness(self, *, groups: bool = True, transactions: bool = True) -> Liveness:
         """What they must get done from now on: a transaction, and records in all partitions that they send to, which
-        their group must read.
+        their group must read. Without ``groups`` or ``transactions`` no more than what goes without them.
 
         What the pipe's workers do follows from its records: it ends only when all of them are through.
         """
         workload = self._options.workload
-        partitions = workload.topic_partitions if workload.senders or self.transactions else []
+        transacts = self.transactions and transactions
+        partitions = workload.topic_partitions if workload.senders or transacts else []
         partitions += self._options.pipe_options.source_partitions if self.pipe else []
         bank = self._options.bank_options
-        partitions += [*bank.account_partitions, *bank.clerks.source_partitions] if self.bank else []
-        transactions_in = workload.topic if self.transactions else ""
+        partitions += bank.account_partitions if self.bank and transactions else []
+        partitions += bank.clerks.source_partitions if self.bank else []
+        transactions_in = workload.topic if transacts else ""
         earliest = workload.consumer.get("auto.offset.reset", "earliest") == "earliest"
-        read = workload.topic_partitions if workload.senders and workload.group_readers and earliest else []
+        has_readers = workload.senders and workload.group_readers and earliest
+        read = workload.topic_partitions if has_readers and groups else []
         return Liveness(self._recorder.now_ms(), partitions, transactions_in, read)
 
     def stop(self) -> None:

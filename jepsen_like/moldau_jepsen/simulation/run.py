@@ -16,7 +16,7 @@ import trio
 
 from moldau.runtime.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
-from moldau_broker.server.topic_creation import OFFSETS_TOPIC
+from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.history import Status
 from moldau_jepsen.simulation.clients import CLIENT_HOST, VIOLATIONS_SHOWN_MAX, Clients
@@ -232,12 +232,10 @@ class Run:
             outside = self.outside = draw_outside(self.injector, self.world.random("core"))
             self.world.trace.note("phase", "core", f"without {list(outside.nodes)}", "cut" if outside.cut else "down")
             self.injector.end_all(outside)
-            stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside))
+            stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside), self._core_serves)
             # Damaged records cannot be read until their disk is replaced, which belongs to the whole cluster's healing.
-            # The first group of all cannot be served either where too few brokers are left for the replicas of the
-            # topic that holds groups, in which case Kafka does not make it.
-            can_read = self.cluster.knows_topic(OFFSETS_TOPIC) and not self.injector.targets.safekeeping.rotten
-            if not stuck and can_read:
+            groups, _ = self._core_serves()
+            if not stuck and groups and not self.injector.targets.safekeeping.rotten:
                 stuck = await self._read_in_group("readers-in-the-core")
             if self._unread:
                 return []
@@ -246,6 +244,15 @@ class Run:
         self.world.trace.note("phase", "healing")
         self.injector.end_all()
         return await self._converge(self._wait_whole)
+
+    def _core_serves(self) -> tuple[bool, bool]:
+        """Whether a core serves groups, and transactions.
+
+        It cannot serve the first of them where too few brokers are left for the replicas of the topic that holds them:
+        Kafka does not make it then. Transactions commit offsets of groups.
+        """
+        groups = self.cluster.knows_topic(OFFSETS_TOPIC)
+        return groups, groups and self.cluster.knows_topic(TRANSACTIONS_TOPIC)
 
     async def _read_in_group(self, group: str) -> list[str]:
         """Reads every topic from the beginning, as a group that nobody was in before; returns where that did not end.
@@ -269,7 +276,9 @@ class Run:
         await self.injector.replace_disks(seconds)
         await self.cluster.wait_healthy(seconds)
 
-    async def _converge(self, wait: Callable[[], Awaitable[None]]) -> list[str]:
+    async def _converge(
+        self, wait: Callable[[], Awaitable[None]], serves: Callable[[], tuple[bool, bool]] = lambda: (True, True)
+    ) -> list[str]:
         """Waits until the cluster is well, and serves its clients; returns what is not."""
         stuck: list[str] = []
         try:
@@ -279,7 +288,8 @@ class Run:
         if stuck:
             return stuck
         self.world.trace.note("phase", "healthy")
-        self._liveness = self.clients.liveness()
+        groups, transactions = serves()
+        self._liveness = self.clients.liveness(groups=groups, transactions=transactions)
         missing = await self._liveness.wait(self.options.healing_seconds)
         self.cluster.assert_kept_down()
         return [missing] if missing else []

@@ -9,6 +9,7 @@ from dataclasses import replace
 import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_broker.server.topic_creation import INTERNAL_TOPICS, TopicCreation
 from moldau_jepsen.simulation.campaign import RunOptions, run_seed
 from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation.faults import FaultKind, PlannedFault
@@ -109,6 +110,32 @@ def test_a_core_that_is_too_small_for_the_topic_of_groups_is_not_asked_to_serve_
     result = run_seed(SEED_THAT_STOPS, silent)
     assert result.passed, result.violations
     assert [phase[-1] for phase in phases(result) if phase[0] == "group"] == ["readers-at-the-end"]
+
+
+def test_nor_are_its_clients_asked_for_groups_and_transactions_that_it_cannot_begin(monkeypatch):
+    """Found by a campaign: the brokers had never been in service all three at once before."""
+    ensure, end_all = TopicCreation.ensure, FaultInjector.end_all
+    healed = []
+
+    async def refuse_until_healed(creation, names, **wanted):
+        if not healed and INTERNAL_TOPICS & set(names):
+            return dict.fromkeys(names, ErrorCode.INVALID_REPLICATION_FACTOR)
+        return await ensure(creation, names, **wanted)
+
+    def note(injector, *outside):
+        end_all(injector, *outside)
+        healed.extend([] if outside else [True])
+
+    monkeypatch.setattr(TopicCreation, "ensure", refuse_until_healed)
+    monkeypatch.setattr(FaultInjector, "end_all", note)
+    for less in ({"transactions": True}, {"bank": True}, {"pipe": True}):
+        healed.clear()
+        result = run_seed(SEED_THAT_STOPS, replace(CALM, core_first=True, **less))
+        assert result.passed, result.violations
+        assert [phase[0] for phase in phases(result)] == [
+            *("faults", "core", "healthy", "healing", "healthy", "group", "final"),
+        ]
+        assert result.figures.operations["txn ok"] > 0, "at the end they are served"
 
 
 def test_campaigns_draw_a_core_for_half_of_their_seeds_and_kept_runs_have_none():
