@@ -95,7 +95,7 @@ class SimulatedCluster:
     def settings(self, node_id: int) -> dict[str, object]:
         """Returns the configuration of a node."""
         is_controller = node_id >= CONTROLLER_ID_FIRST
-        replicas = min(3, self.shape.brokers)
+        replicas = self.replicas
         settings: dict[str, object] = {
             "process.roles": "controller" if is_controller else "broker",
             "node.id": str(node_id),
@@ -274,9 +274,17 @@ class SimulatedCluster:
             for partition in topic.partitions.values()
         )
 
-    def knows_topic(self, name: str) -> bool:
-        """Whether a broker that runs has heard of a topic of that name."""
-        return any(name in broker.metadata.image.topics_by_name for broker in self.brokers.values())
+    @property
+    def replicas(self) -> int:
+        """Of each partition of a topic that brokers make by themselves."""
+        return min(3, self.shape.brokers)
+
+    def can_have_topic(self, name: str, outside: Outside) -> bool:
+        """Whether a broker that runs has heard of a topic of that name, or it can be made without those outside."""
+        there = len([broker_id for broker_id in self.broker_ids if broker_id not in outside])
+        return there >= self.replicas or any(
+            name in broker.metadata.image.topics_by_name for broker in self.brokers.values()
+        )
 
     async def wait_healthy(self, seconds: float, outside: Outside = NOBODY) -> None:
         """Waits until ``is_healthy``, and starts what has ended meanwhile, as a service manager does.

@@ -251,8 +251,9 @@ class Run:
         It cannot serve the first of them where too few brokers are left for the replicas of the topic that holds them:
         Kafka does not make it then. Transactions commit offsets of groups.
         """
-        groups = self.cluster.knows_topic(OFFSETS_TOPIC)
-        return groups, groups and self.cluster.knows_topic(TRANSACTIONS_TOPIC)
+        assert self.outside is not None
+        groups = self.cluster.can_have_topic(OFFSETS_TOPIC, self.outside)
+        return groups, groups and self.cluster.can_have_topic(TRANSACTIONS_TOPIC, self.outside)
 
     async def _read_in_group(self, group: str) -> list[str]:
         """Reads every topic from the beginning, as a group that nobody was in before; returns where that did not end.
