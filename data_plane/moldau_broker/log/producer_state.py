@@ -11,6 +11,9 @@ the bytes are in the file (``commit_staged``) or the write failed (``discard_sta
 A snapshot is, big-endian: version 2 (1) | CRC-32C of all that follows 4 | count 4 | count times:
     producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8 | coordinator epoch 4 |
     first offset of the open transaction 8 (-1: none)
+A producer has a row for each batch that is remembered of it, the newest last: without the older ones, a batch whose
+answer was lost would not be recognised after a restart, the producer would be told that its sequence is out of order,
+and would write it once more under its next epoch. Kafka writes the newest alone, and reading takes the last row of each.
 A row of producer id -1 stands for no producer: it says that the state knows every producer of the log (``knows_all``).
 Kafka reads it as one that never writes.
 """
@@ -397,6 +400,8 @@ class ProducerStateManager:
         if self.knows_all:
             rows += _ROW.pack(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
         for key, entry in sorted(self._entries.items()):
+            for older in entry.batches[:-1]:
+                rows += _ROW.pack(key, entry.epoch, *older, entry.coordinator_epoch, -1)
             delta = entry.batches[-1].offset_delta if entry.batches else 0
             rows += _ROW.pack(
                 key,
@@ -450,6 +455,8 @@ def decode_snapshot(path: str, data: bytes) -> list[ProducerEntry]:
     for row in _ROW.iter_unpack(data[_HEAD.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first = row
         batches = [BatchMetadata(sequence, offset, delta, timestamp)] if offset >= 0 else []
+        if entries and entries[-1].producer_id == producer_id:
+            batches = entries.pop().batches + batches
         entries.append(
             ProducerEntry(
                 producer_id=producer_id,
