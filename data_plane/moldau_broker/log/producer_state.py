@@ -13,7 +13,7 @@ A snapshot is, big-endian: version 2 (1) | CRC-32C of all that follows 4 | count
     first offset of the open transaction 8 (-1: none)
 A producer has a row for each batch that is remembered of it, the newest last: without the older ones, a batch whose
 answer was lost would not be recognised after a restart, the producer would be told that its sequence is out of order,
-and would write it once more under its next epoch. Kafka writes the newest alone, and reading takes the last row of each.
+and would write it once more under its next epoch. Kafka writes the newest alone; when it reads, the last row counts.
 A row of producer id -1 stands for no producer: it says that the state knows every producer of the log (``knows_all``).
 Kafka reads it as one that never writes.
 """

@@ -46,7 +46,7 @@ def check_repeated(log, end: int) -> None:
 @pytest.mark.parametrize("batches", range(12, 20))
 @pytest.mark.parametrize("clean", [True, False])
 def test_after_a_restart(clean: bool, batches: int) -> None:
-    """Found by a seed: the snapshot had the last batch alone, and four that came again got new places in a new epoch."""
+    """Found by a seed: the snapshot had the last batch alone, and four that came again were written once more."""
     machine = VirtualMachine(1)
     manager, log = written(machine, batches)
     assert log.snapshot_offsets(), "segments were rolled"
