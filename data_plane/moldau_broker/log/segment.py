@@ -321,7 +321,7 @@ class LogSegment:
             self._note(StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         self.unreadable_from = self.size if self.size < size else None
         self._last_offset_left = expected - 1
-        self._keep_lost(size, expected - 1)
+        self._keep_lost(size)
         if self.unreadable_from is not None:
             # The tail ends where nothing more can be read, and not where the segment does: what is asked for behind it
             # was not compacted away.
@@ -335,15 +335,12 @@ class LogSegment:
         """Whether the file was longer once, though what is left ends with a whole batch."""
         return self._lost is not None
 
-    def _keep_lost(self, size: int, last_offset: int) -> None:
-        """Leaves in the index what it knew of a batch behind the end, for the next start; forgets what shows no loss.
-
-        ``last_offset`` is that of the last batch that was met.
-        """
+    def _keep_lost(self, size: int) -> None:
+        """Leaves in the index what it knew of a batch behind the end, for the next start; forgets what is no loss."""
         lost = self._lost
         if lost is None:
             return
-        if self.unreadable_from is None and lost.position >= size and lost.offset > last_offset:
+        if self.unreadable_from is None and lost.position >= size and lost.offset > self._last_offset_left:
             self.unreadable_from = size
             self.offset_index.append(*lost)
         else:
@@ -463,14 +460,13 @@ class LogSegment:
         position, header = found
         return min(offset, header.base_offset), position
 
-    def truncate_to_offset(self, offset: int) -> int:
-        """Drops batches that hold ``offset`` or follow it; durable on return. Raises ``OSError``.
+    def cut(self, offset: int, position: int) -> None:
+        """Drops what ``place_of_cut`` told to be behind the cut; durable on return. Raises ``OSError``.
 
-        Returns where the log ends now, as ``place_of_cut`` tells. ``resume`` before anything is appended.
+        ``resume`` before anything is appended.
         """
-        offset, position = self.place_of_cut(offset)
         if position == self.size and self._lost is None:
-            return offset
+            return
         self._lost = None
         self.offset_index.truncate_to_offset(offset)
         self.time_index.truncate_to_offset(offset)
@@ -486,7 +482,6 @@ class LogSegment:
             self.rebuild_indexes()
         else:
             self._max_entry = None
-        return offset
 
     def last_indexed_position(self) -> int:
         """Where the batch of the newest index entry begins, if it is one; else the start."""

@@ -320,7 +320,7 @@ class SegmentedLog:
     def _cut(self, offset: int) -> int:
         """Removes what is at or above ``offset`` from the files; returns where they end now."""
         first = max(0, self.segment_index(offset))
-        offset, _ = self._segments[first].place_of_cut(offset)
+        offset, position = self._segments[first].place_of_cut(offset)
         if self.recovery_point > offset:  # the checkpoint must not stay above the log's end
             self._checkpoints.lower_recovery_point(self, offset)
             self.recovery_point = offset
@@ -331,7 +331,8 @@ class SegmentedLog:
         if doomed:
             self.disk.sync_directory(self.directory)
         self._active = self._segments[-1]
-        return self._active.truncate_to_offset(offset)
+        self._active.cut(offset, position)
+        return offset
 
     def _restart_at(self, offset: int, now_ms: int) -> None:
         """Drops everything and begins anew, empty, at ``offset``. Raises ``OSError``."""

@@ -26,7 +26,7 @@ from moldau_jepsen.simulation.injector import FaultInjector
 from moldau_jepsen.simulation.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.observer import ClusterObserver
 from moldau_jepsen.simulation.options import draw_settings, drawn_directories, planned_faults
-from moldau_jepsen.simulation.recovery import draw_outside, drawn_core_first
+from moldau_jepsen.simulation.recovery import NOBODY, Outside, draw_outside, drawn_core_first
 from moldau_jepsen.simulation.watch import StepGuard, place_of
 from moldau_jepsen.workloads.recorder import Recorder
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.history import Operation
     from moldau_jepsen.simulation.faults import PlannedFault
     from moldau_jepsen.simulation.options import RunOptions
-    from moldau_jepsen.simulation.recovery import Outside
     from moldau_jepsen.simulation.watch import LogLines
     from moldau_jepsen.simulation.world import World
     from moldau_jepsen.workloads.liveness import Liveness
@@ -232,9 +231,9 @@ class Run:
             outside = self.outside = draw_outside(self.injector, self.world.random("core"))
             self.world.trace.note("phase", "core", f"without {list(outside.nodes)}", "cut" if outside.cut else "down")
             self.injector.end_all(outside)
-            stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside), self._core_serves)
+            stuck = await self._converge(lambda: self.cluster.wait_healthy(seconds, outside), outside)
             # Damaged records cannot be read until their disk is replaced, which belongs to the whole cluster's healing.
-            groups, _ = self._core_serves()
+            groups, _ = self._serves(outside)
             if not stuck and groups and not self.injector.targets.safekeeping.rotten:
                 stuck = await self._read_in_group("readers-in-the-core")
             if self._unread:
@@ -245,15 +244,14 @@ class Run:
         self.injector.end_all()
         return await self._converge(self._wait_whole)
 
-    def _core_serves(self) -> tuple[bool, bool]:
-        """Whether a core serves groups, and transactions.
+    def _serves(self, outside: Outside) -> tuple[bool, bool]:
+        """Whether the cluster without those outside serves groups, and transactions.
 
         It cannot serve the first of them where too few brokers are left for the replicas of the topic that holds them:
         Kafka does not make it then. Transactions commit offsets of groups.
         """
-        assert self.outside is not None
-        groups = self.cluster.can_have_topic(OFFSETS_TOPIC, self.outside)
-        return groups, groups and self.cluster.can_have_topic(TRANSACTIONS_TOPIC, self.outside)
+        groups = self.cluster.can_have_topic(OFFSETS_TOPIC, outside)
+        return groups, groups and self.cluster.can_have_topic(TRANSACTIONS_TOPIC, outside)
 
     async def _read_in_group(self, group: str) -> list[str]:
         """Reads every topic from the beginning, as a group that nobody was in before; returns where that did not end.
@@ -277,9 +275,7 @@ class Run:
         await self.injector.replace_disks(seconds)
         await self.cluster.wait_healthy(seconds)
 
-    async def _converge(
-        self, wait: Callable[[], Awaitable[None]], serves: Callable[[], tuple[bool, bool]] = lambda: (True, True)
-    ) -> list[str]:
+    async def _converge(self, wait: Callable[[], Awaitable[None]], outside: Outside = NOBODY) -> list[str]:
         """Waits until the cluster is well, and serves its clients; returns what is not."""
         stuck: list[str] = []
         try:
@@ -289,7 +285,7 @@ class Run:
         if stuck:
             return stuck
         self.world.trace.note("phase", "healthy")
-        groups, transactions = serves()
+        groups, transactions = self._serves(outside)
         self._liveness = self.clients.liveness(groups=groups, transactions=transactions)
         missing = await self._liveness.wait(self.options.healing_seconds)
         self.cluster.assert_kept_down()

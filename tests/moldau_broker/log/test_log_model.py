@@ -206,10 +206,10 @@ def recovery_point_ahead_of_data(patch) -> None:
 def recovery_point_not_lowered(patch) -> None:
     """Truncation leaves the checkpointed recovery point above what is verified."""
     patch.setattr("moldau_broker.log.directory.LogDirectory.lower_recovery_point", lambda self, log, offset: None)
-    patch.setattr("moldau_broker.log.segment.LogSegment.truncate_to_offset", _truncate_without_sync)
+    patch.setattr("moldau_broker.log.segment.LogSegment.cut", _truncate_without_sync)
 
 
-def _truncate_without_sync(self, offset, good=LogSegment.truncate_to_offset):
+def _truncate_without_sync(self, offset, position, good=LogSegment.cut):
     file = self.file
 
     class Unsynced:
@@ -218,7 +218,7 @@ def _truncate_without_sync(self, offset, good=LogSegment.truncate_to_offset):
 
     self.file = Unsynced()
     try:
-        return good(self, offset)
+        return good(self, offset, position)
     finally:
         self.file = file
 
