@@ -14,13 +14,16 @@ Errors are of two kinds. *Abortable*: this transaction cannot be committed any m
 may begin. *Fatal*: the producer has been fenced or its protocol is broken, and only a new producer can go on. After a
 record was lost whose sequence number had been used, the producer asks for a higher epoch once the transaction is
 aborted, and sequences begin anew.
+
+Each init, commit and abort has an ``Outcome`` of its own. Who waits for it judges that one, not the state: by the time
+that the waiting task runs, another one may have aborted the transaction that its commit could not commit.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.transaction_values import (
@@ -29,6 +32,7 @@ from moldau.producer.transaction_values import (
     Coordinator,
     FatalTransactionError,
     OffsetToCommit,
+    Outcome,
     ProducerFencedError,
     State,
     TransactionError,
@@ -124,7 +128,7 @@ class TransactionManager:
     """The core of a transactional producer. Times in milliseconds.
 
     Invariant: ``admitted`` holds the partitions that the coordinator counts to the open transaction; it is empty
-    outside of one.
+    outside of one. In INITIALIZING, COMMITTING and ABORTING ``outcome`` is that of the call under way, not known yet.
     """
 
     transactional_id: str
@@ -133,6 +137,7 @@ class TransactionManager:
     retry_backoff_max_ms: float = 1000
     state: State = State.UNINITIALIZED
     error: TransactionError | None = None
+    outcome: Outcome | None = None
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1
     admitted: dict[TopicPartition, None] = field(default_factory=dict)
@@ -147,17 +152,35 @@ class TransactionManager:
 
     # --- what the application asks for
 
-    def _refuse(self, action: str) -> None:
+    def _refuse(self, action: str) -> NoReturn:
         if self.error is not None:
             raise self.error
         raise RuntimeError(f"cannot {action}: transactional producer {self.transactional_id!r} is {self.state.value}")
 
-    def begin_init(self) -> None:
+    def _ask(self, action: State) -> Outcome:
+        """Enters the state of an init, a commit or an abort; returns where its outcome will be."""
+        self.state = action
+        self.outcome = Outcome(action=action)
+        return self.outcome
+
+    def _under_way(self) -> Outcome:
+        """The outcome of what was asked for before and goes on."""
+        assert self.outcome is not None
+        return self.outcome
+
+    def _settle(self, error: TransactionError | None = None) -> None:
+        """The outcome of what is under way is known."""
+        if self.outcome is not None and not self.outcome.is_known:
+            self.outcome.is_known = True
+            self.outcome.error = error
+
+    def begin_init(self) -> Outcome:
         """Asks for the producer id. May be repeated while it is under way."""
         if self.state is State.UNINITIALIZED:
-            self.state = State.INITIALIZING
-        elif self.state is not State.INITIALIZING:
-            self._refuse("initialize transactions")
+            return self._ask(State.INITIALIZING)
+        if self.state is State.INITIALIZING:
+            return self._under_way()
+        self._refuse("initialize transactions")
 
     def begin(self) -> None:
         """Begins a transaction; nothing is sent for that."""
@@ -199,25 +222,27 @@ class TransactionManager:
             raise self.error
         return all(token is not other for other in self._offsets)
 
-    def begin_commit(self) -> None:
+    def begin_commit(self) -> Outcome:
         """Asks for the commit. May be repeated while it is under way."""
         if self.state is State.IN_TRANSACTION:
-            self.state = State.COMMITTING
-        elif self.state is not State.COMMITTING:
-            self._refuse("commit")
+            return self._ask(State.COMMITTING)
+        if self.state is State.COMMITTING:
+            return self._under_way()
+        self._refuse("commit")
 
-    def begin_abort(self) -> None:
+    def begin_abort(self) -> Outcome:
         """Asks for the abort: what has not reached the coordinators yet is dropped. May be repeated."""
         if self.state is State.ABORTING:
-            return
+            return self._under_way()
         if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             self._refuse("abort")
-        self.state = State.ABORTING
+        outcome = self._ask(State.ABORTING)
         self.error = None
         self._new.clear()
         if self._adding is not None and not (self._adding.is_asked or self._adding.is_uncertain):
             self._adding = None
         self._offsets = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
+        return outcome
 
     # --- what is due
 
@@ -385,6 +410,7 @@ class TransactionManager:
         self.needs_new_epoch = False
         if self.state is State.INITIALIZING:
             self.state = State.READY
+            self._settle()
         elif self.state is State.ABORTING:
             self._finish()
 
@@ -477,6 +503,7 @@ class TransactionManager:
         self._new.clear()
         self._adding = None
         self._offsets.clear()
+        self._settle()
 
     # --- errors
 
@@ -512,6 +539,7 @@ class TransactionManager:
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             self.state = State.ABORTABLE_ERROR
             self.error = AbortableTransactionError(code, self._text(code, detail))
+            self._settle(self.error)
 
     def fail(self, code: ErrorCode, detail: str = "") -> None:
         """The producer cannot go on."""
@@ -523,6 +551,7 @@ class TransactionManager:
             self.error = ProducerFencedError(code, self._text(code, detail))
         else:
             self.error = FatalTransactionError(code, self._text(code, detail))
+        self._settle(self.error)
 
     def record_failed(self, code: ErrorCode, detail: str = "") -> None:
         """A batch of the transaction was not delivered."""

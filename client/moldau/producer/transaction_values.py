@@ -45,6 +45,19 @@ class State(enum.Enum):
     FATAL_ERROR = "failed for good"
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What becomes of one init, commit or abort: of this one, whatever is asked for after it.
+
+    Invariant: ``error`` is set only where ``is_known`` is, and neither changes afterwards.
+    """
+
+    action: State
+    """INITIALIZING, COMMITTING or ABORTING."""
+    is_known: bool = False
+    error: TransactionError | None = None
+
+
 class Coordinator(enum.IntEnum):
     """Whom a request goes to; numbers are the key types of FindCoordinator."""
 

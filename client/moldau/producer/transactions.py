@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.producer.transaction_values import Call, OffsetToCommit, State, TransactionAbortedError
+from moldau.producer.transaction_values import Call, OffsetToCommit, Outcome, State, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.sync import Signal
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from moldau.producer.accumulator import Accumulator, ProducerBatch
     from moldau.producer.sender import Sender
     from moldau.producer.transaction_core import TransactionManager
-
-_IDLE = (State.READY, State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.FATAL_ERROR)
 
 
 class Transactions:
@@ -49,8 +47,7 @@ class Transactions:
 
     async def init(self, timeout_ms: float | None = None) -> None:
         """Gets the producer id; fences earlier producers of the transactional id and ends what they left open."""
-        self.manager.begin_init()
-        await self._until_idle("initialize transactions", timeout_ms)
+        await self._known(self.manager.begin_init(), "initialize transactions", timeout_ms)
 
     def begin(self) -> None:
         """Begins a transaction."""
@@ -82,29 +79,26 @@ class Transactions:
 
     async def commit(self, timeout_ms: float | None = None) -> None:
         """Delivers every record of the transaction and commits it."""
-        self.manager.begin_commit()
-        await self._until_idle("commit the transaction", timeout_ms)
+        await self._known(self.manager.begin_commit(), "commit the transaction", timeout_ms)
 
     async def abort(self, timeout_ms: float | None = None) -> None:
         """Drops what was not sent yet and aborts the transaction."""
-        self.manager.begin_abort()
+        outcome = self.manager.begin_abort()
         self._drop_unsent()
-        await self._until_idle("abort the transaction", timeout_ms)
+        await self._known(outcome, "abort the transaction", timeout_ms)
 
     def _drop_unsent(self) -> None:
         """Records that got no sequence number yet were never sent."""
         error = TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the record's transaction was aborted")
         self._sender.dropped(self._accumulator.abort_unsent(error))
 
-    async def _until_idle(self, action: str, timeout_ms: float | None) -> None:
+    async def _known(self, outcome: Outcome, action: str, timeout_ms: float | None) -> None:
+        """Waits until an outcome is known, and raises its error."""
         self._accumulator.is_completing = self.manager.state in (State.COMMITTING, State.ABORTING)
         self._sender.wake()
-        await self._until(self._is_idle, action, timeout_ms)
-
-    def _is_idle(self) -> bool:
-        if self.manager.error is not None:
-            raise self.manager.error
-        return self.manager.state in _IDLE
+        await self._until(lambda: outcome.is_known, action, timeout_ms)
+        if outcome.error is not None:
+            raise outcome.error
 
     async def _until(self, condition: Callable[[], bool], action: str, timeout_ms: float | None) -> None:
         """Waits for a condition that raises what went wrong. Raises REQUEST_TIMED_OUT; the action goes on then."""

@@ -269,6 +269,25 @@ def test_the_cause_is_named_not_its_consequences():
     assert "t-0" not in str(manager.error)
 
 
+def test_a_commit_keeps_its_own_outcome_whatever_comes_after_it():
+    manager = ready()
+    manager.begin()
+    manager.admit(P0)
+    serve(manager)
+    committing = manager.begin_commit()
+    assert manager.begin_commit() is committing
+    manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE, "t-0")
+    aborting = manager.begin_abort()  # by another task, before the one that waits for the commit could run
+    assert manager.begin_abort() is aborting
+    assert not aborting.is_known
+    serve(manager)
+    assert (manager.state, aborting.is_known, aborting.error) == (State.READY, True, None)
+    manager.begin()
+    assert committing.is_known
+    assert isinstance(committing.error, AbortableTransactionError)
+    assert "t-0" in str(committing.error)
+
+
 def test_a_lost_record_asks_for_a_new_epoch_with_the_abort():
     manager = ready()
     manager.begin()

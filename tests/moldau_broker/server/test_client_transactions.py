@@ -15,6 +15,7 @@ import trio
 from broker_cluster import batch, run_cluster
 from moldau.consumer import Consumer
 from moldau.producer import (
+    AbortableTransactionError,
     FatalTransactionError,
     Producer,
     ProducerFencedError,
@@ -135,6 +136,35 @@ def test_a_record_that_is_too_large_for_the_topic_makes_the_transaction_abortabl
             await producer.send("t", b"next")
             await producer.commit_transaction()
         assert await read_all(cluster, "t", 1) == [b"next"]
+
+    run_cluster(scenario)
+
+
+def test_a_commit_that_another_task_aborts_fails():
+    """One task commits; another one waits for a delivery of the same transaction, and aborts because it fails."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", max_message_bytes="2000")
+        async with producer_of(cluster, "id") as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await producer.send("t", b"small")
+            await producer.flush()
+            large = await producer.send("t", bytes(5000))
+            aborted = trio.Event()
+
+            async def abort() -> None:
+                with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+                    await large
+                await producer.abort_transaction()
+                aborted.set()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(abort)
+                with pytest.raises(AbortableTransactionError, match="MESSAGE_TOO_LARGE"):
+                    await producer.commit_transaction()
+            assert aborted.is_set()
+        assert await read_all(cluster, "t", 1) == []
 
     run_cluster(scenario)
 
