@@ -80,6 +80,8 @@ REBALANCE_LIMIT: Final = 1_000
 STALL_MS: Final = 100.0
 """When this task comes so much too late, it was the process that stood still, and sessions are extended."""
 ANSWER_TIMEOUT_MS: Final = 30_000.0
+BUSY_RETRY_MS: Final = 10.0
+"""Pause before a log that was busy is asked again."""
 DECISIONS_PER_TURN: Final = 64
 """Decisions between two checkpoints."""
 
@@ -418,11 +420,12 @@ class ActiveController:
         return None
 
     async def _wait_for_last(self) -> None:
-        if self._last_proposal is None:
-            await trio.sleep(0.01)
+        last = self._last_proposal
+        if last is None or last.position.index <= self._metadata_log.high_watermark:
+            await trio.sleep(BUSY_RETRY_MS / 1000)  # busy with something else: others' proposals, or a hand-over
             return
         try:
-            await self._last_proposal.wait_committed()
+            await last.wait_committed()
         except (NotLeaderError, OutcomeUnknownError):
             if self._epoch is not None:
                 self._depose()

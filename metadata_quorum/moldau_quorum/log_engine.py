@@ -63,7 +63,8 @@ class OutcomeUnknownError(MetadataLogError):
 
 
 class LogBusyError(MetadataLogError):
-    """Too many proposals, or too many bytes of them, wait to be committed: wait for one of them first."""
+    """Nothing can be proposed for a while: too many proposals, or too many bytes of them, wait to be committed, or the
+    leadership is being handed over. Try again soon."""
 
 
 class ProposalTooLargeError(MetadataLogError):
@@ -365,7 +366,7 @@ class MetadataLog(Protocol):
         Raises:
             NotLeaderError: this node is not active in ``epoch``.
             ProposalTooLargeError: larger than ``entry_bytes_max``.
-            LogBusyError: the bounds of proposals in flight are reached.
+            LogBusyError: the bounds of proposals in flight are reached, or the leadership is being handed over.
         """
         ...
 
@@ -452,7 +453,10 @@ class MetadataLog(Protocol):
         ...
 
     async def transfer_leadership(self, target_id: int | None = None) -> None:
-        """Hands the leadership to ``target_id`` (None: the voter that is furthest), and returns when it has moved.
+        """Hands the leadership to ``target_id``, and returns when it has moved.
+
+        None chooses the voter that is furthest, of those that answered lately. Until it has moved, or an election
+        timeout has passed, nothing can be proposed (``LogBusyError``).
 
         Raises:
             NotLeaderError: this node does not lead.

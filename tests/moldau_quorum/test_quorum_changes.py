@@ -25,6 +25,7 @@ from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, R
 from moldau.runtime.rpc import RpcConnection
 from moldau_jepsen.simulation.world import run_world
 from moldau_quorum.leadership_transfer import transfer_leadership
+from moldau_quorum.log_engine import MembershipChangeError
 from quorum_cluster import TestCluster, create, eventually, topic
 
 
@@ -111,6 +112,59 @@ def test_leadership_is_handed_to_a_named_voter() -> None:
         await create(cluster.client(), topic("t", factor=1))
 
     run_world(main, 61)
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_hand_over_to_a_voter_that_is_gone_leaves_the_controller_in_office(cut_off: bool) -> None:
+    """A change that is asked for meanwhile is decided when the hand-over has failed, by the same controller."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        client = cluster.client()
+        await create(client, topic("before", factor=1))
+        active = await cluster.wait_active()
+        leadership = active.running.log.leadership
+        target = next(node_id for node_id in cluster.voters if node_id != active.node_id)
+        if cut_off:
+            rest = [c.node.name for c in cluster.controllers.values() if c.node_id != target]
+            world.network.cut_between([cluster.controllers[target].node.name], rest)
+        else:
+            cluster.controllers[target].kill()
+        asked = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def hand_over() -> None:
+                with pytest.raises(MembershipChangeError):
+                    await active.running.log.transfer_leadership(target)
+
+            nursery.start_soon(hand_over)
+            await trio.sleep(0.01)
+            await create(client, topic("meanwhile", factor=1))
+            assert trio.current_time() - asked < 2
+        assert active.running.log.leadership == leadership
+        assert active.running.active.active
+        await create(client, topic("after", factor=1))
+        assert not world.failures
+
+    run_world(main, 103)
+
+
+def test_without_a_name_the_leadership_goes_to_a_voter_that_answers() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        active = await cluster.wait_active()
+        first, second = (node_id for node_id in cluster.voters if node_id != active.node_id)
+        cluster.controllers[first].kill()
+        await trio.sleep(1)  # nothing is written meanwhile: the dead one holds as much as the other
+        await active.running.log.transfer_leadership()
+        following = await cluster.wait_active(other_than=active.node_id)
+        assert following.node_id == second
+
+    run_world(main, 107)
 
 
 async def expect_not_added(client, request: AddRaftVoterRequest) -> None:

@@ -192,11 +192,13 @@ class RaftNode:
             or self._proposal_bytes + len(data) > limits.proposal_bytes_in_flight_max
         ):
             raise LogBusyError(f"{len(self._proposals)} proposals, {self._proposal_bytes} bytes wait to be committed")
-        return self._track(self.core.propose(data), notify)
-
-    def _track(self, entry: Entry | None, notify: Callable[[], None]) -> Pending:
+        entry = self.core.propose(data)
         if entry is None:
-            raise NotLeaderError(-1, self.core.epoch)
+            # Not NotLeaderError: if the target does not take over, this node leads on in this epoch, and tells nobody.
+            raise LogBusyError("the leadership is being handed over")
+        return self._track(entry, notify)
+
+    def _track(self, entry: Entry, notify: Callable[[], None]) -> Pending:
         pending = Pending(LogPosition(index=entry.index, epoch=entry.epoch), entry.size_bytes, notify)
         self._proposals[entry.index] = pending
         self._proposal_bytes += entry.size_bytes

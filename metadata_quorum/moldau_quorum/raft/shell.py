@@ -37,7 +37,7 @@ from moldau_quorum.raft.peers import PeerLink
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau.runtime.environment import Buffer, Connection, Environment
     from moldau_quorum.log_engine import MetadataLogConfig, StateMachine
@@ -414,6 +414,17 @@ class RaftLog:
         match_index = node.member_match(member)
         return match_index is not None and match_index >= node.applied_index
 
+    def _best_successor(self, node: EngineNode, voters: Sequence[int]) -> int:
+        """The voter that is furthest, of those that answered lately if any did: in an idle log a dead one is as far."""
+        clock = self._environment.clock
+        wall_ms = clock.wall_ms()
+        lately_ms = wall_ms - self._config.timing.election_timeout_ms_min
+        heard_ms = {
+            row.voter.voter_id: row.last_fetch_timestamp_ms
+            for row in node.status(clock.monotonic_ms(), wall_ms).replicas
+        }
+        return max(voters, key=lambda voter: (heard_ms[voter] >= lately_ms, node.member_match(voter) or 0))
+
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         """See ``MetadataLog``."""
         node = self._node
@@ -422,7 +433,7 @@ class RaftLog:
         epoch = node.epoch
         voters = [voter for voter in sorted(node.configuration.voters) if voter != self.node_id]
         if target_id is None and voters:
-            target_id = max(voters, key=lambda voter: node.member_match(voter) or 0)
+            target_id = self._best_successor(node, voters)
         if target_id == self.node_id:
             return
         if target_id is None or target_id not in voters:
