@@ -183,15 +183,20 @@ class PartitionLog(WatermarkedLog):
 
     # Follower --------------------------------------------------------------------------------------------------------
 
-    def append_as_follower(self, records: memoryview, *, now_ms: int, leader_log_start_offset: int = -1) -> AppendInfo:
+    def append_as_follower(
+        self, records: memoryview, *, now_ms: int, leader_epoch: int | None = None, leader_log_start_offset: int = -1
+    ) -> AppendInfo:
         """Appends batches as a leader sent them, offsets and epochs kept; a partial batch at the end is left out.
 
-        Batches below the log end offset are skipped (a fetch may begin inside a batch). All are checked before the
-        first is written. Raises ``LogError`` CORRUPT_MESSAGE (then nothing was appended), ``LogStorageError``.
+        Batches below the log end offset are skipped (a fetch may begin inside a batch). ``leader_epoch`` is the epoch
+        of the leader that was asked, None for a log of this broker: what begins with a batch of a newer epoch is not
+        that leader's word any more, and is left out (KAFKA-18723). All are checked before the first is written. Raises
+        ``LogError`` CORRUPT_MESSAGE, or UNKNOWN_LEADER_EPOCH where already the first new batch is of a newer epoch
+        (then nothing was appended); ``LogStorageError``.
         """
         self.require_healthy()
         assert not self._staged_batches, "a log is a leader's or a follower's"
-        batches = self._sound_batches(records)
+        batches = self._sound_batches(records, leader_epoch)
         if not batches:
             return AppendInfo(
                 first_offset=-1, last_offset=self.log_end_offset - 1, log_start_offset=self.log_start_offset
@@ -236,12 +241,25 @@ class PartitionLog(WatermarkedLog):
         near = header.last_offset - self.log_end_offset < _OFFSET_RANGE_MAX
         self.roll(self.log_end_offset if near else header.base_offset, now_ms)
 
-    def _sound_batches(self, records: memoryview) -> list[tuple[int, BatchHeader]]:
-        """The whole batches that are new here, each checked: CRC, rising offsets, epochs that do not fall."""
+    def _sound_batches(self, records: memoryview, leader_epoch: int | None) -> list[tuple[int, BatchHeader]]:
+        """The whole batches that are new here, each checked: CRC, rising offsets, epochs that do not fall.
+
+        They end before the first one of an epoch above ``leader_epoch``. A leader sends bytes of its files when the
+        socket takes them: one that was deposed meanwhile, and follows, may have others there by then, which its next
+        leader wrote. Appended behind the former ones they would hide that those before them are not the next leader's.
+        """
         found: list[tuple[int, BatchHeader]] = []
         next_offset, epoch = self.log_end_offset, self.epochs.latest_epoch
         try:
             for position, header in iterate_batches(records):
+                if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
+                    if not found:
+                        raise LogError(
+                            ErrorCode.UNKNOWN_LEADER_EPOCH,
+                            f"batch {header.base_offset}: epoch {header.partition_leader_epoch} from the leader of "
+                            f"{leader_epoch}",
+                        )
+                    break
                 problem = batch_problem(header, records[position : position + header.size_bytes])
                 if problem is not None:
                     raise LogError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: {problem}")

@@ -340,7 +340,11 @@ class _Source:
         answer = step.answer
         log = partition.log
         if len(answer.records):
-            log.append_as_follower(memoryview(answer.records), now_ms=self._environment.clock.wall_ms())
+            log.append_as_follower(
+                memoryview(answer.records),
+                now_ms=self._environment.clock.wall_ms(),
+                leader_epoch=step.followed.leader_epoch,
+            )
         self._replicas.follower_advanced(partition, answer.high_watermark, answer.log_start_offset)
         self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
         self.claims(partition)
