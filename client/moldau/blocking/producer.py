@@ -164,7 +164,9 @@ class Producer(PortalClient):
         self._portal.call(self._handover.commit_transaction, timeout_ms)
 
     def abort_transaction(self, timeout_ms: float | None = None) -> None:
-        """Aborts the transaction. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT)."""
+        """Aborts the transaction. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT: call again), and
+        ``RuntimeError`` where a commit whose outcome was open has committed it.
+        """
         assert self._handover is not None
         self._portal.call(self._handover.abort_transaction, timeout_ms)
 

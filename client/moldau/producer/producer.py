@@ -496,14 +496,17 @@ class Producer:
         Raises:
             AbortableTransactionError: a record or offset could not be written; call ``abort_transaction``.
             FatalTransactionError: fenced, or hopeless; close the producer.
-            KafkaError: REQUEST_TIMED_OUT; whether it is committed is open, call again to know.
+            KafkaError: REQUEST_TIMED_OUT; whether it is committed is open, and the producer goes on with it. Call again
+                to know, also after a cancellation: before the next transaction begins, the first call that waits until
+                it is known gives the outcome.
         """
         await self._transactional().commit(timeout_ms)
 
     async def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction; records that were not sent yet fail with ``TransactionAbortedError``.
 
-        Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT).
+        Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT: call again), and ``RuntimeError`` where a
+        commit whose outcome was open has committed it.
         """
         await self._transactional().abort(timeout_ms)
 

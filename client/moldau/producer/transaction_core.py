@@ -16,7 +16,9 @@ record was lost whose sequence number had been used, the producer asks for a hig
 aborted, and sequences begin anew.
 
 Each init, commit and abort has an ``Outcome`` of its own. Who waits for it judges that one, not the state: by the time
-that the waiting task runs, another one may have aborted the transaction that its commit could not commit.
+that the waiting task runs, another one may have aborted the transaction that its commit could not commit. A success
+that nobody has been told, because the call had timed out or was cancelled, is kept until the next transaction begins:
+the same call gives it, once. An error needs no keeping, it stays until the abort.
 """
 
 from __future__ import annotations
@@ -155,6 +157,12 @@ class TransactionManager:
     def _refuse(self, action: str) -> NoReturn:
         if self.error is not None:
             raise self.error
+        for ended, name in ((State.COMMITTING, "committed"), (State.ABORTING, "aborted")):
+            if self._is_untold(ended):
+                raise RuntimeError(
+                    f"cannot {action}: the transaction of {self.transactional_id!r} was {name}; "
+                    "the call that asked for it ended before that was known"
+                )
         raise RuntimeError(f"cannot {action}: transactional producer {self.transactional_id!r} is {self.state.value}")
 
     def _ask(self, action: State) -> Outcome:
@@ -164,9 +172,14 @@ class TransactionManager:
         return self.outcome
 
     def _under_way(self) -> Outcome:
-        """The outcome of what was asked for before and goes on."""
+        """The outcome of what was asked for before: it goes on, or has ended untold."""
         assert self.outcome is not None
         return self.outcome
+
+    def _is_untold(self, action: State) -> bool:
+        """Whether the last call was this one, has succeeded, and has not told anybody."""
+        last = self.outcome
+        return last is not None and last.action is action and last.is_known and last.error is None and not last.is_told
 
     def _settle(self, error: TransactionError | None = None) -> None:
         """The outcome of what is under way is known."""
@@ -175,17 +188,18 @@ class TransactionManager:
             self.outcome.error = error
 
     def begin_init(self) -> Outcome:
-        """Asks for the producer id. May be repeated while it is under way."""
+        """Asks for the producer id. May be repeated until its outcome was told."""
         if self.state is State.UNINITIALIZED:
             return self._ask(State.INITIALIZING)
-        if self.state is State.INITIALIZING:
+        if self.state is State.INITIALIZING or self._is_untold(State.INITIALIZING):
             return self._under_way()
         self._refuse("initialize transactions")
 
     def begin(self) -> None:
-        """Begins a transaction; nothing is sent for that."""
+        """Begins a transaction; nothing is sent for that. Forgets the outcome of the one before."""
         if self.state is not State.READY:
             self._refuse("begin a transaction")
+        self.outcome = None
         self.state = State.IN_TRANSACTION
 
     def check_sending(self) -> None:
@@ -223,16 +237,18 @@ class TransactionManager:
         return all(token is not other for other in self._offsets)
 
     def begin_commit(self) -> Outcome:
-        """Asks for the commit. May be repeated while it is under way."""
+        """Asks for the commit. May be repeated until its outcome was told."""
         if self.state is State.IN_TRANSACTION:
             return self._ask(State.COMMITTING)
-        if self.state is State.COMMITTING:
+        if self.state is State.COMMITTING or self._is_untold(State.COMMITTING):
             return self._under_way()
         self._refuse("commit")
 
     def begin_abort(self) -> Outcome:
-        """Asks for the abort: what has not reached the coordinators yet is dropped. May be repeated."""
-        if self.state is State.ABORTING:
+        """Asks for the abort: what has not reached the coordinators yet is dropped. May be repeated until its outcome
+        was told; ``RuntimeError`` where the transaction turned out to be committed.
+        """
+        if self.state is State.ABORTING or self._is_untold(State.ABORTING):
             return self._under_way()
         if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             self._refuse("abort")

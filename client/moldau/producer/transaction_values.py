@@ -49,13 +49,16 @@ class State(enum.Enum):
 class Outcome:
     """What becomes of one init, commit or abort: of this one, whatever is asked for after it.
 
-    Invariant: ``error`` is set only where ``is_known`` is, and neither changes afterwards.
+    Invariant: ``error`` and ``is_told`` are set only where ``is_known`` is; ``is_known`` and ``error`` do not change
+    afterwards.
     """
 
     action: State
     """INITIALIZING, COMMITTING or ABORTING."""
     is_known: bool = False
     error: TransactionError | None = None
+    is_told: bool = False
+    """Whether a call has returned it to the application."""
 
 
 class Coordinator(enum.IntEnum):

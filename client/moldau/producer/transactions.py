@@ -93,10 +93,11 @@ class Transactions:
         self._sender.dropped(self._accumulator.abort_unsent(error))
 
     async def _known(self, outcome: Outcome, action: str, timeout_ms: float | None) -> None:
-        """Waits until an outcome is known, and raises its error."""
+        """Waits until an outcome is known, and raises its error. Who is told leaves without a checkpoint."""
         self._accumulator.is_completing = self.manager.state in (State.COMMITTING, State.ABORTING)
         self._sender.wake()
         await self._until(lambda: outcome.is_known, action, timeout_ms)
+        outcome.is_told = True
         if outcome.error is not None:
             raise outcome.error
 

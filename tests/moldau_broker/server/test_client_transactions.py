@@ -22,6 +22,7 @@ from moldau.producer import (
     TransactionAbortedError,
     TransactionError,
 )
+from moldau.producer.transaction_values import State
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -165,6 +166,46 @@ def test_a_commit_that_another_task_aborts_fails():
                     await producer.commit_transaction()
             assert aborted.is_set()
         assert await read_all(cluster, "t", 1) == []
+
+    run_cluster(scenario)
+
+
+def test_a_call_that_timed_out_and_ended_in_the_background_gives_its_outcome_when_called_again():
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t")
+
+        async def timed_out(call) -> None:
+            with pytest.raises(KafkaError, match="call again") as caught:
+                await call(timeout_ms=0)
+            assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+        async def ended() -> None:
+            await cluster.until(lambda: producer._transactions.manager.state is State.READY)
+
+        async with producer_of(cluster, "id") as producer:
+            for call, value in (
+                (producer.init_transactions, None),
+                (producer.commit_transaction, b"committed"),
+                (producer.abort_transaction, b"aborted"),
+            ):
+                if value is not None:
+                    producer.begin_transaction()
+                    await producer.send("t", value)
+                    await producer.flush()
+                await timed_out(call)
+                await ended()
+                await call()
+                with pytest.raises(RuntimeError, match="is ready"):
+                    await call()
+            producer.begin_transaction()
+            await producer.send("t", b"kept")
+            await timed_out(producer.commit_transaction)
+            await ended()
+            with pytest.raises(RuntimeError, match="was committed"):
+                await producer.abort_transaction()
+            producer.begin_transaction()
+            await producer.abort_transaction()
+        assert await read_all(cluster, "t", 1) == [b"committed", b"kept"]
 
     run_cluster(scenario)
 
