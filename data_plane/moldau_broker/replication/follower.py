@@ -9,7 +9,8 @@ state      meaning
 =========  ===============================================================================================
 FETCHING   named in the next request with the offset after the last byte the local log holds
 DELAYED    left out until its back-off is over (the leader is not there yet, a read failed, throttled)
-RESETTING  the leader does not have the offset; the shell asks it where its log begins and ends
+RESETTING  the leader does not have the offset; the shell asks it where its log begins and ends, which ends with
+           ``truncated``, ``delay`` or ``request_failed``
 FENCED     our leader epoch is out of date; newer metadata will replace the partition
 =========  ===============================================================================================
 
@@ -282,9 +283,9 @@ class FollowerFetcher:
         return Step(kind=StepKind.REFUSED, followed=followed, answer=answer)
 
     def request_failed(self, now_ms: float, *, session_lost: bool = True) -> None:
-        """The request got no answer (connection lost, deadline) or a refusal:
+        """The request, or a question for a reset, got no answer (connection lost, deadline) or a refusal:
 
-        a new session, after a back-off that grows.
+        a new session, after a back-off that grows. Partitions that were to be reset are fetched again after theirs.
         """
         if session_lost:
             self._session_id = INVALID_SESSION_ID
@@ -292,6 +293,8 @@ class FollowerFetcher:
             self._known = {}
         self._not_before_ms = now_ms + self._grown(self._failures)
         self._failures += 1
+        for followed in [f for f in self._partitions.values() if f.state is FollowState.RESETTING]:
+            self.delay(followed, now_ms)
 
     def hurry(self) -> None:
         """Something says that the source is there again (it registered anew): the back-off ends now."""

@@ -120,6 +120,23 @@ def test_an_offset_the_leader_has_not_got_is_reset() -> None:
     assert request_of(core).partitions == (a,)
 
 
+def test_a_reset_that_is_cut_short_is_begun_again_later_each_time() -> None:
+    """It waited for the answer to a question that nobody asked any more, until the next leader epoch."""
+    a, b = followed(0, offset=10), followed(1)
+    core = fetcher(a, b)
+    now = 0.0
+    for back_off in (50, 100, 200):
+        refusal = answer(0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        steps = core.answered(ErrorCode.NONE, 9, [refusal], request_of(core, now), now)
+        assert [step.kind for step in steps] == [StepKind.RESET]
+        core.request_failed(now)
+        assert core.next_request(now + 49) is None, "the source has a back-off of its own"
+        assert (a.state, a.delayed_until_ms) == (FollowState.DELAYED, now + back_off)
+        assert b.state is FollowState.FETCHING
+        now += back_off
+        assert request_of(core, now).partitions == (a, b)
+
+
 def test_a_fenced_partition_waits_for_newer_metadata() -> None:
     a = followed(0)
     core = fetcher(a)
