@@ -140,6 +140,8 @@ class RaftNode:
         self._deferred: deque[tuple[int, tuple[Outgoing, ...]]] = deque()  # Ready number, messages
         self._written_number = 0
         self._sync_number: int | None = None  # Ready number that the running sync covers
+        self._durable_number = self._epoch_number = 0  # Ready: the last durable one, and that of the present epoch
+        self._storing: tuple[int, StoreSnapshot] | None = None  # Ready number that must be durable first
         self._proposals: dict[int, Pending] = {}
         self._proposal_bytes = 0
         self._reads: dict[int, Pending] = {}
@@ -243,6 +245,8 @@ class RaftNode:
     def _carry_out(self, ready: Ready) -> None:
         self._wal.write(ready.hard_state, ready.entries, self._epoch_before(ready.entries))
         self._written_number = ready.number
+        if ready.hard_state is not None:
+            self._epoch_number = ready.number
         for outgoing in ready.messages:
             self._send(outgoing)
         self._deferred.append((ready.number, ready.messages_synced))
@@ -300,9 +304,13 @@ class RaftNode:
 
     def _durable(self, number: int) -> None:
         self.core.synced(number)
+        self._durable_number = number
         while self._deferred and self._deferred[0][0] <= number:
             for outgoing in self._deferred.popleft()[1]:
                 self._send(outgoing)
+        if self._storing is not None and self._storing[0] <= number:
+            self._jobs.append(self._storing[1])
+            self._storing = None
 
     # --- applying
 
@@ -425,7 +433,11 @@ class RaftNode:
         writer.add(piece.data)
         if piece.last:
             self._writer = None
-            self._jobs.append(StoreSnapshot(writer, self._snapshot_stored))
+            job = StoreSnapshot(writer, self._snapshot_stored)
+            if self._epoch_number <= self._durable_number:
+                self._jobs.append(job)
+            else:  # beside an older epoch of the log it would look as if a vote had been lost
+                self._storing = (self._epoch_number, job)
 
     def _snapshot_stored(self, writer: SnapshotWriter) -> None:
         reader = SnapshotFileReader(self._disk, writer.path)

@@ -1,0 +1,75 @@
+"""What a node may do while a sync of its log is under way, and what must wait for it: messages, snapshots.
+
+Method: a production node on a virtual disk, driven by hand, one call after the other.
+"""
+
+import struct
+
+import pytest
+
+from moldau_quorum.raft.messages import SnapshotRequest, encode_message
+from moldau_quorum.raft.types import configuration_of, encode_configuration
+from raft_world import World
+
+
+def started(seed=1, **options):
+    """A world whose member 1 runs and has made everything durable; nothing happens in it by itself any more."""
+    world = World(seed, **options)
+    world.start(1)
+    world.run_until(20)
+    world.events.clear()
+    sync(world.members[1].node)
+    world.members[1].node.take_outbox()
+    return world, world.members[1]
+
+
+def sync(node):
+    while (work := node.begin_sync()) is not None:
+        work.run()
+        node.sync_done(work)
+        node.process()
+
+
+def run_jobs(node):
+    while (job := node.take_job()) is not None:
+        while job.step():
+            pass
+        work = job.blocking_work()
+        if work is not None:
+            work()
+        job.finish()
+        node.process()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_snapshot_in_one_piece_waits_until_the_epoch_it_came_in_is_durable(seed):
+    """Power is lost while the sync of that epoch is under way. The node must come back, and take the snapshot then."""
+    world, member = started(seed)
+    state = struct.pack("<Q", 500) + bytes(8)
+    request = SnapshotRequest(
+        epoch=5,
+        index=500,
+        index_epoch=5,
+        configuration=encode_configuration(configuration_of(world.voters)),
+        piece=0,
+        piece_count=1,
+        data=state,
+    )
+    world.invariants.restored = world.invariants.started = lambda *_: None
+    for attempt in range(2):
+        node = member.node
+        node.receive(encode_message(2, 1, request), 30.0)
+        node.process()
+        work = node.begin_sync()
+        assert work is not None, "the epoch is new"
+        run_jobs(node)
+        if attempt == 0:
+            world.crash(1, power_loss=True)
+            world.start(1)
+            assert member.node is not None
+            continue
+        work.run()
+        node.sync_done(work)
+        node.process()
+        run_jobs(node)
+        assert (member.machine.index, node.epoch) == (500, 5)
