@@ -67,6 +67,12 @@ class Partition:
         """Whether this broker leads the partition and has its log."""
         return self.error is ErrorCode.NONE and self.replica.is_leader
 
+    @property
+    def ends_seen(self) -> tuple[int, int]:
+        """Leader epoch, and how many ends of transactions were appended as its leader: while both stay as they are,
+        none has come into the log. In another epoch some may have come from another leader."""
+        return self.replica.state.leader_epoch, self.marker_count
+
     def check_access(self, current_leader_epoch: int, *, leader_only: bool) -> ErrorCode:
         """Whether a request of that leader epoch may be served here."""
         if self.error is not ErrorCode.NONE:

@@ -44,8 +44,8 @@ TIMEOUT_MS_MAX = 15 * 60_000.0
 """A produce waits no longer than this, whatever it asks for."""
 
 Results = list[tuple[bytes, list[ProducePartitionResult]]]
-Answered = tuple[ErrorCode, int]
-"""What the coordinator said of a partition, and how many markers the partition had seen when it was asked."""
+Answered = tuple[ErrorCode, tuple[int, int]]
+"""What the coordinator said of a partition, and ``Partition.ends_seen`` when it was asked."""
 Verified = Mapping[tuple[bytes, int], Answered]
 
 
@@ -231,8 +231,8 @@ class ProduceService:
         answer = verified.get(key)
         if answer is None:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # leadership or a transaction came while others were asked about
-        error, markers = answer
-        if error is ErrorCode.NONE and markers != partition.marker_count:
+        error, ends_seen = answer
+        if error is ErrorCode.NONE and ends_seen != partition.ends_seen:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile: ask again whether it was this one
         return error
 
@@ -261,7 +261,7 @@ class ProduceService:
         if not unverified:
             return {}
         assert request.transactional_id is not None
-        markers = {(topic, index): partition.marker_count for topic, index, partition, _, _ in unverified}
+        ends_seen = {(topic, index): partition.ends_seen for topic, index, partition, _, _ in unverified}
         _, _, _, producer_id, producer_epoch = unverified[0]
         codes = await self._verifier.verify(
             request.transactional_id,
@@ -270,7 +270,7 @@ class ProduceService:
             [(partition.key.topic, partition.key.partition) for _, _, partition, _, _ in unverified],
         )
         return {
-            (topic, index): (codes[partition.key.topic, partition.key.partition], markers[topic, index])
+            (topic, index): (codes[partition.key.topic, partition.key.partition], ends_seen[topic, index])
             for topic, index, partition, _, _ in unverified
         }
 

@@ -12,6 +12,12 @@ from broker_cluster import batch, run_cluster, values_of
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -265,5 +271,84 @@ def test_a_transaction_survives_the_death_of_its_coordinator_and_of_a_leader() -
             await cluster.until(
                 lambda: cluster.replica(leader, "t", partition).log.last_stable_offset == 2  # noqa: B023
             )
+
+    run_cluster(scenario, brokers=3)
+
+
+async def _lead(cluster, leader: int, topic: str, partition: int) -> None:
+    """Makes a broker the preferred leader, has it elected, and waits until it has taken over."""
+    others = [broker_id for broker_id in cluster.broker_ids if broker_id != leader]
+    move = ReassignablePartition(partition_index=partition, replicas=[leader, *others])
+    await cluster.client(1).request(
+        AlterPartitionReassignmentsRequest(timeout_ms=10_000, topics=[ReassignableTopic(name=topic, partitions=[move])])
+    )
+    elect = ElectLeadersRequest(
+        election_type=0, topic_partitions=[TopicPartitions(topic=topic, partitions=[partition])], timeout_ms=10_000
+    )
+    await cluster.client(1).request(elect)
+    await cluster.until(
+        lambda: [b for b in cluster.broker_ids if cluster.replica(b, topic, partition).is_leader] == [leader]
+    )
+
+
+def _aborted_meanwhile(cluster, producer, leader: int, topic: str, partition: int) -> None:
+    """The coordinator's next answer to ``leader`` comes when another leader has ended the transaction, and gone."""
+    verifier = cluster.running[leader].context.verifier
+    verify = verifier.verify
+
+    async def slow(*asked):
+        verifier.verify = verify
+        codes = await verify(*asked)
+        assert set(codes.values()) == {ErrorCode.NONE}
+        await _lead(cluster, leader % 3 + 1, topic, partition)
+        assert await producer.end(commit=False) is ErrorCode.NONE
+        log = cluster.replica(leader, topic, partition).log
+        await cluster.until(lambda: log.log_end_offset > 0)  # the marker has come by replication
+        await _lead(cluster, leader, topic, partition)
+        return codes
+
+    verifier.verify = slow
+
+
+def test_a_batch_is_not_appended_behind_a_marker_that_another_leader_wrote() -> None:
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=3)
+        leader = await cluster.leader("t")
+        producer = TransactionalProducer(cluster, "tx")
+        await producer.begin()
+        assert await producer.add(0) is ErrorCode.NONE
+        _aborted_meanwhile(cluster, producer, leader, "t", 0)
+        assert await producer.produce(0, b"late") is ErrorCode.NOT_ENOUGH_REPLICAS
+        log = cluster.replica(leader, "t").log
+        assert log.log_end_offset == 1, "the marker, and nothing behind it"
+        assert await producer.add(0) is ErrorCode.NONE
+        producer.sequences.clear()
+        assert await producer.produce(0, b"next") is ErrorCode.NONE
+        assert await producer.end(commit=True) is ErrorCode.NONE
+        await cluster.until(lambda: log.last_stable_offset == 3)
+        part = await cluster.client(leader).fetch("t", isolation_level=1)
+        assert values_of(part.records) == [b"next"]
+
+    run_cluster(scenario, brokers=3)
+
+
+def test_offsets_are_not_committed_behind_a_marker_that_another_leader_wrote() -> None:
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=3)
+        producer = TransactionalProducer(cluster, "tx")
+        leader = (await producer.coordinator("g", 0)).broker_id
+        index = cluster.running[leader].context.groups.partition_of("g")
+        await producer.begin()
+        whose = {"transactional_id": "tx", "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+        answer = await producer.ask(AddOffsetsToTxnRequest(group_id="g", **whose), 3)
+        assert answer.error_code == ErrorCode.NONE
+        _aborted_meanwhile(cluster, producer, leader, "__consumer_offsets", index)
+        offset = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        request = TxnOffsetCommitRequest(
+            group_id="g", topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[offset])], **whose
+        )
+        answer = await cluster.client(leader).request(request, 3)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert cluster.replica(leader, "__consumer_offsets", index).log.log_end_offset == 1, "the marker alone"
 
     run_cluster(scenario, brokers=3)

@@ -68,10 +68,10 @@ async def _offsets_refusal(context: BrokerContext, request: TxnOffsetCommitReque
         return ErrorCode.NONE  # the group coordinator says where to look
     if partition.log.has_ongoing_transaction(request.producer_id, request.producer_epoch):
         return ErrorCode.NONE
-    markers, key = partition.marker_count, (partition.key.topic, partition.key.partition)
+    ends_seen, key = partition.ends_seen, (partition.key.topic, partition.key.partition)
     codes = await context.verifier.verify(request.transactional_id, request.producer_id, request.producer_epoch, [key])
     code = codes[key]
-    if code is ErrorCode.NOT_ENOUGH_REPLICAS or (code is ErrorCode.NONE and partition.marker_count != markers):
+    if code is ErrorCode.NOT_ENOUGH_REPLICAS or (code is ErrorCode.NONE and partition.ends_seen != ends_seen):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE  # nobody could say, or a transaction ended meanwhile: ask again
     return code
 
