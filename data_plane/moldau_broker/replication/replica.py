@@ -14,9 +14,9 @@ leader derives
   ``min.insync.replicas`` (KIP-966: this is what makes eligible leader replicas safe to elect);
 - the **in-sync replicas**: a member that has not been caught up for ``replica.lag.time.max.ms`` is proposed for
   removal, a caught-up outsider for admission. A proposal goes to the controller (AlterPartition) and takes effect when
-  it is committed. An outsider must be at the high watermark and at the start of the present epoch, and the broker epoch
-  of its fetches must be that of its present registration (KIP-903): a broker that restarted without its data cannot
-  come back as its former self.
+  the metadata log brings it. An outsider must be at the high watermark and at the start of the present epoch, and the
+  broker epoch of its fetches must be that of its present registration (KIP-903): a broker that restarted without its
+  data cannot come back as its former self.
 
 A follower's high watermark is the smaller of what the leader says and what it has.
 
@@ -437,29 +437,24 @@ class Replica:
         self,
         proposal: IsrProposal,
         error: ErrorCode,
-        state: PartitionState | None,
         now_ms: float,
         eligible: Mapping[int, int],
     ) -> ReplicaEffects:
-        """The controller answered a proposal. ``state`` comes with ErrorCode.NONE and is committed.
+        """The controller answered a proposal.
 
-        A refusal that says that nothing happened drops the proposal. One that says that we are out of date leaves it
-        standing (the maximal ISR goes on to count) until newer metadata resolves it. After any other error the outcome
-        is unknown: the same proposal comes out again, to be sent after a back-off.
+        One that was committed stands (the maximal ISR goes on to count) until the metadata log brings it, and so does
+        one that was refused because we are out of date, until newer metadata resolves it. A committed ISR must not be
+        taken from the answer: ``min.insync.replicas`` may have been raised in front of it in the log, and who counts
+        the new ISR by the old minimum acknowledges what an eligible leader replica lacks. A refusal that says that
+        nothing happened drops the proposal. After any other error the outcome is unknown: the same proposal comes out
+        again, to be sent after a back-off.
         """
         if self._proposal is not proposal:
             return NO_EFFECTS
-        if error is ErrorCode.NONE:
-            assert state is not None
-            if state.leader_epoch != self.state.leader_epoch or state.partition_epoch <= self.state.partition_epoch:
-                return NO_EFFECTS  # committed, and the metadata log has more to say
-            self.state = state
-            self._proposal = None
-            return self._leader_effects(now_ms, eligible)
         if error in _NOTHING_HAPPENED:
             self._proposal = None
             return self._leader_effects(now_ms, eligible)
-        if error in _OUT_OF_DATE:
+        if error is ErrorCode.NONE or error in _OUT_OF_DATE:
             return NO_EFFECTS
         return ReplicaEffects(proposal=proposal)
 

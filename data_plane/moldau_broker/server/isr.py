@@ -16,14 +16,12 @@ from moldau.protocol.messages.alter_partition import (
 )
 from moldau.runtime.log import EventLogger
 from moldau.runtime.sync import Signal
-from moldau_broker.replication.replica import PartitionState
 from moldau_quorum.controller_client import ControllerUnavailableError
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable
 
-    from moldau.protocol.messages.alter_partition import AlterPartitionResponsePartitionData
     from moldau.runtime.environment import Clock
     from moldau_broker.log.values import TopicPartition
     from moldau_broker.replication.replica import IsrProposal
@@ -121,8 +119,7 @@ class IsrAlterations:
                     continue
                 error = ErrorCode(answer.error_code)
                 proposal = proposals[key]
-                state = _state(partition.replica.state, answer) if error is ErrorCode.NONE else None
-                effects = partition.replica.alter_answered(proposal, error, state, now_ms, replicas.eligible)
+                effects = partition.replica.alter_answered(proposal, error, now_ms, replicas.eligible)
                 if error is ErrorCode.NONE:
                     self._logger.info("isr-changed", partition=key, isr=proposal.isr)
                 else:
@@ -133,16 +130,3 @@ class IsrAlterations:
         for key in sent.values():  # not answered: outcome unknown
             replicas.alterations.back_off(now_ms)
             replicas.alterations.submit(key, proposals[key])
-
-
-def _state(known: PartitionState, answer: AlterPartitionResponsePartitionData) -> PartitionState:
-    return PartitionState(
-        leader=answer.leader_id,
-        leader_epoch=answer.leader_epoch,
-        partition_epoch=answer.partition_epoch,
-        replicas=known.replicas,
-        isr=tuple(answer.isr),
-        adding_replicas=known.adding_replicas,
-        removing_replicas=known.removing_replicas,
-        recovering=answer.leader_recovery_state != 0,
-    )

@@ -144,8 +144,7 @@ class ReplicasTogether(RuleBasedStateMachine):
             if node.replica.proposal is proposal:
                 self.proposals.append((broker_id, proposal))
             return
-        committed = self.state if error is ErrorCode.NONE else None
-        self.perform(broker_id, node.replica.alter_answered(proposal, error, committed, self.now, self.eligible(node)))
+        self.perform(broker_id, node.replica.alter_answered(proposal, error, self.now, self.eligible(node)))
 
     # --- the brokers ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from moldau_broker.replication.replica import FollowerProgress, Replica, Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from moldau_broker.replication.replica import IsrProposal, ReplicaEffects
     from moldau_jepsen.simulation.planted import Patch
 
 
@@ -61,14 +62,13 @@ def isr_shrink_lost() -> list[Patch]:
     original = Replica.alter_answered
 
     def alter_answered(
-        self: Replica, proposal: object, error: ErrorCode, state: object, now_ms: float, eligible: object
-    ) -> object:
-        if error is not ErrorCode.NONE and self._proposal is not None and self._proposal is proposal:
-            state = dataclasses.replace(
-                self.state, isr=self._proposal.isr, partition_epoch=self.state.partition_epoch + 1
-            )
-            error = ErrorCode.NONE
-        return original(self, proposal, error, state, now_ms, eligible)  # type: ignore[arg-type]
+        self: Replica, proposal: IsrProposal, error: ErrorCode, now_ms: float, eligible: Mapping[int, int]
+    ) -> ReplicaEffects:
+        if error is ErrorCode.NONE or self._proposal is not proposal:
+            return original(self, proposal, error, now_ms, eligible)
+        self.state = dataclasses.replace(self.state, isr=proposal.isr, partition_epoch=self.state.partition_epoch + 1)
+        self._proposal = None
+        return self._leader_effects(now_ms, eligible)
 
     return [(Replica, "alter_answered", alter_answered)]
 
