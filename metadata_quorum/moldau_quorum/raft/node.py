@@ -300,7 +300,8 @@ class RaftNode:
         assert number is not None, "a sync ends once"
         self._sync_number = None
         self._wal.sync_done(work)
-        self._durable(number)
+        # What was handed out meanwhile and wrote nothing has nothing else to wait for: nothing more may come for long.
+        self._durable(number if self._wal.dirty else self._written_number)
 
     def _durable(self, number: int) -> None:
         self.core.synced(number)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from moldau_quorum.raft.messages import SnapshotRequest, encode_message
+from moldau_quorum.raft.messages import SnapshotRequest, VoteRequest, VoteResponse, decode_message, encode_message
 from moldau_quorum.raft.types import configuration_of, encode_configuration
 from raft_world import World
 
@@ -73,3 +73,48 @@ def test_a_snapshot_in_one_piece_waits_until_the_epoch_it_came_in_is_durable(see
         node.process()
         run_jobs(node)
         assert (member.machine.index, node.epoch) == (500, 5)
+
+
+def asked_to_vote(node, sender, now_ms, **fields):
+    node.receive(encode_message(sender, 1, VoteRequest(transfer=False, last_index=9, last_epoch=4, **fields)), now_ms)
+    node.process()
+
+
+def answers(node):
+    return [(recipient, decode_message(recipient, body)[1]) for recipient, body in node.take_outbox()]
+
+
+def test_what_writes_nothing_is_answered_after_the_sync_that_was_under_way():
+    """A pre-vote is asked for while a vote is made durable. Nothing else comes, and both answers leave after the sync."""
+    _, member = started()
+    node = member.node
+    asked_to_vote(node, 2, 30.0, epoch=5, pre_vote=False)
+    work = node.begin_sync()
+    asked_to_vote(node, 3, 31.0, epoch=6, pre_vote=True)
+    assert answers(node) == []
+    work.run()
+    node.sync_done(work)
+    node.process()
+    assert answers(node) == [
+        (2, VoteResponse(epoch=5, pre_vote=False, granted=True)),
+        (3, VoteResponse(epoch=6, pre_vote=True, granted=True)),
+    ]
+    assert not node.wants_sync
+
+
+def test_what_was_written_during_a_sync_waits_for_the_next():
+    _, member = started()
+    node = member.node
+    asked_to_vote(node, 2, 30.0, epoch=5, pre_vote=False)
+    work = node.begin_sync()
+    asked_to_vote(node, 3, 31.0, epoch=6, pre_vote=False)
+    asked_to_vote(node, 2, 32.0, epoch=7, pre_vote=True)
+    work.run()
+    node.sync_done(work)
+    node.process()
+    assert answers(node) == [(2, VoteResponse(epoch=5, pre_vote=False, granted=True))]
+    sync(node)
+    assert answers(node) == [
+        (3, VoteResponse(epoch=6, pre_vote=False, granted=True)),
+        (2, VoteResponse(epoch=7, pre_vote=True, granted=True)),
+    ]
