@@ -85,7 +85,7 @@ def answers(node):
 
 
 def test_what_writes_nothing_is_answered_after_the_sync_that_was_under_way():
-    """A pre-vote is asked for while a vote is made durable. Nothing else comes, and both answers leave after the sync."""
+    """A pre-vote is asked for while a vote is made durable. Nothing else comes; both answers leave after the sync."""
     _, member = started()
     node = member.node
     asked_to_vote(node, 2, 30.0, epoch=5, pre_vote=False)
