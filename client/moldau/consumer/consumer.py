@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from moldau.consumer.group import AskedCommit
     from moldau.consumer.values import RebalanceCallback
     from moldau.runtime.environment import Environment
 
@@ -250,8 +251,8 @@ class Consumer:
     def group_metadata(self) -> GroupMetadata:
         """This member's place in its group, for ``Producer.send_offsets_to_transaction`` (KIP-447).
 
-        The one in which it was given its ``assignment``: a member that was expelled is refused, though it has begun to
-        join again.
+        The one in which it was given its ``assignment``: a member that was expelled is refused, though it has joined
+        again, until a poll has told what was lost and taken over what it was given since.
 
         Raises ``ConfigError`` without ``group.id``.
         """
@@ -439,17 +440,17 @@ class Consumer:
             offsets = self._consumed()
             if offsets:
                 self._is_committing = True
-                self._background.nursery.start_soon(self._commit_quietly, offsets)
+                self._background.nursery.start_soon(self._commit_quietly, self._grouped().ask_commit(offsets))
 
     async def _commit_if_automatic(self) -> None:
         if self._auto_commits:
-            await self._commit_quietly(self._consumed())
+            await self._commit_quietly(self._grouped().ask_commit(self._consumed()))
 
-    async def _commit_quietly(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
+    async def _commit_quietly(self, asked: AskedCommit) -> None:
         """Commits in the background; a failure is told by the log and made good by the next commit."""
         client = self._opened()[0]
         try:
-            await self._grouped().commit(offsets, client.now_ms + client.request_timeout_ms)
+            await self._grouped().carry_out(asked, client.now_ms + client.request_timeout_ms)
         except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
             client.logger.warning("auto_commit_failed", group=self._group_id, error=error)
         finally:

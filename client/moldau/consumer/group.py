@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.assignors import NO_GENERATION
 from moldau.consumer.fetcher import CommittedOffset
-from moldau.consumer.membership import Membership, Next, assign_partitions
+from moldau.consumer.membership import NOBODY, Membership, Next, assign_partitions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -58,6 +58,14 @@ _JOIN_GRACE_MS = 5_000.0
 
 class CommitFailedError(KafkaError):
     """Offsets were not committed because the group went on without this member; its partitions may belong to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedCommit:
+    """Offsets to commit, and generation and member id of who held them when that was asked; None where it was lost."""
+
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    member: tuple[int, str] | None
 
 
 class GroupClient:
@@ -264,18 +272,26 @@ class GroupClient:
 
     # --- offsets
 
+    def ask_commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> AskedCommit:
+        """Makes what ``carry_out`` commits. No checkpoint may lie between reading the positions and this."""
+        return AskedCommit(offsets=offsets, member=NOBODY if self.membership is None else self.membership.commits_as)
+
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
+        """Commits offsets that this member holds now; see ``carry_out``."""
+        await self.carry_out(self.ask_commit(offsets), deadline_ms)
+
+    async def carry_out(self, asked: AskedCommit, deadline_ms: float | None = None) -> None:
         """Commits offsets; they are durable on the coordinator's in-sync replicas on return.
 
         Raises ``CommitFailedError`` (the group went on without this member), ``KafkaError``, ``trio.TooSlowError``.
         """
-        if not offsets:
+        if not asked.offsets:
             await trio.lowlevel.checkpoint()
             return
         limit_ms = self._client.now_ms + self._api_timeout_ms if deadline_ms is None else deadline_ms
         failures = 0
         while True:
-            code, partition = await self._commit_once(offsets, limit_ms)
+            code, partition = await self._commit_once(asked, limit_ms)
             if code is ErrorCode.NONE:
                 return
             if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT):
@@ -286,11 +302,14 @@ class GroupClient:
                 ErrorCode.REBALANCE_IN_PROGRESS,
                 ErrorCode.FENCED_INSTANCE_ID,
             ):
-                if self.membership is not None and self.membership.is_stable:
-                    self.membership.on_heartbeat(code)
-                raise CommitFailedError(
-                    code, f"group {self._group_id}: offsets were not committed ({code.name}: {code.message})"
-                )
+                membership = self.membership
+                if (
+                    membership is not None
+                    and membership.is_stable
+                    and asked.member == (membership.generation, membership.member_id)
+                ):
+                    membership.on_heartbeat(code)
+                raise self._refusal(code)
             elif not code.retriable:
                 raise KafkaError(code, f"group {self._group_id}: {partition}: {code.message}")
             failures += 1
@@ -298,11 +317,14 @@ class GroupClient:
                 raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({code.name})")
             await self._client.backoff(failures)
 
-    async def _commit_once(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float
-    ) -> tuple[ErrorCode, TopicPartition | None]:
+    def _refusal(self, code: ErrorCode) -> CommitFailedError:
+        return CommitFailedError(
+            code, f"group {self._group_id}: offsets were not committed ({code.name}: {code.message})"
+        )
+
+    async def _commit_once(self, asked: AskedCommit, deadline_ms: float) -> tuple[ErrorCode, TopicPartition | None]:
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for partition, committed in offsets.items():
+        for partition, committed in asked.offsets.items():
             topics.setdefault(partition.topic, []).append(
                 OffsetCommitRequestPartition(
                     partition_index=partition.partition,
@@ -312,13 +334,16 @@ class GroupClient:
                 )
             )
         membership = self.membership
-        is_member = membership is not None and membership.has_generation
-        if membership is not None and not is_member and membership.assigned_as[0] != NO_GENERATION:
-            return ErrorCode.UNKNOWN_MEMBER_ID, None  # it was expelled; as nobody's commit it might even be taken
+        if membership is not None and membership.commits_as is None:
+            raise self._refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+        if asked.member is None or (membership is not None and membership.commits_as != asked.member):
+            raise self._refusal(ErrorCode.ILLEGAL_GENERATION)
+        generation, member_id = asked.member
+        is_member = membership is not None and asked.member != NOBODY
         request = OffsetCommitRequest(
             group_id=self._group_id,
-            generation_id_or_member_epoch=membership.generation if membership is not None and is_member else -1,
-            member_id=membership.member_id if membership is not None and is_member else "",
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
             group_instance_id=membership.identity.instance_id if membership is not None and is_member else None,
             topics=[OffsetCommitRequestTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
         )

@@ -71,6 +71,9 @@ class GroupIdentity:
     rack: str | None = None
 
 
+NOBODY = (NO_GENERATION, "")
+"""Generation and member id of who is no member."""
+
 _COORDINATOR_GONE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 
 
@@ -87,9 +90,14 @@ class Membership:
         self.rejoin_reason = "the member is new"
         self.owned_generation = NO_GENERATION  # in which what is owned now was assigned
         self.losses = 0  # how often the member lost its generation, and with it all that it owned
-        self.assigned_as = (NO_GENERATION, "")
-        """Generation and member id of the last assignment. They outlive the loss of both: who works on what it was
-        assigned then, and does not know yet, is told by them that it is not its own any more."""
+        self.assigned_as = NOBODY
+        """Generation and member id under which the application holds what it holds: of the assignment that it took
+        over last, or of a later one if nothing was lost in between. They outlive the loss of both, and the next
+        assignment: who works on what it was assigned then, and does not know yet, is told by them that it is not its
+        own any more."""
+        self._taken_losses = 0  # ``losses`` when the assignment was made that the application took over last
+        self._given_as = NOBODY  # of the last assignment, which the application may not know yet
+        self._given_losses = 0
 
     @property
     def is_cooperative(self) -> bool:
@@ -198,14 +206,36 @@ class Membership:
             assigned = decode_assignment(response.assignment)
             self.state = MemberState.STABLE
             self.owned_generation = self.generation
-            self.assigned_as = self.generation, self.member_id
+            self._given_as, self._given_losses = (self.generation, self.member_id), self.losses
+            if self._taken_losses == self.losses:
+                self.assigned_as = self._given_as  # what is held was kept: it is held in the new generation too
             return Next.GO_ON, assigned
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.rejoin("the group began another rebalance")
             return Next.JOIN_AGAIN, []
         return self._on_error(code, "SyncGroup"), []
 
+    def take_over(self) -> None:
+        """The application takes over the last assignment, and holds nothing from before that was lost."""
+        self.assigned_as, self._taken_losses = self._given_as, self._given_losses
+
+    @property
+    def is_assignment_lost(self) -> bool:
+        """Whether the generation of the last assignment was lost: others may have owned its partitions since."""
+        return self._given_losses != self.losses
+
     # --- heartbeats and commits
+
+    @property
+    def commits_as(self) -> tuple[int, str] | None:
+        """Generation and member id to commit under; those of nobody before the first assignment.
+
+        None for a member that lost what the application holds, until it has taken over another assignment: offsets of
+        what was lost would be accepted under the new membership, or of no generation at all.
+        """
+        if self.has_generation and self._taken_losses == self.losses:
+            return self.generation, self.member_id
+        return NOBODY if self.assigned_as == NOBODY else None
 
     def heartbeat_request(self) -> HeartbeatRequest:
         return HeartbeatRequest(

@@ -97,8 +97,12 @@ class Rebalancer:
         if self._join is not None:
             self._join.scope.cancel()
             self._join = None
-        await self._commit()
-        await self._revoke(list(self._positions.by_partition))
+        if self.membership.losses == self._losses:
+            await self._commit()
+        if self.membership.losses == self._losses:
+            await self._revoke(list(self._positions.by_partition))
+        else:
+            await self._lose()
         self.topics = None
         self._pattern = None
         await self._group.leave(reason)
@@ -129,7 +133,8 @@ class Rebalancer:
             if join.error is not None:
                 self._join = None
                 raise join.error
-            await self._adopt(join)
+            if not membership.is_assignment_lost:
+                await self._adopt(join)
             self._join = None
 
     async def _wait(self, join: _Join, deadline_ms: float) -> None:
@@ -176,13 +181,12 @@ class Rebalancer:
 
     async def _lose(self) -> None:
         """Gives everything up without a commit: others may already own it, or have owned it meanwhile."""
-        self._losses = self.membership.losses
         held = list(self._positions.by_partition)
         self._owned_before = []
-        if held:
-            if self._on_lost is not None:
-                await self._on_lost(held)
-            self._positions.assign([])
+        if held and self._on_lost is not None:
+            await self._on_lost(held)
+        self._positions.assign([])
+        self._losses = self.membership.losses  # not before: a poll that is cancelled in the callback must come back
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
         if partitions and self._on_revoked is not None:
@@ -216,6 +220,7 @@ class Rebalancer:
                 for partition in join.added:
                     self._client.add_topic(partition.topic)
             self._positions.assign(join.assigned)
+            membership.take_over()
             join.is_adopted = True
             self._client.logger.info(
                 "assigned",

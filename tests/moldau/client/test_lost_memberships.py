@@ -1,0 +1,229 @@
+"""What a member that was expelled may still do with what it held: nothing, until it has taken over another assignment.
+
+First the membership alone, every answer a value; then consumers against a small cluster on virtual time.
+"""
+
+import pytest
+import trio
+
+from consumer_stories import fill, numbers, simulate, take
+from moldau import KafkaError, TopicPartition
+from moldau.consumer.assignors import assignors_of, encode_assignment
+from moldau.consumer.membership import NOBODY, GroupIdentity, Membership, Next
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.sync_group import SyncGroupResponse
+
+T0 = TopicPartition("t", 0)
+COOPERATIVE = {"group_id": "g", "enable_auto_commit": False, "partition_assignment_strategy": "cooperative-sticky"}
+
+
+def new_membership():
+    identity = GroupIdentity(group_id="g", instance_id=None, session_timeout_ms=6000, rebalance_timeout_ms=60000)
+    return Membership(identity, assignors_of(["cooperative-sticky"]))
+
+
+def join(membership, generation, member_id):
+    """One JoinGroup and SyncGroup, as the background task does them: the application hears of nothing."""
+    membership.join_request(["t"], [T0])
+    joined = JoinGroupResponse(
+        generation_id=generation, member_id=member_id, protocol_name="cooperative-sticky", leader="another"
+    )
+    assert membership.on_join(joined) is Next.GO_ON
+    membership.sync_request(None)
+    assert membership.on_sync(SyncGroupResponse(assignment=encode_assignment([T0]))) == (Next.GO_ON, [T0])
+
+
+def expelled(membership):
+    membership.on_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    membership.join_request(["t"], [T0])
+    assert membership.on_join(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)) is Next.JOIN_AGAIN
+
+
+def test_a_member_that_keeps_its_partitions_holds_them_in_the_new_generation():
+    membership = new_membership()
+    assert (membership.assigned_as, membership.commits_as) == (NOBODY, NOBODY)
+    join(membership, 5, "M1")
+    membership.take_over()
+    membership.on_heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert (membership.assigned_as, membership.commits_as) == ((5, "M1"), (5, "M1")), "it works on while it joins"
+    join(membership, 6, "M1")
+    assert (membership.assigned_as, membership.commits_as) == ((6, "M1"), (6, "M1"))
+    assert not membership.is_assignment_lost
+
+
+def test_what_an_expelled_member_held_does_not_become_its_own_again_by_a_join_in_the_background():
+    membership = new_membership()
+    join(membership, 5, "M1")
+    membership.take_over()
+    expelled(membership)
+    assert (membership.assigned_as, membership.commits_as) == ((5, "M1"), None)
+    join(membership, 7, "M2")
+    assert (membership.assigned_as, membership.commits_as) == ((5, "M1"), None)
+    assert membership.is_stable
+    membership.take_over()
+    assert (membership.assigned_as, membership.commits_as) == ((7, "M2"), (7, "M2"))
+
+
+def test_an_assignment_that_was_lost_before_it_was_taken_over_is_told_from_one_that_was_not():
+    membership = new_membership()
+    join(membership, 5, "M1")
+    assert not membership.is_assignment_lost
+    expelled(membership)
+    assert membership.is_assignment_lost
+    join(membership, 7, "M2")
+    assert not membership.is_assignment_lost
+    membership.lose_generation("the session timed out")
+    assert membership.is_assignment_lost
+
+
+class Lost:
+    """Remembers what a consumer is told to have lost; the callback takes ``seconds``."""
+
+    def __init__(self, seconds=0.0):
+        self.partitions: list[TopicPartition] = []
+        self.seconds = seconds
+
+    async def __call__(self, partitions):
+        self.partitions.extend(partitions)
+        await trio.sleep(self.seconds)
+
+
+async def holding(consumer):
+    """Subscribes, and polls until one record of a partition was handed out."""
+    consumer.subscribe(["t"])
+    with trio.fail_after(30):
+        while not await consumer.poll(500, max_records=1):
+            continue
+
+
+async def expelled_and_back(cluster, consumer):
+    """The member hears that it was expelled only when it comes to join again, and has joined when this returns."""
+    before = consumer.group_generation
+    cluster.fail_next(ApiKey.HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS)
+    cluster.fail_next(ApiKey.JOIN_GROUP, ErrorCode.UNKNOWN_MEMBER_ID)
+    await trio.sleep(4)
+    await consumer.poll(0, max_records=1)  # begins to join; what is kept may be worked on
+    await trio.sleep(5)  # the cluster waits for the member that it was
+    assert consumer.group_generation > before, "the story needs a member that has joined again"
+
+
+def commits(cluster):
+    return [
+        (request.generation_id_or_member_epoch, part.partition_index, part.committed_offset)
+        for _, key, request in cluster.requests
+        if key == ApiKey.OFFSET_COMMIT
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_member_that_was_expelled_and_has_joined_again_is_known_by_what_it_held_until_it_polls(strategy):
+    """It committed, and passed on in transactions, what others had been given, under its new generation."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        lost = Lost()
+        config = COOPERATIVE | {"partition_assignment_strategy": strategy}
+        async with open_consumer({"on_lost": lost}, **config) as consumer:
+            await holding(consumer)
+            before = consumer.group_metadata()
+            await expelled_and_back(cluster, consumer)
+            joined = consumer.group_generation
+            assert consumer.group_metadata() == before
+            if consumer.assignment:  # the eager protocol has given it up
+                with pytest.raises(KafkaError, match=r"offsets were not committed \(UNKNOWN_MEMBER_ID"):
+                    await consumer.commit()
+            with pytest.raises(KafkaError, match=r"offsets were not committed \(UNKNOWN_MEMBER_ID"):
+                await consumer.commit({T0: 10})
+            assert commits(cluster) == []
+            assert await take(consumer, 10) == numbers(0, 10), "nothing was committed"
+            assert consumer.group_metadata().generation_id == joined, "the refusals cost it nothing"
+            assert lost.partitions == ([T0] if strategy == "cooperative-sticky" else []), "the eager had given it up"
+            await consumer.commit()
+            assert commits(cluster) == [(joined, 0, 10)]
+
+    simulate(scenario)
+
+
+def test_an_automatic_commit_of_what_was_lost_is_dropped():
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        config = COOPERATIVE | {"enable_auto_commit": True, "auto_commit_interval_ms": 6000}
+        async with open_consumer(**config) as consumer:
+            await holding(consumer)
+            await expelled_and_back(cluster, consumer)
+            known = commits(cluster)
+            await trio.sleep(6)
+            cluster.offsets["g", "t", 0] = (7, 0, "")  # of who was given the partition meanwhile
+            assert await take(consumer, 3) == numbers(7, 10), "the commit was due in this poll"
+            assert commits(cluster) == known
+        assert cluster.offsets["g", "t", 0][0] == 10, "what it was given since is committed again"
+
+    simulate(scenario)
+
+
+def test_a_consumer_that_is_closed_is_told_what_it_lost_and_commits_none_of_it():
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        lost, revoked = Lost(), Lost()
+        callbacks = {"on_lost": lost, "on_revoked": revoked}
+        async with open_consumer(callbacks, **(COOPERATIVE | {"enable_auto_commit": True})) as consumer:
+            await holding(consumer)
+            await expelled_and_back(cluster, consumer)
+            known = commits(cluster)
+        assert (lost.partitions, revoked.partitions) == ([T0], [])
+        assert commits(cluster) == known
+        assert cluster.groups["g"].members == {}
+
+    simulate(scenario)
+
+
+def test_an_assignment_that_was_lost_before_a_poll_took_it_over_is_not_worked_on():
+    """Another may have had its partitions since: what it read would be committed under the next generation."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        given = []
+
+        async def on_assigned(partitions):
+            given.append((consumer.group_generation, partitions))
+            await trio.lowlevel.checkpoint()
+
+        async with open_consumer({"on_assigned": on_assigned}, **COOPERATIVE) as consumer:
+            await holding(consumer)
+            await expelled_and_back(cluster, consumer)
+            cluster.fail_next(ApiKey.HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID)
+            await trio.sleep(4)
+            assert consumer.group_generation == -1, "the story needs a member that was expelled once more"
+            assert await consumer.poll(0) == []
+            assert consumer.assignment == []
+            assert await take(consumer, 10) == numbers(0, 10)
+            assert [partitions for _, partitions in given] == [[T0], [T0]]
+            assert -1 not in [generation for generation, _ in given]
+
+    simulate(scenario)
+
+
+def test_a_poll_that_is_cancelled_while_it_tells_what_was_lost_comes_back_to_it():
+    """The next one went on with what had been lost, as if it had never been."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        lost = Lost(seconds=1)
+        async with open_consumer({"on_lost": lost}, **COOPERATIVE) as consumer:
+            await holding(consumer)
+            await expelled_and_back(cluster, consumer)
+            with trio.move_on_after(0.5):
+                await consumer.poll(500)
+            assert await take(consumer, 10) == numbers(0, 10), "from the committed offset, not from what it held"
+            assert lost.partitions == [T0, T0]
+
+    simulate(scenario)
