@@ -90,6 +90,9 @@ class ProducerEntry:
     last_timestamp_ms: int = -1
     transaction_first_offset: int = -1
     batches: list[BatchMetadata] = field(default_factory=list)
+    has_epoch_to_begin: bool = False
+    """A marker brought ``epoch``, and it is known that the producer wrote nothing here in it. A snapshot does not tell:
+    after one, as with a producer of which no batch is known for another reason, any sequence number may be the next."""
 
     def copy(self) -> ProducerEntry:
         """An independent copy."""
@@ -100,6 +103,7 @@ class ProducerEntry:
             last_timestamp_ms=self.last_timestamp_ms,
             transaction_first_offset=self.transaction_first_offset,
             batches=self.batches.copy(),
+            has_epoch_to_begin=self.has_epoch_to_begin,
         )
 
     @property
@@ -125,6 +129,7 @@ class ProducerEntry:
         if header.producer_epoch != self.epoch:
             self.batches.clear()
             self.epoch = header.producer_epoch
+        self.has_epoch_to_begin = False
         if header.base_sequence >= 0:
             if len(self.batches) == BATCHES_KEPT:
                 del self.batches[0]
@@ -205,7 +210,7 @@ class ProducerStateManager:
 
     def _check_sequence(self, entry: ProducerEntry, header: BatchHeader) -> None:
         first = header.base_sequence
-        if header.producer_epoch != entry.epoch:
+        if header.producer_epoch != entry.epoch or entry.has_epoch_to_begin:
             if first != 0 and entry.epoch >= 0:
                 raise LogError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -289,6 +294,9 @@ class ProducerStateManager:
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id=producer_id)
+            entry.has_epoch_to_begin = self.knows_all
+        elif entry.epoch != header.producer_epoch:
+            entry.has_epoch_to_begin = True
         if entry.epoch != header.producer_epoch:
             entry.batches.clear()
             entry.epoch = header.producer_epoch

@@ -111,3 +111,62 @@ def test_a_log_without_its_snapshots_may_have_forgotten_somebody() -> None:
         machine.disk.remove(log.snapshot_path(offset))
     machine.boot(power_lost=False)
     assert not is_refused(open_manager(machine).logs[log.topic_partition], (8, 0, 1))
+
+
+def end_transaction(log, producer_epoch: int, producer_id: int = 7) -> None:
+    log.append_end_transaction_marker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=3,
+        commit=False,
+        leader_epoch=1,
+        now_ms=START_MS,
+    )
+    log.update_high_watermark(log.log_end_offset)
+
+
+def begins_epoch(log, producer_epoch: int, producer_id: int = 7) -> None:
+    """A producer goes on in an epoch in which it wrote nothing here: only with 0."""
+    before = log.log_end_offset
+    for sequence in (1, 5):
+        with pytest.raises(LogError) as raised:
+            put(log, producer=(producer_id, producer_epoch, sequence), transactional=True)
+        assert raised.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.log_end_offset == before
+    put(log, producer=(producer_id, producer_epoch, 0), transactional=True)
+    put(log, producer=(producer_id, producer_epoch, 1), transactional=True)
+
+
+def test_an_epoch_that_a_marker_brought_begins_with_0() -> None:
+    log = create(open_manager(VirtualMachine(1)))
+    put(log, count=5, producer=OLD, transactional=True)
+    end_transaction(log, 1)
+    begins_epoch(log, 1)
+    end_transaction(log, 1)
+    put(log, producer=(7, 1, 2), transactional=True)
+
+
+def test_a_producer_that_only_a_marker_names_begins_with_0() -> None:
+    """It added the partition to its transaction, and nothing of it came."""
+    log = create(open_manager(VirtualMachine(1)))
+    end_transaction(log, 0, producer_id=8)
+    begins_epoch(log, 0, producer_id=8)
+
+
+def test_a_producer_that_was_forgotten_goes_on_behind_a_marker() -> None:
+    log = create(open_manager(VirtualMachine(1)))
+    log.truncate_fully_and_start_at(5, START_MS)
+    end_transaction(log, 0, producer_id=8)
+    put(log, producer=(8, 0, 4), transactional=True)
+
+
+def test_behind_a_snapshot_a_marker_does_not_tell_whether_a_producer_wrote() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, producer=OLD, transactional=True)
+    end_transaction(log, 1)
+    manager.close()
+    machine.boot(power_lost=False)
+    log = open_manager(machine).logs[log.topic_partition]
+    put(log, producer=(7, 1, 5), transactional=True)
