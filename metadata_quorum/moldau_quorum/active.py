@@ -9,7 +9,9 @@ A deposed controller cannot do harm: a proposal names the epoch it was decided i
 if a command did slip in, or one before it was lost, the sequence in its header makes every replica ignore it
 (``records``). An answer whose command was refused or lost says NOT_CONTROLLER, and the sender tries again elsewhere.
 
-Answers without records also wait for what the projection showed them: nothing uncommitted is ever told.
+Answers without records also wait for what the projection showed them: nothing uncommitted is ever told. And they wait
+for a read barrier, for no commit shows that this node still led when it decided: "it is so already" may have been true
+until another controller changed it. Heartbeats do not: they are many, and what they tell lasts for one session.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class PendingAnswer:
     """Whether records were written for it."""
     proposal: Proposal | None = None
     """What must be committed before ``response`` may be told; None if nothing must."""
+    unconfirmed_epoch: int | None = None
+    """Reign that must be confirmed before ``response`` may be told; None if nothing need be, or a commit does it."""
     controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
     """What the other voters support, where the request changes levels."""
     decided: trio.Event = field(default_factory=trio.Event)
@@ -222,11 +226,15 @@ class ActiveController:
             await pending.decided.wait()
             if pending.response is None:
                 return self._lost(pending)
-            if pending.proposal is not None:
-                try:
+            try:
+                if pending.proposal is not None:
                     await pending.proposal.wait_committed()
-                except (NotLeaderError, OutcomeUnknownError):
-                    return self._lost(pending)
+                if pending.unconfirmed_epoch is not None:
+                    await self._metadata_log.read_barrier()
+                    if self._epoch != pending.unconfirmed_epoch:
+                        return self._lost(pending)  # another reign was confirmed
+            except (NotLeaderError, OutcomeUnknownError):
+                return self._lost(pending)
             return pending.response
         return error_response(
             pending.request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not commit the change in time"
@@ -455,6 +463,8 @@ class ActiveController:
         if self._epoch is not None:
             pending.response = response
             pending.proposal = self._last_proposal
+            if not pending.wrote and not isinstance(request, BrokerHeartbeatRequest):
+                pending.unconfirmed_epoch = self._epoch
             self._after(request, response, pending.connection, context.now_ms)
         pending.decided.set()
 
