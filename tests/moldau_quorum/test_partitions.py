@@ -5,6 +5,7 @@ Decisions are made by the pure controller and applied to an image at once; no sh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -61,7 +62,6 @@ def test_the_leader_shrinks_and_expands_its_isr() -> None:
         ({"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
         ({"topic_id": UUID(int=99)}, ErrorCode.UNKNOWN_TOPIC_ID),
         ({"broker_epoch": 1}, ErrorCode.STALE_BROKER_EPOCH),
-        ({"epochs": {2: 1}}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
 def test_stale_or_wrong_epochs_change_nothing(wrong: dict, code: ErrorCode) -> None:
@@ -69,6 +69,24 @@ def test_stale_or_wrong_epochs_change_nothing(wrong: dict, code: ErrorCode) -> N
     before = controller.image
     assert controller.alter("t", [1, 2, 3], **wrong).error_code == code
     assert controller.image is before
+
+
+def test_a_refusal_of_a_replica_is_final_for_every_attempt_at_the_change() -> None:
+    """It raises the partition epoch: an attempt that arrives when the replica is eligible again changes nothing."""
+    controller = three_brokers()
+    before = controller.partition("t")
+    outside = next(b for b in (1, 2, 3) if b != before.leader)
+    controller.fence(outside)
+    fenced = controller.partition("t")
+    attempt = {"partition_epoch": fenced.partition_epoch, "leader_epoch": fenced.leader_epoch}
+    assert controller.alter("t", [1, 2, 3], **attempt).error_code == ErrorCode.INELIGIBLE_REPLICA
+    after = controller.partition("t")
+    assert after == replace(fenced, partition_epoch=fenced.partition_epoch + 1)
+    controller.beat(outside)
+    assert controller.image.brokers[outside].active
+    assert controller.alter("t", [1, 2, 3], **attempt).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert controller.partition("t") == after
+    assert controller.alter("t", [1, 2, 3]).error_code == 0, "the leader's next proposal is of the new epoch"
 
 
 def test_others_than_the_leader_and_malformed_isrs_are_refused() -> None:

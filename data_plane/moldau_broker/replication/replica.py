@@ -445,9 +445,10 @@ class Replica:
         One that was committed stands (the maximal ISR goes on to count) until the metadata log brings it, and so does
         one that was refused because we are out of date, until newer metadata resolves it. A committed ISR must not be
         taken from the answer: ``min.insync.replicas`` may have been raised in front of it in the log, and who counts
-        the new ISR by the old minimum acknowledges what an eligible leader replica lacks. A refusal that says that
-        nothing happened drops the proposal. After any other error the outcome is unknown: the same proposal comes out
-        again, to be sent after a back-off.
+        the new ISR by the old minimum acknowledges what an eligible leader replica lacks. INELIGIBLE_REPLICA is no end
+        either: an earlier attempt may arrive when the replica is eligible again, until the partition epoch that comes
+        with the refusal. A refusal that says that nothing happened drops the proposal. After any other error the
+        outcome is unknown: the same proposal comes out again, to be sent after a back-off.
         """
         if self._proposal is not proposal:
             return NO_EFFECTS
@@ -534,13 +535,14 @@ class Replica:
         return eligible.get(broker_id, UNKNOWN_BROKER_EPOCH)
 
 
-_NOTHING_HAPPENED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_NOTHING_HAPPENED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED})
 _OUT_OF_DATE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INELIGIBLE_REPLICA,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NEW_LEADER_ELECTED,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

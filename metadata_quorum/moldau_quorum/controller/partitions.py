@@ -103,7 +103,10 @@ class _Alteration:
 def alter_partition(
     request: AlterPartitionRequest, image: MetadataImage, context: Context
 ) -> Result[AlterPartitionResponse]:
-    """A leader changes the ISR of its partitions (KIP-497), every step checked against epochs (KIP-841, KIP-903)."""
+    """A leader changes the ISR of its partitions (KIP-497), every step checked against epochs (KIP-841, KIP-903).
+
+    INELIGIBLE_REPLICA comes with a new partition epoch, and only once that is committed: it is final for all attempts.
+    """
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.broker_epoch != request.broker_epoch:
         return Result(response=AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
@@ -148,7 +151,20 @@ def _alter_one(
     epochs = {state.broker_id: state.broker_epoch for state in data.new_isr_with_epochs}
     isr = tuple(state.broker_id for state in data.new_isr_with_epochs) or tuple(data.new_isr)
     _check_isr(broker_id, partition, isr, data.leader_recovery_state)
-    _check_eligible(partition, isr, epochs, image)
+    try:
+        _check_eligible(partition, isr, epochs, image)
+    except RefusedError as refusal:
+        # The replica may be eligible again while an earlier attempt of this change is still on its way. The leader
+        # goes on counting the replica until a newer partition epoch tells it that no attempt can succeed any more; and
+        # a controller that was deposed without knowing it cannot commit one, so it cannot tell.
+        return _Alteration(
+            record=PartitionChangeRecord(
+                topic_id=topic.topic_id,
+                partition_id=data.partition_index,
+                partition_epoch=partition.partition_epoch + 1,
+            ),
+            response=AlterPartitionResponsePartitionData(partition_index=data.partition_index, error_code=refusal.code),
+        )
     change = begin_change(image, context, topic, data.partition_index, partition)
     change.isr = tuple(replica for replica in partition.replicas if replica in isr)
     change.recovery_state = data.leader_recovery_state

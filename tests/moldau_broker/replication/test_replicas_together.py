@@ -134,6 +134,7 @@ class ReplicasTogether(RuleBasedStateMachine):
             for member, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
         ):
             error = ErrorCode.INELIGIBLE_REPLICA
+            self.commit(replace(state, partition_epoch=state.partition_epoch + 1))
         else:
             error = ErrorCode.NONE
             self.commit(replace(state, isr=proposal.isr, partition_epoch=state.partition_epoch + 1))
