@@ -2,9 +2,11 @@
 
 `replay_offset` and `replay_marker` are the only mutators and are deterministic: the state is a function of the
 committed log. A transactional commit (KIP-98) is kept beside the committed offsets until the marker of its producer
-arrives; a reader who asks for stable offsets (KIP-447) is told to come back meanwhile. What the log says later of a
-partition undoes what is kept beside, if it is a tombstone or names another topic by its id: the former topic is gone
-then, and the end of the transaction does not bring its offset back.
+arrives; a reader who asks for stable offsets (KIP-447) is told to come back meanwhile. Of two records for a partition
+that count, the later one in the log wins, whenever its transaction ended: that is the one which compaction leaves. So
+what the log says later of a partition undoes what is kept beside, if it counts: a commit without a transaction, one
+whose transaction is committed, a tombstone. A commit that names another topic by its id undoes it at once: the former
+topic is gone then, and the end of the transaction does not bring its offset back.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class OffsetStore:
     """Offsets of all groups of one partition of ``__consumer_offsets``.
 
     Invariants: no group has an empty entry; ``_open[group, topic, partition]`` has the open commits for it by producer,
-    which ``_pending`` has by producer first.
+    which ``_pending`` has by producer first, in the order in which the log has them.
     """
 
     def __init__(self) -> None:
@@ -40,11 +42,12 @@ class OffsetStore:
         """Applies a committed record; one written by a transactional producer waits for its marker."""
         key = (record.topic, record.partition)
         full_key = (record.group_id, *key)
-        self._drop_former(full_key, record.committed)
         if producer_id is not None and record.committed is not None:
+            self._drop_former(full_key, producer_id, record.committed)
             self._pending.setdefault(producer_id, {})[full_key] = record.committed
             self._open.setdefault(full_key, {})[producer_id] = record.committed
             return
+        self._close_older(full_key)
         if record.committed is None:
             offsets = self._committed.get(record.group_id)
             if offsets is not None and offsets.pop(key, None) is not None and not offsets:
@@ -55,16 +58,26 @@ class OffsetStore:
     def replay_marker(self, producer_id: int, commit: bool) -> None:
         """Ends a producer's transaction: its offsets count from now on, or never did."""
         for full_key, committed in list(self._pending.get(producer_id, {}).items()):
+            if commit:
+                self._close_older(full_key, producer_id)
             self._close(full_key, producer_id)
             if commit:
                 group_id, topic, partition = full_key
                 self._committed.setdefault(group_id, {})[topic, partition] = committed
 
-    def _drop_former(self, full_key: FullKey, committed: CommittedOffset | None) -> None:
-        """Ends open commits that a tombstone, or a commit for another topic of that name, follows in the log."""
+    def _drop_former(self, full_key: FullKey, committing_id: int, committed: CommittedOffset) -> None:
+        """Ends open commits that one of the same producer, or for another topic of that name, follows in the log."""
         for producer_id, pending in list(self._open.get(full_key, {}).items()):
-            if committed is None or (None not in (ids := {pending.topic_id, committed.topic_id}) and len(ids) > 1):
+            ids = {pending.topic_id, committed.topic_id}
+            if producer_id == committing_id or (None not in ids and len(ids) > 1):
                 self._close(full_key, producer_id)
+
+    def _close_older(self, full_key: FullKey, than: int | None = None) -> None:
+        """Ends open commits that the log has before a record that counts: the one of a producer, or a new one."""
+        for producer_id in list(self._open.get(full_key, {})):
+            if producer_id == than:
+                return
+            self._close(full_key, producer_id)
 
     def _close(self, full_key: FullKey, producer_id: int) -> None:
         producers, keys = self._open[full_key], self._pending[producer_id]
