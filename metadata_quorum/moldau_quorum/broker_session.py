@@ -153,8 +153,8 @@ class BrokerSession:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_connection)
                 while True:
+                    self._woken = trio.Event()  # first: what happens during this heartbeat is for the next one to tell
                     await self._beat()
-                    self._woken = trio.Event() if self._woken.is_set() else self._woken
                     with trio.move_on_after(self._next_delay_ms() / 1000):
                         await self._woken.wait()
         finally:
