@@ -50,7 +50,7 @@ class NoCheckpoints:
     def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
         """Nothing to do."""
 
-    def restart_at(self, log: SegmentedLog, offset: int) -> None:
+    def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """Nothing to do."""
 
 

@@ -240,13 +240,17 @@ class LogDirectory:
         if self.recovery_points.offsets.get(log.topic_partition, 0) > offset:
             self.recovery_points.write_now({**self.recovery_points.offsets, log.topic_partition: offset})
 
-    def restart_at(self, log: SegmentedLog, offset: int) -> None:
+    def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """See ``Checkpoints``."""
         if not log.is_future:
-            for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            for checkpoint, value in (
+                (self.recovery_points, offset),
+                (self.log_starts, log_start_offset),
+                (self.high_watermarks, offset),
+            ):
                 checkpoint.void()
-                if checkpoint.offsets.get(log.topic_partition, 0) != offset:
-                    checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
+                if checkpoint.offsets.get(log.topic_partition, 0) != value:
+                    checkpoint.write_now({**checkpoint.offsets, log.topic_partition: value})
 
     def write_checkpoints(self, logs: Iterable[PartitionLog]) -> None:
         """Writes recovery points, log start offsets and high watermarks of all logs at once. Raises ``OSError``."""

@@ -188,11 +188,13 @@ class PartitionLog(WatermarkedLog):
     ) -> AppendInfo:
         """Appends batches as a leader sent them, offsets and epochs kept; a partial batch at the end is left out.
 
-        Batches below the log end offset are skipped (a fetch may begin inside a batch). ``leader_epoch`` is the epoch
-        of the leader that was asked, None for a log of this broker: what begins with a batch of a newer epoch is not
-        that leader's word any more, and is left out (KAFKA-18723). All are checked before the first is written. Raises
-        ``LogError`` CORRUPT_MESSAGE, or UNKNOWN_LEADER_EPOCH where already the first new batch is of a newer epoch
-        (then nothing was appended); ``LogStorageError``.
+        Batches below the log end offset are skipped (a fetch may begin inside a batch). An empty log whose end lies
+        inside the first new batch (DeleteRecords moved the leader's log start there) begins anew with that batch, and
+        keeps its log start offset. ``leader_epoch`` is the epoch of the leader that was asked, None for a log of this
+        broker: what begins with a batch of a newer epoch is not that leader's word any more, and is left out
+        (KAFKA-18723). All are checked before the first is written. Raises ``LogError`` CORRUPT_MESSAGE, or
+        UNKNOWN_LEADER_EPOCH where already the first new batch is of a newer epoch (then nothing was appended);
+        ``LogStorageError``.
         """
         self.require_healthy()
         assert not self._staged_batches, "a log is a leader's or a follower's"
@@ -201,6 +203,9 @@ class PartitionLog(WatermarkedLog):
             return AppendInfo(
                 first_offset=-1, last_offset=self.log_end_offset - 1, log_start_offset=self.log_start_offset
             )
+        log_start_offset = self.log_start_offset
+        if batches[0][1].base_offset < self.log_end_offset:  # Kafka's UnexpectedAppendOffsetException
+            self._restart(batches[0][1].base_offset, now_ms, log_start_offset)
         rolled = False
         for position, header in batches:
             size = header.size_bytes
@@ -219,6 +224,9 @@ class PartitionLog(WatermarkedLog):
             if header.producer_id >= 0:
                 self._replicate_producer(header, data)
         self._write_replicated()
+        if log_start_offset > self.log_start_offset:
+            self.update_high_watermark(max(self._high_watermark, log_start_offset))
+            self.increment_log_start_offset(log_start_offset)
         if leader_log_start_offset > self.log_start_offset:
             self.increment_log_start_offset(min(leader_log_start_offset, self._high_watermark))
         first, last = batches[0][1], batches[-1][1]
@@ -244,6 +252,8 @@ class PartitionLog(WatermarkedLog):
     def _sound_batches(self, records: memoryview, leader_epoch: int | None) -> list[tuple[int, BatchHeader]]:
         """The whole batches that are new here, each checked: CRC, rising offsets, epochs that do not fall.
 
+        The first one may begin below the log end offset of an empty log, which then has to begin with it.
+
         They end before the first one of an epoch above ``leader_epoch``. A leader sends bytes of its files when the
         socket takes them: one that was deposed meanwhile, and follows, may have others there by then, which its next
         leader wrote. Appended behind the former ones they would hide that those before them are not the next leader's.
@@ -265,7 +275,7 @@ class PartitionLog(WatermarkedLog):
                     raise LogError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: {problem}")
                 if header.last_offset < next_offset and not found:
                     continue
-                if header.base_offset < next_offset:
+                if header.base_offset < next_offset and (found or self.log_start_offset < next_offset):
                     raise LogError(
                         ErrorCode.CORRUPT_MESSAGE,
                         f"batch {header.base_offset}-{header.last_offset} overlaps the log, it ends at {next_offset}",
@@ -329,8 +339,11 @@ class PartitionLog(WatermarkedLog):
         """
         self.require_healthy()
         assert not self._staged_batches, "a log that has staged batches is a leader's and is not truncated"
+        self._restart(offset, now_ms, offset)
+
+    def _restart(self, offset: int, now_ms: int, log_start_offset: int) -> None:
         try:
-            self._restart_at(offset, now_ms)
+            self._restart_at(offset, now_ms, log_start_offset)
         except OSError as error:
             raise self.storage_error("restarting", error) from error
         self.staged_end_offset = self.log_end_offset

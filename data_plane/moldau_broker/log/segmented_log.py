@@ -49,8 +49,8 @@ class Checkpoints(Protocol):
         """Returns when the checkpoint holds at most ``offset`` for the log. Raises ``OSError``."""
         ...
 
-    def restart_at(self, log: SegmentedLog, offset: int) -> None:
-        """Returns when recovery point, log start offset and high watermark of the log are checkpointed as ``offset``.
+    def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
+        """Returns when recovery point and high watermark of the log are checkpointed as ``offset``, and its log start.
 
         Raises ``OSError``.
         """
@@ -334,10 +334,14 @@ class SegmentedLog:
         self._active.cut(offset, position)
         return offset
 
-    def _restart_at(self, offset: int, now_ms: int) -> None:
-        """Drops everything and begins anew, empty, at ``offset``. Raises ``OSError``."""
+    def _restart_at(self, offset: int, now_ms: int, log_start_offset: int) -> None:
+        """Drops everything and begins anew, empty, at ``offset``. Raises ``OSError``.
+
+        ``log_start_offset`` is what a crash is to find: above ``offset`` where a batch comes that holds it. If the
+        crash comes first, the log ends below its log start offset, and begins at that, empty, again.
+        """
         # First: a crash half-way must not find a log start offset above what is left, nor trust what is there.
-        self._checkpoints.restart_at(self, 0)
+        self._checkpoints.restart_at(self, 0, 0)
         self._generation += 1
         self._remove_segments(list(reversed(self._segments)))
         for snapshot in self.snapshot_offsets():
@@ -348,7 +352,7 @@ class SegmentedLog:
         self.epochs.clear()
         self.epochs.write()  # while the recovery point says that nothing there counts
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
-        self._checkpoints.restart_at(self, offset)
+        self._checkpoints.restart_at(self, offset, log_start_offset)
         self.producer_state.reset(offset)
 
     def _remove_segments(self, segments: Sequence[LogSegment]) -> None:
