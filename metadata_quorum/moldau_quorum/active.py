@@ -34,7 +34,7 @@ from moldau_quorum.broker_probe import BrokerProbes
 from moldau_quorum.controller.cluster import fence_records
 from moldau_quorum.controller.context import Context, Settings
 from moldau_quorum.controller.dispatch import CHANGES, Knowledge, error_response
-from moldau_quorum.controller.features import SUPPORTED_FEATURES, initial_features, min_insync_records
+from moldau_quorum.controller.features import SUPPORTED_FEATURES, initial_features, lowered_features, min_insync_records
 from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
 from moldau_quorum.controller.sessions import BrokerSessions
 from moldau_quorum.controller_client import REPEATABLE_APIS
@@ -344,6 +344,7 @@ class ActiveController:
         records: list[MetadataRecord] = [
             ControllerChangeRecord(controller_id=self._node_id, epoch=leadership.epoch),
             *self._bootstrap_records(image),
+            *lowered_features(image.features, self._features),
         ]
         known = image.controllers.get(self._node_id)
         endpoints = self._endpoints()

@@ -34,18 +34,28 @@ if TYPE_CHECKING:
 
     from moldau_quorum.image import MetadataImage
 
+TRANSACTION_VERSION: Final = "transaction.version"
+
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
     "group.version": (0, 1),
-    "transaction.version": (0, 2),
+    TRANSACTION_VERSION: (0, 1),
     ELR_FEATURE: (0, 1),
 }
-"""Lowest and highest level that this version of Moldau supports."""
+"""Lowest and highest level that this version of Moldau supports.
+
+From ``transaction.version`` 2 on, Kafka's clients add no partitions to their transactions: brokers do it when a batch
+or an offset comes, and the end of each transaction raises the epoch (KIP-890, EndTxn 5). Brokers here do not.
+"""
+
+FORMER_LEVELS: Final[dict[str, int]] = {TRANSACTION_VERSION: 2}
+"""Levels that clusters were given before this version, though nothing went by them: a log that has them is read, and
+its active controller goes down to what is supported."""
 
 INITIAL_FEATURES: Final[dict[str, int]] = {
     METADATA_VERSION: METADATA_LEVEL_LATEST,
     "group.version": 1,
-    "transaction.version": 2,
+    TRANSACTION_VERSION: 1,
     ELR_FEATURE: 1,
 }
 """Levels that a new cluster starts with."""
@@ -62,9 +72,18 @@ def unsupported_level(features: Mapping[str, int], supported: Mapping[str, tuple
     """What a node cannot follow in a cluster's levels, in words; None when it can follow all."""
     for name, level in sorted(features.items()):
         lowest, highest = supported.get(name, (0, 0))
-        if not lowest <= level <= highest:
+        if not lowest <= level <= max(highest, FORMER_LEVELS.get(name, 0)):
             return f"the cluster is at {name} {level}, this node supports {lowest} to {highest} only"
     return None
+
+
+def lowered_features(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> list[FeatureLevelRecord]:
+    """What an active controller that supports these changes in a cluster that has ``FORMER_LEVELS``."""
+    return [
+        FeatureLevelRecord(name=name, level=supported[name][1])
+        for name, level in sorted(features.items())
+        if name in FORMER_LEVELS and level > supported[name][1]
+    ]
 
 
 def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:
