@@ -9,7 +9,8 @@ over to that thread and wait for its answer. It is the only thread that Moldau s
 is needed because heartbeats, fetching ahead and deliveries must go on while the caller's thread does something else.
 Any number of threads may share a producer or an admin client; a consumer belongs to one thread at a time. Records
 handed to ``send`` wait in a bounded queue until the trio thread takes them, many at a time: a hand-over for each would
-cost more than the record itself.
+cost more than the record itself. A call that is interrupted (Ctrl-C) is cancelled there, and what it had taken is put
+back.
 """
 
 from moldau.blocking.admin import Admin

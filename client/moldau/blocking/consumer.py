@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -71,18 +72,35 @@ class Consumer(PortalClient):
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
     def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
-        """Returns records, or nothing after ``timeout_ms``. Raises ``KafkaError``."""
-        return self._portal.call(self._consumer.poll, timeout_ms, max_records=max_records)
+        """Returns records, or nothing after ``timeout_ms``. Raises ``KafkaError``.
+
+        Interrupting it (Ctrl-C, a signal handler that raises) loses nothing: the next poll returns the same records,
+        and positions do not cover them before.
+        """
+        return self._portal.call_or_undo(self._put_back, self._consumer.poll, timeout_ms, max_records=max_records)
 
     def poll_columns(self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024) -> list[ConsumedColumns]:
         """Like ``poll``, but as columns in Arrow's layout."""
-        return self._portal.call(self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes)
+        return self._portal.call_or_undo(
+            self._put_back_columns, self._consumer.poll_columns, timeout_ms, max_bytes=max_bytes
+        )
+
+    def _put_back(self, batches: Iterable[ConsumedBatch]) -> None:
+        """Goes back to before records that were taken and that nobody received."""
+        for batch in batches:
+            with contextlib.suppress(LookupError):  # what is not assigned any more has no position to set back
+                self._consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)
+
+    def _put_back_columns(self, taken: Iterable[ConsumedColumns]) -> None:
+        for each in taken:
+            with contextlib.suppress(LookupError):
+                self._consumer.seek((each.topic, each.partition), memoryview(each.columns.offsets).cast("q")[0])
 
     def __iter__(self) -> Iterator[ConsumedBatch]:
         """Iterates over batches without end."""
         while True:
             try:
-                yield self._portal.call(self._consumer.__anext__)
+                yield self._portal.call_or_undo(lambda batch: self._put_back([batch]), self._consumer.__anext__)
             except StopAsyncIteration:
                 return
 

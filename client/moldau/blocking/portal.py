@@ -1,4 +1,11 @@
-"""A thread that runs trio, and the way into it."""
+"""A thread that runs trio, and the way into it.
+
+Theory of operation: a call waits in the caller's thread while its coroutine runs in trio's. An exception that arises in
+the waiting thread itself (Ctrl-C, a signal handler that raises) does not leave the call before the coroutine has been
+cancelled and has ended, so that nothing goes on behind the caller's back. Where it had an answer already, which nobody
+receives now, the call is undone by a function that came with it. All that is decided in the trio thread, in the order
+in which calls come there: what the caller does next finds it done.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +23,58 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
+
+INTERRUPTED_WAIT_S = 5.0
+"""How long an interrupted thread waits for the end of its call. A cancelled coroutine ends at once, but for cleanup
+that it shields and a trio thread that is busy; it is cancelled, and undone, also when nobody waits any more."""
+
+
+class Call(Generic[R]):
+    """A coroutine that runs for a waiting thread. Once it has begun, all but ``is_over`` belongs to the trio thread."""
+
+    def __init__(self, function: Callable[[], Awaitable[R]], undo: Callable[[R], object]) -> None:
+        """``undo`` is called with an answer that the thread does not receive; it must not raise or wait."""
+        self._function = function
+        self._undo = undo
+        self._scope = trio.CancelScope()
+        self._has_begun = False
+        self._has_ended = False
+        self._is_given_up = False
+        self.answers: list[R] = []
+        self.error: BaseException | None = None
+        self.is_over = threading.Event()
+
+    async def run(self) -> None:
+        """Runs the coroutine function. Its answer is in ``answers``; what it raises is raised, and in ``error``."""
+        if self._is_given_up:
+            return
+        self._has_begun = True
+        try:
+            with self._scope:
+                self.answers.append(await self._function())
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._finish()  # without a checkpoint since the answer: nobody has seen yet what it changed
+
+    def give_up(self) -> None:
+        """The thread does not wait any more: cancels the coroutine, or undoes what it has answered."""
+        self._is_given_up = True
+        if self._has_begun and not self._has_ended:
+            self._scope.cancel()
+        else:
+            self._end()
+
+    def _finish(self) -> None:
+        self._has_ended = True
+        if self._is_given_up:
+            self._end()
+
+    def _end(self) -> None:
+        for answer in self.answers:
+            self._undo(answer)
+        self.is_over.set()
 
 
 class Portal(Generic[C]):
@@ -69,16 +128,31 @@ class Portal(Generic[C]):
         return self._token
 
     def call(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a coroutine function in the thread and returns what it returns."""
+        """Runs a coroutine function in the thread and returns what it returns.
+
+        Interrupted, it cancels the coroutine, and waits for its end for at most ``INTERRUPTED_WAIT_S``.
+        """
+        return self.call_or_undo(lambda _: None, function, *args, **kwargs)
+
+    def call_or_undo(
+        self, undo: Callable[[R], object], function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As ``call``. ``undo`` is called in the trio thread with what the function returned when it was too late for
+        the interrupted thread to return it; it must not raise or wait.
+        """
         token = self.token
-
-        async def run() -> R:
-            return await function(*args, **kwargs)
-
+        call = Call(lambda: function(*args, **kwargs), undo)
         try:
-            return trio.from_thread.run(run, trio_token=token)
+            trio.from_thread.run(call.run, trio_token=token)
+            return call.answers[0]
         except (trio.RunFinishedError, trio.Cancelled) as error:
             raise RuntimeError("the client was closed during the call") from error
+        except BaseException as error:
+            if error is not call.error:
+                with contextlib.suppress(trio.RunFinishedError):
+                    token.run_sync_soon(call.give_up)
+                    call.is_over.wait(INTERRUPTED_WAIT_S)  # a second interrupt leaves it
+            raise
 
     def call_sync(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs a function in the thread and returns what it returns."""

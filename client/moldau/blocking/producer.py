@@ -140,7 +140,11 @@ class Producer(PortalClient):
 
     def init_transactions(self, timeout_ms: float | None = None) -> None:
         """Takes over the transactional id. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT)."""
-        self._portal.call(self._trio_producer.init_transactions, timeout_ms)
+        self._portal.call_or_undo(self._untell, self._trio_producer.init_transactions, timeout_ms)
+
+    def _untell(self, _: None) -> None:
+        """A call of a transaction ended, but its thread was interrupted."""
+        self._trio_producer.untell_outcome()
 
     def begin_transaction(self) -> None:
         """Begins a transaction. Raises ``TransactionError``, ``RuntimeError`` where one is open."""
@@ -158,17 +162,17 @@ class Producer(PortalClient):
 
     def commit_transaction(self, timeout_ms: float | None = None) -> None:
         """Delivers and commits. Raises ``AbortableTransactionError`` (abort it), ``FatalTransactionError``,
-        ``KafkaError`` (REQUEST_TIMED_OUT: call again).
+        ``KafkaError`` (REQUEST_TIMED_OUT: call again, also after an interrupt, to know whether it is committed).
         """
         assert self._handover is not None
-        self._portal.call(self._handover.commit_transaction, timeout_ms)
+        self._portal.call_or_undo(self._untell, self._handover.commit_transaction, timeout_ms)
 
     def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT: call again), and
         ``RuntimeError`` where a commit whose outcome was open has committed it.
         """
         assert self._handover is not None
-        self._portal.call(self._handover.abort_transaction, timeout_ms)
+        self._portal.call_or_undo(self._untell, self._handover.abort_transaction, timeout_ms)
 
 
 _Handed = tuple[

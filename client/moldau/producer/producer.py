@@ -510,6 +510,14 @@ class Producer:
         """
         await self._transactional().abort(timeout_ms)
 
+    def untell_outcome(self) -> None:
+        """The last init, commit or abort did not return to the application after all: the same call gives its outcome
+        again. For those who call for another thread, which may have been interrupted.
+        """
+        outcome = None if self._transactions is None else self._transactions.manager.outcome
+        if outcome is not None:
+            outcome.is_told = False
+
     async def _abort_open_transaction(self, timeout_ms: float) -> None:
         transactions = self._transactions
         if transactions is None or not transactions.is_in_transaction:

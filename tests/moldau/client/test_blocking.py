@@ -1,6 +1,7 @@
 """The blocking faces against a small cluster on real sockets: threads in front, one trio thread behind."""
 
 import contextlib
+import signal
 import threading
 from contextlib import contextmanager
 
@@ -109,6 +110,53 @@ def test_threads_share_a_producer_and_a_consumer_reads_it_all():
             consumer.seek_to_beginning(("t", 0))
             assert consumer.position(("t", 0)) == 0
             assert consumer.poll_columns(1000 * WAIT_S)[0].columns.length > 0
+
+
+class Interrupt(Exception):
+    """What a signal handler of the application raises."""
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_columns", "__anext__"])
+def test_an_interrupted_poll_loses_no_record_and_commits_none(call):
+    """The signal comes when the records are taken already, and the thread that polls does not receive them."""
+
+    def handler(*_: object) -> None:
+        raise Interrupt
+
+    with cluster() as fake:
+        (part,) = fake.add_topic("t")
+        config = {"bootstrap.servers": fake.bootstrap}
+        with Producer(config) as producer:
+            for number in range(10):
+                producer.send("t", b"%d" % number)
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            group = {"group.id": "g", "auto.offset.reset": "earliest"}
+            with Consumer(config | group) as consumer:
+                consumer.assign([("t", 0)])
+                (first,) = consumer.poll(1000 * WAIT_S, max_records=3)
+                assert [record.offset for record in first.records] == [0, 1, 2]
+                original = getattr(consumer._consumer, call)
+                taken = []
+
+                async def interrupted(*args: object, **kwargs: object) -> object:
+                    answer = await original(*args, **kwargs)
+                    taken.append(consumer._consumer.position_nowait(("t", 0)))
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                    return answer
+
+                setattr(consumer._consumer, call, interrupted)
+                with pytest.raises(Interrupt):
+                    next(iter(consumer)) if call == "__anext__" else getattr(consumer, call)(1000 * WAIT_S)
+                setattr(consumer._consumer, call, original)
+                assert taken == [part.end]
+                assert consumer.position(("t", 0)) == 3
+                consumer.commit()
+                assert [each.offset for each in consumer.committed([("t", 0)]).values()] == [3]
+                (second,) = consumer.poll(1000 * WAIT_S)
+                assert [record.value for record in second.records] == [b"%d" % number for number in range(3, 10)]
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
 
 def test_errors_come_out_of_the_call_they_belong_to():

@@ -1,0 +1,214 @@
+"""Goal: a thread that is interrupted while it waits for the trio thread loses nothing by it, and nothing goes on behind
+its back.
+
+Method: calls given up by hand at each of their moments; then real threads, where the coroutine itself sends the signal
+that interrupts the main thread, so that no time is involved.
+"""
+
+import contextlib
+import signal
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from moldau.blocking import portal as portal_module
+from moldau.blocking.portal import Call, Portal
+
+WAIT_S = 120
+
+
+class Interrupt(Exception):
+    """What the signal handler raises, as KeyboardInterrupt would be."""
+
+
+def interrupt_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+
+@pytest.fixture
+def _interrupts():
+    def handler(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@contextlib.contextmanager
+def portal():
+    @asynccontextmanager
+    async def client():
+        yield object()
+
+    opened = Portal("moldau-test", client())
+    opened.start()
+    try:
+        yield opened
+    finally:
+        opened.stop(gives_up=False)
+
+
+class Records:
+    """A consumer's position, and a poll that takes ten records without a checkpoint after it."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    async def poll(self) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        return self.take()
+
+    def take(self) -> list[int]:
+        self.position += 10
+        return list(range(self.position - 10, self.position))
+
+    def put_back(self, taken: list[int]) -> None:
+        self.position = taken[0]
+
+
+def test_a_call_that_is_given_up_before_it_begins_never_does():
+    records = Records()
+    call = Call(records.poll, records.put_back)
+    call.give_up()
+    assert call.is_over.is_set()
+    trio.run(call.run)
+    assert (records.position, call.answers) == (0, [])
+
+
+def test_a_call_that_is_given_up_on_its_way_is_cancelled():
+    records = Records()
+
+    async def poll() -> list[int]:
+        call.give_up()
+        assert not call.is_over.is_set(), "it goes on until it ends"
+        return await records.poll()
+
+    call = Call(poll, records.put_back)
+    trio.run(call.run)
+    assert call.is_over.is_set()
+    assert (records.position, call.answers, call.error) == (0, [], None)
+
+
+def test_an_answer_that_no_cancellation_could_prevent_is_undone():
+    records = Records()
+
+    async def poll() -> list[int]:
+        taken = await records.poll()
+        call.give_up()
+        return taken
+
+    call = Call(poll, records.put_back)
+    trio.run(call.run)
+    assert call.is_over.is_set()
+    assert records.position == 0
+
+
+def test_an_answer_that_was_there_before_is_undone():
+    records = Records()
+    call = Call(records.poll, records.put_back)
+    trio.run(call.run)
+    assert (records.position, call.is_over.is_set()) == (10, False)
+    call.give_up()
+    assert (records.position, call.is_over.is_set()) == (0, True)
+
+
+def test_a_call_that_failed_has_nothing_to_undo():
+    async def fail() -> int:
+        raise ZeroDivisionError
+
+    call = Call(fail, lambda _: pytest.fail("nothing was answered"))
+    with pytest.raises(ZeroDivisionError):
+        trio.run(call.run)
+    call.give_up()
+    assert call.is_over.is_set()
+
+
+@pytest.mark.usefixtures("_interrupts")
+def test_an_interrupted_poll_is_over_when_the_interrupt_leaves_it():
+    records = Records()
+    ended = threading.Event()
+
+    async def poll() -> list[int]:
+        try:
+            interrupt_main()
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+        return records.take()
+
+    with portal() as opened:
+        with pytest.raises(Interrupt):
+            opened.call_or_undo(records.put_back, poll)
+        assert ended.is_set()
+        assert opened.call(records.poll) == list(range(10))
+
+
+@pytest.mark.usefixtures("_interrupts")
+def test_records_that_were_taken_while_the_interrupt_came_are_taken_again():
+    records = Records()
+
+    async def poll() -> list[int]:
+        await trio.lowlevel.checkpoint()
+        interrupt_main()
+        return records.take()
+
+    with portal() as opened:
+        for _ in range(20):
+            with pytest.raises(Interrupt):
+                opened.call_or_undo(records.put_back, poll)
+            assert records.position == 0
+        assert opened.call(records.poll) == list(range(10))
+
+
+@pytest.mark.usefixtures("_interrupts")
+def test_a_second_interrupt_leaves_a_call_that_does_not_end_and_it_is_undone_all_the_same(monkeypatch):
+    records = Records()
+    undone = threading.Event()
+
+    async def poll(released: trio.Event) -> list[int]:
+        with trio.CancelScope(shield=True):
+            interrupt_main()
+            await given_up.wait()
+            interrupt_main()
+            await released.wait()
+        return records.take()
+
+    def put_back(taken: list[int]) -> None:
+        records.put_back(taken)
+        undone.set()
+
+    with portal() as opened:
+        given_up, released = opened.call_sync(trio.Event), opened.call_sync(trio.Event)
+        original = Call.give_up
+
+        def give_up(call: Call) -> None:
+            original(call)
+            given_up.set()
+
+        monkeypatch.setattr(Call, "give_up", give_up)
+        with pytest.raises(Interrupt) as caught:
+            opened.call_or_undo(put_back, poll, released)
+        assert isinstance(caught.value.__context__, Interrupt)
+        assert not undone.is_set()
+        opened.call_sync(released.set)
+        assert undone.wait(WAIT_S)
+        assert opened.call(records.poll) == list(range(10))
+
+
+@pytest.mark.usefixtures("_interrupts")
+def test_the_wait_for_a_call_that_does_not_end_is_bounded(monkeypatch):
+    monkeypatch.setattr(portal_module, "INTERRUPTED_WAIT_S", 0)
+
+    async def poll(released: trio.Event) -> None:
+        with trio.CancelScope(shield=True):
+            interrupt_main()
+            await released.wait()
+
+    with portal() as opened:
+        released = opened.call_sync(trio.Event)
+        with pytest.raises(Interrupt):
+            opened.call(poll, released)
+        opened.call_sync(released.set)
