@@ -8,7 +8,9 @@ and the end comes when all of them have been settled.
 
 A transaction is *open* when its coordinator has said that a partition or a group belongs to it; until then its end
 needs no request. A request whose answer was lost may have been carried out, so it is repeated until an answer comes,
-even when the transaction is being aborted meanwhile.
+even when the transaction is being aborted meanwhile. So may one that a coordinator answered with NOT_COORDINATOR or
+COORDINATOR_NOT_AVAILABLE: it may have written the change and have lost its office, or its patience, before the change
+was committed.
 
 Errors are of two kinds. *Abortable*: this transaction cannot be committed any more, and after ``abort`` the next one
 may begin. *Fatal*: the producer has been fenced or its protocol is broken, and only a new producer can go on. After a
@@ -81,7 +83,7 @@ class _Offsets:
     offsets: dict[TopicPartition, OffsetToCommit]
     is_added: bool = False  # the transaction includes the group's partition
     is_asked: bool = False  # AddOffsetsToTxn is under way
-    is_uncertain: bool = False  # an answer to it was lost
+    is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class _Adding:
 
     partitions: list[TopicPartition]
     is_asked: bool = False  # under way
-    is_uncertain: bool = False  # an answer was lost
+    is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
 
 
 _SEEK_COORDINATOR = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -450,6 +452,7 @@ class TransactionManager:
             return
         code = wrong[0] if wrong else ErrorCode.UNKNOWN_SERVER_ERROR
         if self._tries_again(call, code, now_ms, first=not self.is_open):
+            adding.is_uncertain |= code in _SEEK_COORDINATOR
             if self.state is State.ABORTING and not adding.is_uncertain:
                 self._adding = None
             return
@@ -469,6 +472,7 @@ class TransactionManager:
                 self._offsets.pop(0)
             return
         if self._tries_again(call, code, now_ms, first=not self.is_open):
+            first.is_uncertain |= code in _SEEK_COORDINATOR
             if self.state is State.ABORTING and not first.is_uncertain:
                 self._offsets.pop(0)
             return

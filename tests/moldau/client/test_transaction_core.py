@@ -396,6 +396,21 @@ def test_what_may_be_open_at_the_coordinator_is_ended_there(request_class, loses
     assert manager.state is State.READY
 
 
+@pytest.mark.parametrize("request_class", [AddPartitionsToTxnRequest, AddOffsetsToTxnRequest])
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR])
+@pytest.mark.parametrize("is_aborting", [True, False])
+def test_what_a_coordinator_may_commit_after_its_answer_is_ended_there(request_class, code, is_aborting):
+    """It answers so too when its write takes long, or when it loses its office before the write is committed."""
+    manager, call = opened(request_class)
+    if is_aborting:
+        manager.begin_abort()
+    manager.answered(call, answer_to(call.request, code), 0)
+    if not is_aborting:
+        manager.begin_abort()
+    assert [type(request) for request in serve(manager)] == [request_class, EndTxnRequest]
+    assert manager.state is State.READY
+
+
 def test_a_refused_request_leaves_nothing_to_end():
     manager, call = opened(AddPartitionsToTxnRequest)
     manager.answered(call, answer_to(call.request, ErrorCode.CONCURRENT_TRANSACTIONS), 0)
@@ -450,7 +465,10 @@ class Model:
             return
         fate = self.draw.random()
         if fate < 0.2:
-            manager.answered(call, answer_to(call.request, self.draw.choice(AGAIN)), now_ms)
+            code = self.draw.choice(AGAIN)
+            if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE) and self.draw.random() < 0.5:
+                self.carry_out(call.request)  # it is committed after the answer
+            manager.answered(call, answer_to(call.request, code), now_ms)
         elif fate < 0.3:
             manager.unanswered(call, now_ms)
         elif fate < 0.45:
