@@ -67,13 +67,16 @@ def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
 
 
 def _enough_without(injector: FaultInjector, broker_id: int) -> bool:
-    """Whether every partition has replicas elsewhere that are enough to acknowledge records."""
+    """Whether every partition has replicas elsewhere that are enough to acknowledge records.
+
+    Those that a reassignment removes do not count: it goes on in the core.
+    """
     cluster = injector.targets.cluster
     settings = cluster.settings(broker_id)
     wanted = max(int(str(settings[MIN_ISR])), int(str(settings[TRANSACTIONS_MIN_ISR])))
     image = cluster.newest_image()
     return image is not None and all(
-        len(set(partition.replicas) - {broker_id}) >= wanted
+        len(set(partition.replicas) - set(partition.removing_replicas) - {broker_id}) >= wanted
         for topic in image.topics_by_name.values()
         for partition in topic.partitions.values()
         if broker_id in partition.replicas

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import trio
 
+from moldau.admin import Admin
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.server.topic_creation import INTERNAL_TOPICS, TopicCreation
 from moldau_jepsen.simulation.campaign import RunOptions, run_seed
@@ -188,6 +189,34 @@ def test_a_core_is_a_majority_with_an_in_sync_replica_of_everything():
     assert {"client", "admin", "broker-1"} <= set(inside)
     assert set(cut) == {pair for one in outside for other in inside for pair in ((one, other), (other, one))}
     assert links == []
+
+
+async def moving(world):
+    """Draws who stays outside while a partition of brokers 1 and 2 moves to 1 and 3, which is down."""
+    cluster = SimulatedCluster(world, ClusterShape())
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    environment = world.node("client").environment
+    await cluster.create_topic(environment, "flights", 1, {})
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    async with Admin({"bootstrap.servers": cluster.bootstrap}, environment=environment) as admin:
+        await admin.alter_partition_reassignments({("flights", 0): [1, 2]})
+        await cluster.wait_healthy(60)
+        await trio.sleep(5)
+        before = {draw_outside(injector, world.random("core", number)).nodes[-1] for number in range(30)}
+        cluster.kill(3)
+        await admin.alter_partition_reassignments({("flights", 0): [1, 3]})
+        await trio.sleep(1)
+    partition = cluster.newest_image().topics_by_name["flights"].partitions[0]
+    during = {draw_outside(injector, world.random("core", number)).nodes[-1] for number in range(30)}
+    return before, partition.removing_replicas, during
+
+
+def test_replicas_that_a_reassignment_removes_are_not_counted_on():
+    before, removing, during = run_world(moving, 4)
+    assert before == {3}, "broker 3 has nothing"
+    assert removing == (2,)
+    assert during == {2}, "seed 231784: without broker 1 or 3 one replica is left when the move has ended"
 
 
 async def restarted_by_others(world):
