@@ -30,6 +30,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.producer.transaction_requests import (
+    add_offsets_request,
+    add_partitions_request,
+    commit_offsets_request,
+    end_request,
+    init_request,
+)
 from moldau.producer.transaction_values import (
     AbortableTransactionError,
     Call,
@@ -42,20 +49,11 @@ from moldau.producer.transaction_values import (
     TransactionError,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from moldau.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from moldau.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from moldau.protocol.messages.end_txn import EndTxnResponse
+from moldau.protocol.messages.init_producer_id import InitProducerIdResponse
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -273,26 +271,28 @@ class TransactionManager:
         if state in (State.UNINITIALIZED, State.READY, State.FATAL_ERROR):
             return None
         if state is State.INITIALIZING:
-            return self._to_transaction(self._init_request(), INIT_VERSION_MAX)
+            return self._to_transaction(init_request(self), INIT_VERSION_MAX)
         if self._adding is None and self._new and state in (State.IN_TRANSACTION, State.COMMITTING):
             self._adding = _Adding(partitions=list(self._new))
             self._new.clear()
         if self._adding is not None:
             self._adding.is_asked = True
-            return self._to_transaction(self._add_request(self._adding), ADD_PARTITIONS_VERSION_MAX, self._adding)
+            return self._to_transaction(
+                add_partitions_request(self, self._adding.partitions), ADD_PARTITIONS_VERSION_MAX, self._adding
+            )
         if self._offsets:
             first = self._offsets[0]
             if not first.is_added:
                 first.is_asked = True
-                return self._to_transaction(self._add_offsets_request(first), OFFSETS_VERSION_MAX, first)
-            request = self._commit_offsets_request(first)
+                return self._to_transaction(add_offsets_request(self, first.group), OFFSETS_VERSION_MAX, first)
+            request = commit_offsets_request(self, first.group, first.offsets)
             return self._call(Coordinator.GROUP, first.group.group_id, request, OFFSETS_VERSION_MAX, first)
         if state not in (State.COMMITTING, State.ABORTING) or has_records:
             return None
         if self.is_open:
-            return self._to_transaction(self._end_request(), END_VERSION_MAX)
+            return self._to_transaction(end_request(self), END_VERSION_MAX)
         if self.needs_new_epoch:
-            return self._to_transaction(self._init_request(), INIT_VERSION_MAX)
+            return self._to_transaction(init_request(self), INIT_VERSION_MAX)
         self._finish()
         return None
 
@@ -312,65 +312,6 @@ class TransactionManager:
             request=request,
             version_max=version_max,
             subject=subject,
-        )
-
-    def _end_request(self) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            committed=self.state is State.COMMITTING,
-        )
-
-    def _init_request(self) -> InitProducerIdRequest:
-        return InitProducerIdRequest(
-            transactional_id=self.transactional_id,
-            transaction_timeout_ms=self.timeout_ms,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-        )
-
-    def _add_request(self, adding: _Adding) -> AddPartitionsToTxnRequest:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in adding.partitions:
-            topics.setdefault(topic, []).append(partition)
-        return AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()
-            ],
-        )
-
-    def _add_offsets_request(self, offsets: _Offsets) -> AddOffsetsToTxnRequest:
-        return AddOffsetsToTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            group_id=offsets.group.group_id,
-        )
-
-    def _commit_offsets_request(self, sent: _Offsets) -> TxnOffsetCommitRequest:
-        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for partition, offset in sent.offsets.items():
-            topics.setdefault(partition.topic, []).append(
-                TxnOffsetCommitRequestPartition(
-                    partition_index=partition.partition,
-                    committed_offset=offset.offset,
-                    committed_leader_epoch=offset.leader_epoch,
-                    committed_metadata=offset.metadata,
-                )
-            )
-        return TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=sent.group.group_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            generation_id=sent.group.generation_id,
-            member_id=sent.group.member_id,
-            group_instance_id=sent.group.group_instance_id,
-            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
 
     # --- answers

@@ -11,9 +11,8 @@ import random
 
 import pytest
 
-from moldau.cluster.group_metadata import GroupMetadata
+from asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.transaction_core import TransactionManager
 from moldau.producer.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -22,96 +21,15 @@ from moldau.producer.transaction_values import (
     State,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
 )
-from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-GROUP = GroupMetadata(group_id="g", generation_id=3, member_id="m")
-
-
-def make() -> TransactionManager:
-    return TransactionManager(transactional_id="id", timeout_ms=60_000)
-
-
-def answer_to(request, code=ErrorCode.NONE, only=None):
-    """A response that gives ``code`` (to partition ``only``, NONE or NOT_ATTEMPTED to others)."""
-    if isinstance(request, InitProducerIdRequest):
-        return InitProducerIdResponse(
-            error_code=code, producer_id=7 if code is ErrorCode.NONE else -1, producer_epoch=request.producer_epoch + 1
-        )
-    if isinstance(request, AddPartitionsToTxnRequest):
-        return AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=[
-                AddPartitionsToTxnTopicResult(
-                    name=topic.name,
-                    results_by_partition=[
-                        AddPartitionsToTxnPartitionResult(
-                            partition_index=number,
-                            partition_error_code=code if only in (None, number) else ErrorCode.OPERATION_NOT_ATTEMPTED,
-                        )
-                        for number in topic.partitions
-                    ],
-                )
-                for topic in request.v3_and_below_topics
-            ]
-        )
-    if isinstance(request, AddOffsetsToTxnRequest):
-        return AddOffsetsToTxnResponse(error_code=code)
-    if isinstance(request, TxnOffsetCommitRequest):
-        return TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
-                        for part in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-    assert isinstance(request, EndTxnRequest)
-    return EndTxnResponse(error_code=code)
-
-
-def serve(manager, *, has_records=False, until=None):
-    """Answers every call with success; stops before a request of the class ``until`` and returns that call."""
-    asked = []
-    for _ in range(100):
-        call = manager.next_call(has_records=has_records)
-        if call is None:
-            assert until is None, f"{until.__name__} never came"
-            return asked
-        if call.request is None:
-            manager.found(call, 1)
-        elif until is not None and isinstance(call.request, until):
-            return call
-        else:
-            asked.append(call.request)
-            manager.answered(call, answer_to(call.request), 0)
-    raise AssertionError("the calls do not end")
-
-
-def ready() -> TransactionManager:
-    manager = make()
-    manager.begin_init()
-    serve(manager)
-    assert manager.state is State.READY
-    manager.outcome.is_told = True
-    return manager
 
 
 def test_a_whole_transaction_in_the_order_of_its_requests():
@@ -268,89 +186,6 @@ def test_the_cause_is_named_not_its_consequences():
     assert manager.error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert "t-1" in str(manager.error)
     assert "t-0" not in str(manager.error)
-
-
-def test_a_commit_keeps_its_own_outcome_whatever_comes_after_it():
-    manager = ready()
-    manager.begin()
-    manager.admit(P0)
-    serve(manager)
-    committing = manager.begin_commit()
-    assert manager.begin_commit() is committing
-    manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE, "t-0")
-    aborting = manager.begin_abort()  # by another task, before the one that waits for the commit could run
-    assert manager.begin_abort() is aborting
-    assert not aborting.is_known
-    serve(manager)
-    assert (manager.state, aborting.is_known, aborting.error) == (State.READY, True, None)
-    manager.begin()
-    assert committing.is_known
-    assert isinstance(committing.error, AbortableTransactionError)
-    assert "t-0" in str(committing.error)
-
-
-CALLS = [TransactionManager.begin_init, TransactionManager.begin_commit, TransactionManager.begin_abort]
-
-
-def asked(call):
-    """A producer whose application has made the call, and its outcome, known after ``serve``."""
-    manager = make() if call is TransactionManager.begin_init else ready()
-    if call is not TransactionManager.begin_init:
-        manager.begin()
-        manager.admit(P0)
-    return manager, call(manager)
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_an_outcome_that_nobody_was_told_is_given_to_the_same_call_once(call):
-    manager, outcome = asked(call)
-    assert call(manager) is outcome
-    serve(manager)
-    assert manager.state is State.READY
-    assert call(manager) is outcome
-    assert (outcome.is_known, outcome.error) == (True, None)
-    outcome.is_told = True
-    with pytest.raises(RuntimeError, match="is ready"):
-        call(manager)
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_the_next_transaction_forgets_what_nobody_was_told(call):
-    manager, _ = asked(call)
-    serve(manager)
-    manager.begin()
-    if call is TransactionManager.begin_init:
-        with pytest.raises(RuntimeError, match="is in a transaction"):
-            call(manager)
-        return
-    second = call(manager)
-    assert not second.is_known
-
-
-def test_an_abort_says_that_the_transaction_was_committed_and_a_commit_that_it_was_aborted():
-    manager, committing = asked(TransactionManager.begin_commit)
-    serve(manager)
-    with pytest.raises(RuntimeError, match="cannot abort: the transaction of 'id' was committed"):
-        manager.begin_abort()
-    assert manager.begin_commit() is committing, "a refusal has told nobody of the commit"
-    manager, aborting = asked(TransactionManager.begin_abort)
-    serve(manager)
-    with pytest.raises(RuntimeError, match="cannot commit: the transaction of 'id' was aborted"):
-        manager.begin_commit()
-    assert manager.begin_abort() is aborting
-
-
-def test_a_failure_that_nobody_was_told_is_raised_until_the_abort():
-    manager, committing = asked(TransactionManager.begin_commit)
-    manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE)
-    for _ in range(2):
-        with pytest.raises(AbortableTransactionError):
-            manager.begin_commit()
-    assert committing.error is manager.error
-    manager.begin_abort()
-    serve(manager)
-    with pytest.raises(RuntimeError, match="was aborted"):
-        manager.begin_commit()
 
 
 def test_a_lost_record_asks_for_a_new_epoch_with_the_abort():
