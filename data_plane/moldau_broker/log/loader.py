@@ -107,7 +107,7 @@ class _Loader:
         self._report = LoadReport(clean=request.clean)
         self._segments: list[LogSegment] = []
         self._epochs = LeaderEpochCache(disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
-        self._producers = ProducerStateManager(request.producer_id_expiration_ms)
+        self._producers = ProducerStateManager(request.producer_id_expiration_ms, request.now_ms)
         self._is_new = False  # whether the directory was made: its name and those in it are synced with the first flush
         self._read_to = 0  # where the last batch ends of those that were read again
         self._changed = False  # whether files were removed, renamed or cut: then the end is synced
@@ -155,7 +155,6 @@ class _Loader:
         )
         self._producers.knows_all = end_offset == 0
         log.reload_producer_state(end_offset)
-        self._producers.remove_expired(request.now_ms)
         log.active_segment.resume()
         if self._changed and not self._is_new:
             disk.sync_directory(self._directory)

@@ -78,6 +78,7 @@ class PartitionLog(WatermarkedLog):
         producers = self.producer_state
         marker = None
         if header.producer_id >= 0:
+            producers.now_ms = now_ms
             if control:
                 marker = decode_marker(header, buffer)
                 if marker is not None:
@@ -198,6 +199,7 @@ class PartitionLog(WatermarkedLog):
         """
         self.require_healthy()
         assert not self._staged_batches, "a log is a leader's or a follower's"
+        self.producer_state.now_ms = now_ms
         batches = self._sound_batches(records, leader_epoch)
         if not batches:
             return AppendInfo(

@@ -5,6 +5,10 @@ and answered with the offsets of the original. Open transactions bound the last 
 of the log, saved in a ``<offset>.snapshot`` at each roll and at a clean stop; a start loads the newest good snapshot
 and replays the batches after it.
 
+A producer is forgotten when this broker has not seen it write for ``producer.id.expiration.ms``, by the broker's own
+clock; what a start loads counts as seen then. Records may be of any age: Kafka goes by their timestamps, so that a
+producer of old ones is forgotten while it writes, and a batch that it sends again is written twice.
+
 Changes are staged: ``check`` of a leader's append works on a copy of the producer's entry, held in an overlay until
 the bytes are in the file (``commit_staged``) or the write failed (``discard_staged``).
 
@@ -88,6 +92,8 @@ class ProducerEntry:
     epoch: int = -1
     coordinator_epoch: int = -1
     last_timestamp_ms: int = -1
+    seen_ms: int = 0
+    """When this broker saw it write, or loaded it, by its own clock. Not in the snapshot."""
     transaction_first_offset: int = -1
     batches: list[BatchMetadata] = field(default_factory=list)
     has_epoch_to_begin: bool = False
@@ -101,6 +107,7 @@ class ProducerEntry:
             epoch=self.epoch,
             coordinator_epoch=self.coordinator_epoch,
             last_timestamp_ms=self.last_timestamp_ms,
+            seen_ms=self.seen_ms,
             transaction_first_offset=self.transaction_first_offset,
             batches=self.batches.copy(),
             has_epoch_to_begin=self.has_epoch_to_begin,
@@ -154,14 +161,25 @@ class ProducerStateManager:
     the offset up to which the log is reflected (staged batches excluded).
     """
 
-    __slots__ = ("_completed", "_entries", "_expiration_ms", "_ongoing", "_staged", "knows_all", "map_end_offset")
+    __slots__ = (
+        "_completed",
+        "_entries",
+        "_expiration_ms",
+        "_ongoing",
+        "_staged",
+        "knows_all",
+        "map_end_offset",
+        "now_ms",
+    )
 
-    def __init__(self, expiration_ms: int = 86_400_000) -> None:
+    def __init__(self, expiration_ms: int, now_ms: int) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._staged: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
         self._completed: dict[int, int] = {}  # first offset -> last offset of those not yet below the high watermark
         self._expiration_ms = expiration_ms
+        self.now_ms = now_ms
+        """The broker's wall clock: who appends sets it."""
         self.map_end_offset = 0
         self.knows_all = False
         """Every producer that ever wrote to the log, from offset 0 on, is known here: none was forgotten."""
@@ -259,6 +277,7 @@ class ProducerStateManager:
             entry = known.copy() if known is not None else ProducerEntry(producer_id=header.producer_id)
             self._staged[header.producer_id] = entry
         entry.add(header)
+        entry.seen_ms = self.now_ms
 
     def commit_staged(self, end_offset: int) -> None:
         """What was staged is in the log, which now ends at ``end_offset``."""
@@ -281,6 +300,7 @@ class ProducerStateManager:
             if entry is None:
                 entry = self._entries[header.producer_id] = ProducerEntry(producer_id=header.producer_id)
             entry.add(header)
+            entry.seen_ms = self.now_ms
             if entry.transaction_first_offset >= 0:
                 self._ongoing[header.producer_id] = entry.transaction_first_offset
         self.map_end_offset = header.base_offset + header.last_offset_delta + 1
@@ -302,6 +322,7 @@ class ProducerStateManager:
             entry.epoch = header.producer_epoch
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = header.max_timestamp
+        entry.seen_ms = self.now_ms
         first = entry.transaction_first_offset
         entry.transaction_first_offset = -1
         self.map_end_offset = header.base_offset + header.last_offset_delta + 1
@@ -389,11 +410,12 @@ class ProducerStateManager:
 
     def remove_expired(self, now_ms: int) -> int:
         """Forgets producers that were silent for ``producer.id.expiration.ms`` and have no open transaction."""
-        expired = [
-            key
-            for key, entry in self._entries.items()
-            if entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp_ms >= self._expiration_ms
-        ]
+        self.now_ms = now_ms
+        expired: list[int] = []
+        for key, entry in self._entries.items():
+            entry.seen_ms = min(entry.seen_ms, now_ms)  # the clock was set back: none is kept for longer than that
+            if entry.transaction_first_offset < 0 and now_ms - entry.seen_ms >= self._expiration_ms:
+                expired.append(key)
         for key in expired:
             del self._entries[key]
             self.knows_all = False
@@ -432,6 +454,7 @@ class ProducerStateManager:
             if entry.producer_id == NO_PRODUCER_ID:
                 self.knows_all = True
                 continue
+            entry.seen_ms = self.now_ms
             self._entries[entry.producer_id] = entry
             if entry.transaction_first_offset >= 0:
                 self._ongoing[entry.producer_id] = entry.transaction_first_offset
