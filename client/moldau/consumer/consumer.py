@@ -416,7 +416,8 @@ class Consumer:
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commits offsets of the next records to read, by default the present positions.
 
-        Raises ``CommitFailedError`` when the group went on without this member, ``KafkaError``, ``trio.TooSlowError``.
+        After the commits asked for earlier, and for the generation in which it is called. Raises ``CommitFailedError``
+        when the group went on without this member, ``KafkaError``, ``trio.TooSlowError``.
         """
         group = self._grouped()
         if offsets is None:
@@ -440,21 +441,26 @@ class Consumer:
             offsets = self._consumed()
             if offsets:
                 self._is_committing = True
-                self._background.nursery.start_soon(self._commit_quietly, self._grouped().ask_commit(offsets))
+                self._background.nursery.start_soon(self._commit_in_background, self._grouped().ask_commit(offsets))
 
     async def _commit_if_automatic(self) -> None:
         if self._auto_commits:
             await self._commit_quietly(self._grouped().ask_commit(self._consumed()))
 
-    async def _commit_quietly(self, asked: AskedCommit) -> None:
-        """Commits in the background; a failure is told by the log and made good by the next commit."""
-        client = self._opened()[0]
+    async def _commit_in_background(self, asked: AskedCommit) -> None:
         try:
-            await self._grouped().carry_out(asked, client.now_ms + client.request_timeout_ms)
-        except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
-            client.logger.warning("auto_commit_failed", group=self._group_id, error=error)
+            await self._commit_quietly(asked, gives_way=True)
         finally:
             self._is_committing = False
+
+    async def _commit_quietly(self, asked: AskedCommit, *, gives_way: bool = False) -> None:
+        """Commits; a failure is told by the log and made good by the next commit."""
+        client = self._opened()[0]
+        deadline_ms = client.now_ms + client.request_timeout_ms
+        try:
+            await self._grouped().carry_out(asked, deadline_ms, gives_way=gives_way)
+        except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
+            client.logger.warning("auto_commit_failed", group=self._group_id, error=error)
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""

@@ -62,10 +62,14 @@ class CommitFailedError(KafkaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedCommit:
-    """Offsets to commit, and generation and member id of who held them when that was asked; None where it was lost."""
+    """Offsets to commit, and generation and member id of who held them when that was asked; None where it was lost.
+
+    ``number`` counts what one consumer asked for.
+    """
 
     offsets: Mapping[TopicPartition, CommittedOffset]
     member: tuple[int, str] | None
+    number: int
 
 
 class GroupClient:
@@ -81,6 +85,9 @@ class GroupClient:
         self._session_ms = config.get_int("session.timeout.ms")
         self._poll_interval_ms = config.get_int("max.poll.interval.ms")
         self._requires_stable = config.get_str("isolation.level") == "read_committed"
+        self._commits_asked = 0
+        # Held by who commits. At most the task that uses the consumer and one in the background wait for it, in order.
+        self._commit_turn = trio.Lock()
         self.partition_counts: dict[str, int] | None = None
         """What the last assignment was based on, of the topics that this member wants; None if it was another's."""
 
@@ -274,14 +281,23 @@ class GroupClient:
 
     def ask_commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> AskedCommit:
         """Makes what ``carry_out`` commits. No checkpoint may lie between reading the positions and this."""
-        return AskedCommit(offsets=offsets, member=NOBODY if self.membership is None else self.membership.commits_as)
+        self._commits_asked += 1
+        member = NOBODY if self.membership is None else self.membership.commits_as
+        return AskedCommit(offsets=offsets, member=member, number=self._commits_asked)
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
         """Commits offsets that this member holds now; see ``carry_out``."""
         await self.carry_out(self.ask_commit(offsets), deadline_ms)
 
-    async def carry_out(self, asked: AskedCommit, deadline_ms: float | None = None) -> None:
+    async def carry_out(self, asked: AskedCommit, deadline_ms: float | None = None, *, gives_way: bool = False) -> None:
         """Commits offsets; they are durable on the coordinator's in-sync replicas on return.
+
+        One commit at a time, in the order of the calls: the next one is sent when the one before was answered or given
+        up, and waits for that until its own deadline. One that ``gives_way`` is dropped, and returns, when a newer one
+        was asked for before it was sent (again). All are for the generation in which they were asked, and refused in
+        another. A commit that was given up without an answer can still be carried out, as with Kafka's clients: before
+        any newer one if that goes over the same connection; after it if the first lay unread in a connection that
+        broke, for OffsetCommit knows no order but that of its connection, and generations.
 
         Raises ``CommitFailedError`` (the group went on without this member), ``KafkaError``, ``trio.TooSlowError``.
         """
@@ -289,8 +305,30 @@ class GroupClient:
             await trio.lowlevel.checkpoint()
             return
         limit_ms = self._client.now_ms + self._api_timeout_ms if deadline_ms is None else deadline_ms
+        await self._wait_commit_turn(limit_ms)
+        try:
+            await self._commit_until(asked, limit_ms, gives_way=gives_way)
+        finally:
+            self._commit_turn.release()
+
+    async def _wait_commit_turn(self, limit_ms: float) -> None:
+        try:
+            self._commit_turn.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_after(max(limit_ms - self._client.now_ms, 0) / 1000):
+                await self._commit_turn.acquire()
+                return
+            raise trio.TooSlowError(
+                f"group {self._group_id}: offsets were not committed in time (the commit before has no answer)"
+            ) from None
+
+    async def _commit_until(self, asked: AskedCommit, limit_ms: float, *, gives_way: bool) -> None:
         failures = 0
         while True:
+            if gives_way and asked.number != self._commits_asked:
+                self._client.logger.debug("commit_gave_way", group=self._group_id)
+                await trio.lowlevel.checkpoint()
+                return
             code, partition = await self._commit_once(asked, limit_ms)
             if code is ErrorCode.NONE:
                 return

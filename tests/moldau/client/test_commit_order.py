@@ -1,0 +1,208 @@
+"""The commits of one consumer take effect in the order in which they were asked for, each in its own generation.
+
+A coordinator that has to be looked for makes a commit be sent again, a second or more later: meanwhile another one is
+asked for, the caller gives up, or the group goes on to its next generation. Consumers against a small cluster on
+virtual time; what counts is what the coordinator was sent, and what it has in the end.
+"""
+
+import pytest
+import trio
+
+from consumer_stories import fill, simulate
+from moldau import KafkaError, TopicPartition
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+
+T0 = TopicPartition("t", 0)
+GONE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+BACKOFF = {"retry_backoff_ms": 1000, "retry_backoff_max_ms": 1000}
+MANUAL = BACKOFF | {"group_id": "g", "enable_auto_commit": False}
+AUTOMATIC = BACKOFF | {"group_id": "g", "auto_commit_interval_ms": 2000}
+
+
+def commits(cluster):
+    """Generation and offset of each commit that reached the coordinator."""
+    return [
+        (request.generation_id_or_member_epoch, part.committed_offset)
+        for _, key, request in cluster.requests
+        if key == ApiKey.OFFSET_COMMIT
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+
+
+async def begun(cluster, consumer):
+    """Subscribes, and polls until the first record was handed out."""
+    fill(cluster.add_topic("t")[0], 0, 100)
+    consumer.subscribe(["t"])
+    with trio.fail_after(30):
+        while not await consumer.poll(500, max_records=1):
+            continue
+
+
+async def background_commit_of_one_fails(cluster, consumer):
+    """A poll commits offset 1 in the background, which is to be sent again after a back-off, and hands out more."""
+    await trio.sleep(2.5)
+    cluster.fail_next(ApiKey.OFFSET_COMMIT, GONE)
+    assert await consumer.poll(0, max_records=5)
+    await trio.sleep(0.3)
+    assert [offset for _, offset in commits(cluster)] == [1], "the story needs a commit that has failed once"
+
+
+def test_a_commit_in_the_background_is_not_sent_again_after_a_newer_one():
+    """It took back what had been acknowledged."""
+
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(**AUTOMATIC) as consumer:
+            await begun(cluster, consumer)
+            await background_commit_of_one_fails(cluster, consumer)
+            await consumer.commit()
+            assert cluster.offsets["g", "t", 0][0] == 6
+            await trio.sleep(5)
+            assert cluster.offsets["g", "t", 0][0] == 6
+            assert [offset for _, offset in commits(cluster)] == [1, 6]
+
+    simulate(scenario)
+
+
+def test_a_commit_in_the_background_is_sent_again_if_nothing_newer_was_asked_for():
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(**AUTOMATIC) as consumer:
+            await begun(cluster, consumer)
+            await background_commit_of_one_fails(cluster, consumer)
+            await trio.sleep(5)
+            assert [offset for _, offset in commits(cluster)] == [1, 1]
+            assert cluster.offsets["g", "t", 0][0] == 1
+
+    simulate(scenario)
+
+
+def test_a_commit_in_the_background_does_not_outlive_the_rebalance_that_commits_more():
+    """It was sent again under the next generation, though the partition might have been given to another."""
+
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(**AUTOMATIC) as consumer:
+            await begun(cluster, consumer)
+            await background_commit_of_one_fails(cluster, consumer)
+            before = consumer.group_generation
+            consumer.subscribe(["t", "another"])  # the next poll commits, gives everything up and joins
+            with trio.fail_after(30):
+                while consumer.group_generation == before or not consumer.assignment:
+                    await consumer.poll(100, max_records=0)
+            await trio.sleep(1)
+            assert commits(cluster) == [(before, 1), (before, 6)]
+
+    simulate(scenario)
+
+
+def test_a_commit_that_is_sent_again_in_another_generation_is_refused_and_costs_the_member_nothing():
+    async def scenario(cluster, open_consumer):
+        config = MANUAL | {"retry_backoff_ms": 9000, "retry_backoff_max_ms": 9000}
+        config |= {"partition_assignment_strategy": "cooperative-sticky"}
+        async with open_consumer(**config) as consumer, trio.open_nursery() as nursery:
+            await begun(cluster, consumer)
+            before = consumer.group_generation
+            refused = trio.Event()
+
+            async def commit():
+                with pytest.raises(KafkaError, match=r"offsets were not committed \(ILLEGAL_GENERATION"):
+                    await consumer.commit()
+                refused.set()
+
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, GONE)
+            nursery.start_soon(commit)
+            await trio.sleep(0.5)
+            consumer.subscribe(["t", "another"])
+            with trio.fail_after(6):
+                while consumer.group_generation == before:
+                    await consumer.poll(100, max_records=0)
+            assert not refused.is_set(), "the story needs a group that is faster than the commit"
+            with trio.fail_after(20):
+                await refused.wait()
+            await consumer.poll(100)
+            assert (consumer.group_generation, consumer.assignment) == (before + 1, [T0])
+            await consumer.commit()
+            assert [generation for generation, _ in commits(cluster)] == [before, before + 1]
+
+    simulate(scenario)
+
+
+def test_the_refusal_of_an_older_generation_does_not_cost_the_member_its_present_one():
+    """The answer to a commit came when the member had joined the next generation, and it gave that up."""
+
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(**MANUAL, partition_assignment_strategy="cooperative-sticky") as consumer:
+            await begun(cluster, consumer)
+            before = consumer.group_generation
+            joined = trio.Event()
+
+            def answer_later(broker, request):
+                async def wait():
+                    await joined.wait()
+                    return cluster.on_offset_commit(broker, request)
+
+                return wait
+
+            async def commit():
+                with pytest.raises(KafkaError, match=r"offsets were not committed \(ILLEGAL_GENERATION"):
+                    await consumer.commit()
+
+            cluster.handlers[ApiKey.OFFSET_COMMIT] = answer_later
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(commit)
+                await trio.sleep(0.5)
+                consumer.subscribe(["t", "another"])
+                with trio.fail_after(20):
+                    while consumer.group_generation == before or not consumer.assignment_generation > before:
+                        await consumer.poll(100, max_records=0)
+                joined.set()
+            assert consumer.group_generation == before + 1
+
+    simulate(scenario)
+
+
+def test_commits_of_two_tasks_are_carried_out_in_the_order_of_the_calls():
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(**MANUAL) as consumer:
+            await begun(cluster, consumer)
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, GONE, GONE)
+            async with trio.open_nursery() as nursery:
+                for offset in (10, 20, 30):
+                    nursery.start_soon(consumer.commit, {T0: offset})
+                    await trio.sleep(0.1)
+            assert [offset for _, offset in commits(cluster)] == [10, 10, 10, 20, 30]
+            assert cluster.offsets["g", "t", 0][0] == 30
+
+    simulate(scenario)
+
+
+def test_a_commit_that_is_given_up_lets_the_next_one_go():
+    async def scenario(cluster, open_consumer):
+        async with open_consumer(**MANUAL, default_api_timeout_ms=5000) as consumer:
+            await begun(cluster, consumer)
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, *[GONE] * 4)
+            with trio.move_on_after(1.5) as scope:
+                await consumer.commit({T0: 10})
+            assert scope.cancelled_caught
+            await consumer.commit({T0: 20})
+            assert cluster.offsets["g", "t", 0][0] == 20
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, *[GONE] * 20)
+            late = []
+
+            async def commit(offset):
+                with pytest.raises(trio.TooSlowError, match="offsets were not committed in time"):
+                    await consumer.commit({T0: offset})
+                late.append((offset, trio.current_time() - started))
+
+            started = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(commit, 30)
+                await trio.sleep(0.1)
+                nursery.start_soon(commit, 40)
+            assert sorted(offset for offset, _ in late) == [30, 40]
+            assert all(seconds < 8 for _, seconds in late), "the wait for the turn counts"
+            cluster.errors.clear()
+            await consumer.commit({T0: 50})
+            assert cluster.offsets["g", "t", 0][0] == 50
+
+    simulate(scenario)
