@@ -104,9 +104,17 @@ class Load:
         times = [since, *[at for at, _ in self.acknowledged[index] if since <= at <= until], until]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
+    def _all_committed(self, index: int) -> bool:
+        leader = self.cluster._leader(self.topic, index, -1)
+        if leader is None:
+            return False
+        replica = self.cluster.replica(leader, self.topic, index).replica
+        return replica.high_watermark == replica.log_end_offset
+
     async def check(self) -> None:
-        """Everything that was acknowledged can be read."""
+        """Everything that was acknowledged can be read, once the leader, who may be new, knows what is committed."""
         for index, acknowledged in enumerate(self.acknowledged):
+            await self.cluster.until(lambda index=index: self._all_committed(index))
             found = await read_all(self.cluster, self.topic, index)
             missing = [value for _, value in acknowledged if value not in found]
             assert not missing, f"{self.topic}-{index} lost {missing[:5]} of {len(acknowledged)}"
