@@ -337,7 +337,10 @@ def test_offsets_are_not_committed_behind_a_marker_that_another_leader_wrote() -
         await cluster.client(1).create_topic("t", replicas=3)
         producer = TransactionalProducer(cluster, "tx")
         leader = (await producer.coordinator("g", 0)).broker_id
-        index = cluster.running[leader].context.groups.partition_of("g")
+        groups = cluster.running[leader].context.groups
+        await cluster.until(lambda: groups.partition_of("g") is not None)  # it has heard of the topic
+        index = groups.partition_of("g")
+        await cluster.leader("__consumer_offsets", index)
         await producer.begin()
         whose = {"transactional_id": "tx", "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
         answer = await producer.ask(AddOffsetsToTxnRequest(group_id="g", **whose), 3)
