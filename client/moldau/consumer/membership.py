@@ -292,6 +292,15 @@ class Membership:
         self.lose_generation(reason)
         self.member_id = ""
 
+    def end(self, reason: str) -> None:
+        """The application gave everything up in order: it holds nothing, and nobody's commits are its own again.
+
+        A static member keeps its place at the coordinator, but takes part in no generation until it joins again.
+        """
+        self.lose_member_id(reason)
+        self.assigned_as = self._given_as = NOBODY
+        self._taken_losses = self._given_losses = self.losses
+
     @property
     def is_stable(self) -> bool:
         return self.state is MemberState.STABLE

@@ -105,7 +105,11 @@ class Rebalancer:
             await self._lose()
         self.topics = None
         self._pattern = None
-        await self._group.leave(reason)
+        try:
+            await self._group.leave(reason)
+        finally:
+            self.membership.end(reason)
+            self._losses = self.membership.losses
 
     async def keep(self, nursery: trio.Nursery, deadline_ms: float) -> None:
         """Joins where that is needed, and takes over what a finished join brought; waits for it until ``deadline_ms``.

@@ -308,9 +308,31 @@ def test_changing_the_subscription_and_unsubscribing():
             assert await consumer.position(("a", 0)) == 5, "the group's offset"
             consumer.seek(("a", 0), 0)
             assert await take(consumer, 5) == numbers(0, 5)
+            consumer.seek(("a", 0), 3)
+            await consumer.commit()
+            assert cluster.offsets["g", "a", 0][0] == 3, "as nobody's: it is no member any more"
         with pytest.raises(ValueError, match="either topics or a pattern"):
             async with open_consumer(group_id="g") as consumer:
                 consumer.subscribe()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("instance_id", [None, "static"])
+def test_a_member_that_unsubscribed_joins_again_for_the_same_topics(instance_id):
+    """A static member sends no LeaveGroup; it took itself for one still, and waited for what it had given up."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("a")
+        fill(part, 0, 5)
+        config = {} if instance_id is None else {"group_instance_id": instance_id}
+        async with open_consumer(group_id="g", **config) as consumer:
+            for first in (0, 5):
+                consumer.subscribe(["a"])
+                assert await take(consumer, 5) == numbers(first, first + 5)
+                await consumer.unsubscribe()
+                assert consumer.group_metadata().generation_id == -1
+                fill(part, first + 5, first + 10)
 
     simulate(scenario)
 
