@@ -99,6 +99,14 @@ class Connection(Protocol):
         """Ends the stream; the peer sees the end of the stream, or a reset if unread bytes remain."""
         ...
 
+    def abort(self) -> None:
+        """Ends the stream and drops what the transport has not sent, or would have to send again; the peer is reset.
+
+        After ``close`` the transport goes on delivering what it took. After this only what is on its way may arrive.
+        Nothing happens on a connection that is closed.
+        """
+        ...
+
 
 class Listener(Protocol):
     """A listening socket."""

@@ -19,6 +19,7 @@ import random
 import shutil
 import socket
 import stat
+import struct
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -98,6 +99,9 @@ def _host_and_port(name: object) -> tuple[str, int]:
     return str(name[0]), int(name[1])
 
 
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
 class RealConnection:
     """One TCP socket (or one end of a socket pair) in non-blocking mode."""
 
@@ -172,6 +176,12 @@ class RealConnection:
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+    def abort(self) -> None:
+        """See ``Connection.abort``: a socket that does not linger is reset when it is closed (socket(7), SO_LINGER)."""
+        if self._socket.fileno() >= 0:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self.close()
 
 
 def _closed_error() -> ConnectionAbortedError:

@@ -8,7 +8,9 @@ behind, and a request costs no task switch when the transport takes it.
 
 A request that times out closes the connection, because the answers behind it could not be told apart from silence
 (Kafka's clients do the same); all other requests in flight then fail with ``ConnectionError``: whether they were
-carried out is unknown. Cancelling a request that was sent only abandons its answer.
+carried out is unknown. Cancelling a request that was sent only abandons its answer. A connection that is closed with
+answers outstanding is aborted: its caller may send the request again elsewhere, and what an ordinary close leaves to
+the transport would be delivered after that. Packets that are on their way can still arrive.
 
 Every answer gets memory of its own, so that messages may keep views of it.
 """
@@ -140,6 +142,7 @@ class RpcConnection:
         self._receiving = False
         self._changed = Signal()  # an answer came, a role became free, the connection died
         self._error: str | None = None
+        self._has_unanswerable = False  # only the transport knows whether such requests have arrived: it keeps them
         self._versions: Mapping[int, tuple[int, int]] = {}
         self._receive_buffer = bytearray(RECEIVE_BYTES)
         self._start = self._end = 0  # received bytes in the buffer that belong to no frame yet
@@ -284,6 +287,7 @@ class RpcConnection:
         self._check_open()
         if version is None:
             version = self.version_for(message)
+        self._has_unanswerable = True
         self._queue((encode_request(message, version, self._take_correlation_id(), self._client_id),))
 
     async def request(
@@ -497,10 +501,16 @@ class RpcConnection:
         self._changed.notify()
 
     def fail(self, reason: str) -> None:
-        """Closes the connection; all requests in flight fail with ``ConnectionError`` that names ``reason``."""
+        """Closes the connection; all requests in flight fail with ``ConnectionError`` that names ``reason``.
+
+        With requests in flight it is aborted, so that the transport does not deliver later what was given up here.
+        """
         if self._error is None:
             self._error = reason
-            self._connection.close()
+            if self._pending and not self._has_unanswerable:
+                self._connection.abort()
+            else:
+                self._connection.close()
             self._pending.clear()
             self._outgoing = ()
             self._changed.notify()

@@ -299,3 +299,9 @@ class TlsConnection:
         with contextlib.suppress(OSError):  # the peer is gone or takes no more: the end of the stream tells it the same
             self._flush_nowait()
         self._connection.close()
+
+    def abort(self) -> None:
+        """See ``Connection.abort``; without a goodbye."""
+        if not self._closed:
+            self._closed = True
+            self._connection.abort()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import math
 import zlib
 from collections import deque
 from functools import partial
@@ -54,6 +55,7 @@ class Pipe:
     """
 
     __slots__ = (
+        "_abandoned_seconds",
         "_gave_up",
         "_network",
         "_silence",
@@ -80,6 +82,7 @@ class Pipe:
         self.broken = False  # a segment was lost for good: nothing behind it arrives
         self._transit: deque[_Segment] = deque()  # sent, and not given to the receiver; resets go by themselves
         self._gave_up = False  # the sender sends nothing again
+        self._abandoned_seconds = math.inf  # when the sender forgot what it had sent: none of it is sent again
         self._silence = 0  # counts the times the way back was blocked while something was to be acknowledged
         self._silent = False  # whether it is
         self._unheard_bytes = 0  # read by the receiver, and the sender has not heard of it
@@ -113,8 +116,10 @@ class Pipe:
         off_seconds = segment.kernel.off_seconds
         if segment.sent_seconds > off_seconds:
             return  # the machine had lost power before it could send it again
+        if segment.sent_seconds > self._abandoned_seconds and segment.content is not Mark.RST:
+            return
         if self._network.blocked(self.sender.host, self.receiver.host):
-            if self._gave_up or off_seconds <= self._network.agenda.clock.now:
+            if self._gave_up or off_seconds <= self._network.agenda.clock.now or self._is_abandoned(segment):
                 return
             if not self.held:
                 self.episode += 1
@@ -147,6 +152,15 @@ class Pipe:
         for segment in segments:
             if not self.broken or segment.content is Mark.RST:
                 self._transmit(segment, resend)
+
+    def abandon(self) -> None:
+        """The sender forgets what it has sent: what is on its way may arrive, and nothing is sent again."""
+        self._abandoned_seconds = self._network.agenda.clock.now
+        self.held = deque(segment for segment in self.held if not self._is_abandoned(segment))
+
+    def _is_abandoned(self, segment: _Segment) -> bool:
+        """Whether it is not sent again. A reset is: whatever the peer's host sends is answered with one."""
+        return self._abandoned_seconds < math.inf and segment.content is not Mark.RST
 
     def _give_up_if_held(self, episode: int) -> None:
         if self.held and self.episode == episode:
@@ -362,10 +376,19 @@ class VirtualConnection:
         self._say_goodbye()
         self._wake()
 
-    def _say_goodbye(self) -> None:
+    def abort(self) -> None:
+        """See ``Connection.abort``."""
+        if self.closed or self.dead:
+            return
+        self.closed = True
+        self.outgoing.abandon()
+        self._say_goodbye(resets=True)
+        self._wake()
+
+    def _say_goodbye(self, *, resets: bool = False) -> None:
         self.host.forget(self)
         if self._error is None:
-            self.outgoing.send(Mark.RST if self._inbox else Mark.FIN)
+            self.outgoing.send(Mark.RST if self._inbox or resets else Mark.FIN)
             self._network.trace.event("close", self.host.name, self._peer[0], self.number)
 
     def _wake(self) -> None:

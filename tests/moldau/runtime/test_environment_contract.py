@@ -199,7 +199,30 @@ def test_closing_with_unread_bytes_resets_the_peer(run_streams):
     run_streams(test)
 
 
-def test_closing_wakes_a_task_that_waits(run_streams):
+def test_aborting_resets_the_peer_and_keeps_nothing_to_send(run_streams):
+    async def test(given):
+        async with pair(given) as (client, server):
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while sent < 1 << 26:
+                    sent += client.send_nowait([b"z" * 65536])
+            client.abort()
+            client.abort()
+            client.close()
+            with pytest.raises(ConnectionResetError):  # and no orderly end
+                await receive(server, 1 << 27)
+            for call in (
+                lambda: client.send_nowait([b"x"]),
+                lambda: client.receive_into_nowait(memoryview(bytearray(1))),
+            ):
+                with pytest.raises(OSError):  # noqa: PT011 - which one differs
+                    call()
+
+    run_streams(test)
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_ending_wakes_a_task_that_waits(run_streams, end):
     async def test(given):
         async with pair(given) as (client, _):
             outcome = []
@@ -213,7 +236,7 @@ def test_closing_wakes_a_task_that_waits(run_streams):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reader)
                 await trio.testing.wait_all_tasks_blocked()
-                client.close()
+                getattr(client, end)()
             assert outcome == ["woken"]
 
     run_streams(test)

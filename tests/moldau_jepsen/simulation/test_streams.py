@@ -5,6 +5,9 @@ Method: two hosts of a virtual network with one connection; a random script of c
 and single stories with the moments at which streams could go wrong.
 """
 
+import contextlib
+from functools import partial
+
 import pytest
 import trio
 
@@ -135,6 +138,42 @@ async def given_up_while_in_flight(world, near, far):
 
 def test_nothing_arrives_behind_the_gap_that_a_sender_leaves_when_it_gives_up():
     assert run_pair(given_up_while_in_flight) == b""
+
+
+async def ended_behind_a_cut(world, near, far, end):
+    world.network.slow_link("a", "b", extra_delay=0.5)
+    near.send_nowait([b"on its way, "])
+    await trio.sleep(1.0)
+    world.network.cut("a", "b")
+    near.send_nowait([b"held"])
+    await trio.sleep(1.0)
+    getattr(near, end)()
+    world.network.heal("a", "b")
+    await trio.sleep(5.0)
+    read = taken(far)
+    with contextlib.suppress(ConnectionResetError):
+        assert far.receive_into_nowait(memoryview(bytearray(1))) == 0
+        return read, "end"
+    return read, "reset"
+
+
+def test_an_abort_drops_what_would_be_sent_again_and_a_close_does_not():
+    assert run_pair(partial(ended_behind_a_cut, end="close")) == (b"on its way, held", "end")
+    assert run_pair(partial(ended_behind_a_cut, end="abort")) == (b"on its way, ", "reset")
+
+
+async def aborted_under_way(world, near, far):
+    near.send_nowait([b"one"])
+    near.abort()
+    await trio.sleep(1.0)
+    read = taken(far)
+    with pytest.raises(ConnectionResetError):
+        taken(far)
+    return read
+
+
+def test_what_is_on_its_way_arrives_in_spite_of_an_abort():
+    assert run_pair(aborted_under_way) == b"one"
 
 
 async def told_of_the_end(world, near, far):

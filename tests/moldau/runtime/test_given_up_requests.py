@@ -1,0 +1,76 @@
+"""Goal: a request that was given up with its connection does not arrive later; one that needs no answer does.
+
+Method: one connection over the virtual network, whose way there is cut while requests are sent and heals afterwards.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.runtime.rpc import RpcConnection
+from moldau_jepsen.simulation.network import NetworkProfile
+from moldau_jepsen.simulation.world import run_world
+
+CALM = NetworkProfile(delay_min=0.001, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
+API = 20_001
+
+
+def tell(story):
+    """Runs ``story`` with a connection whose way there is cut; returns what the peer reads once it is healed."""
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        near = await world.node("a").environment.network.connect("b", 1000)
+        far = await listener.accept()
+        world.network.cut("a", "b")
+        await story(RpcConnection(near, "a"))
+        world.network.heal("a", "b")
+        await trio.sleep(5.0)
+        buffer = bytearray(1 << 16)
+        try:
+            return bytes(buffer[: far.receive_into_nowait(memoryview(buffer))])
+        except ConnectionResetError:
+            return "reset"
+
+    return run_world(run, 1, CALM)
+
+
+async def out_of_time(connection):
+    with pytest.raises(trio.TooSlowError):
+        await connection.submit_raw(API, 0, b"late").wait(5_000)
+
+
+async def closed(connection):
+    connection.submit_raw(API, 0, b"late")
+    await trio.sleep(1.0)
+    connection.close()
+
+
+async def cancelled(connection):
+    with trio.move_on_after(1.0):
+        await connection.submit_raw(API, 0, b"late").wait()
+    connection.close()
+
+
+@pytest.mark.parametrize("story", [out_of_time, closed, cancelled])
+def test_a_request_that_was_given_up_does_not_arrive_later(story):
+    assert tell(story) == "reset"
+
+
+async def needs_no_answer(connection):
+    connection.submit_without_response(MetadataRequest(), 0)
+    connection.close()
+
+
+async def needs_no_answer_among_others(connection):
+    connection.submit_raw(API, 0, b"unanswered")
+    await needs_no_answer(connection)
+
+
+@pytest.mark.parametrize("story", [needs_no_answer, needs_no_answer_among_others])
+def test_what_needs_no_answer_is_left_to_the_transport(story):
+    read = tell(story)
+    assert isinstance(read, bytes)
+    assert read, "all that was sent"
