@@ -112,11 +112,11 @@ class ClusterClient:
             self.close()
 
     def close(self) -> None:
-        """Closes every connection; idempotent."""
+        """Closes every connection; idempotent. What was sent is left to the transport."""
         self._closed = True
         for link in self._links.values():
             if link.connection is not None:
-                link.connection.close()
+                link.connection.close(keeps_sent=True)
         self._links.clear()
         self.changed.notify()
 

@@ -10,7 +10,8 @@ A request that times out closes the connection, because the answers behind it co
 (Kafka's clients do the same); all other requests in flight then fail with ``ConnectionError``: whether they were
 carried out is unknown. Cancelling a request that was sent only abandons its answer. A connection that is closed with
 answers outstanding is aborted: its caller may send the request again elsewhere, and what an ordinary close leaves to
-the transport would be delivered after that. Packets that are on their way can still arrive.
+the transport would be delivered after that. Packets that are on their way can still arrive. A client that ends sends
+nothing again, and keeps what it sent.
 
 Every answer gets memory of its own, so that messages may keep views of it.
 """
@@ -505,19 +506,26 @@ class RpcConnection:
 
         With requests in flight it is aborted, so that the transport does not deliver later what was given up here.
         """
+        self._shut(reason, keeps_sent=self._has_unanswerable)
+
+    def close(self, *, keeps_sent: bool = False) -> None:
+        """Closes the connection; idempotent. Requests in flight fail with ``ConnectionError``.
+
+        ``keeps_sent`` leaves them to the transport all the same: for who ends, and sends none of them again. A member
+        that is cancelled leaves its group by such a request.
+        """
+        self._shut("this end closed the connection", keeps_sent=keeps_sent or self._has_unanswerable)
+
+    def _shut(self, reason: str, *, keeps_sent: bool) -> None:
         if self._error is None:
             self._error = reason
-            if self._pending and not self._has_unanswerable:
+            if self._pending and not keeps_sent:
                 self._connection.abort()
             else:
                 self._connection.close()
             self._pending.clear()
             self._outgoing = ()
             self._changed.notify()
-
-    def close(self) -> None:
-        """Closes the connection; idempotent. Requests in flight fail with ``ConnectionError``."""
-        self.fail("this end closed the connection")
 
 
 def _decode_api_versions(frame: memoryview, version: int) -> ApiVersionsResponse:

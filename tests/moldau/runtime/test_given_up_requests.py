@@ -69,8 +69,15 @@ async def needs_no_answer_among_others(connection):
     await needs_no_answer(connection)
 
 
-@pytest.mark.parametrize("story", [needs_no_answer, needs_no_answer_among_others])
-def test_what_needs_no_answer_is_left_to_the_transport(story):
+async def last_words(connection):
+    """Of a client that ends: a member that was cancelled while it left its group."""
+    with trio.move_on_after(1.0):
+        await connection.submit_raw(API, 0, b"farewell").wait()
+    connection.close(keeps_sent=True)
+
+
+@pytest.mark.parametrize("story", [needs_no_answer, needs_no_answer_among_others, last_words])
+def test_what_nobody_sends_again_is_left_to_the_transport(story):
     read = tell(story)
     assert isinstance(read, bytes)
     assert read, "all that was sent"
