@@ -216,6 +216,11 @@ class Replica:
         return self._proposal
 
     @property
+    def min_insync_replicas(self) -> int:
+        """As configured."""
+        return self._min_insync_replicas
+
+    @property
     def effective_min_isr(self) -> int:
         """``min.insync.replicas``, but not more than there are replicas."""
         return min(self._min_insync_replicas, len(self.state.replicas))

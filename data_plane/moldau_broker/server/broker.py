@@ -263,7 +263,7 @@ class Broker:
             clock,
             ReplicaSettings(broker_id=self.broker_id, lag_time_max_ms=float(config.get_int("replica.lag.time.max.ms"))),
             logs,
-            lambda topic: self._dynamic.topic_settings(topic, self.metadata.image.topic_config(topic)),
+            self._dynamic.topic_settings,
             directories=directories,
             on_isr_proposal=isr.notify,
             on_directory_failure=self._directory_failed,

@@ -30,10 +30,11 @@ from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle, i
 from moldau_broker.server.partition import Partition, offline_replicas, partition_state
 from moldau_broker.server.replica_directories import ReplicaOfflineError
 from moldau_broker.server.replica_waits import ReplicaWaits
+from moldau_quorum.image import MetadataImage
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from moldau.runtime.environment import Buffer, Clock
     from moldau_broker.log.config import LogConfig
@@ -105,7 +106,7 @@ class ReplicaManager(ReplicaWaits):
         clock: Clock,
         settings: ReplicaSettings,
         logs: LogManager,
-        topic_settings: Callable[[str], TopicSettings],
+        topic_settings: Callable[[str, Mapping[str, str]], TopicSettings],
         *,
         directories: ReplicaDirectories,
         on_isr_proposal: Callable[[], None],
@@ -114,7 +115,8 @@ class ReplicaManager(ReplicaWaits):
         super().__init__(clock, settings.waiting_operations_max)
         self._settings = settings
         self._logs = logs
-        self._topic_settings = topic_settings
+        self._settings_of = topic_settings
+        self._image = MetadataImage()  # what ``apply`` takes over or took over last; the newest may be ahead of it
         self._directories = directories
         self._on_isr_proposal = on_isr_proposal
         self._on_directory_failure = on_directory_failure
@@ -304,20 +306,20 @@ class ReplicaManager(ReplicaWaits):
     def apply(self, delta: MetadataDelta) -> Iterator[bool]:
         """Follows committed metadata: brokers first, then configuration, then partitions.
 
+        A ``min.insync.replicas`` that was lowered comes last: folded together, the changes have lost their order, and
+        an older ISR counted by a minimum that came after it would acknowledge what an eligible leader lacks.
+
         Yields after each partition, when everything is consistent, whether its log was created or deleted: that waits
         for the disk, and a thousand partitions must not stop all else. The caller exhausts the iterator before it
         applies anything newer.
         """
-        image = delta.image
+        image = self._image = delta.image
         self.eligible = {
             broker_id: broker.broker_epoch for broker_id, broker in sorted(image.brokers.items()) if broker.active
         }
-        for resource_type, name in delta.changed_configs:
-            if resource_type == _RESOURCE_TOPIC:
-                self.topic_config_changed(name)
-            elif resource_type == _RESOURCE_BROKER:
-                for topic in sorted({key[0] for key in self.partitions}):
-                    self.topic_config_changed(topic)
+        configured = self._configured_topics(delta)
+        for topic in configured:
+            self._topic_config_changed(topic)
         for change in delta.changed_partitions:
             key = TopicPartition(change.topic_name, change.partition_id)
             before = self._logs.get(key)
@@ -326,6 +328,8 @@ class ReplicaManager(ReplicaWaits):
             except LogStorageError as error:
                 self.directory_failed(error)
             yield self._logs.get(key) is not before
+        for topic in configured:
+            self._lower_minimum(topic)
         if delta.changed_brokers:
             self._directories_changed(delta)
             self._reconsider_all()
@@ -341,8 +345,19 @@ class ReplicaManager(ReplicaWaits):
             if image is not None:
                 partition.replica.configure(offline=offline_replicas(delta.image, image))
 
-    def topic_config_changed(self, topic: str) -> None:
-        """Takes over changed configuration of a topic."""
+    def _topic_settings(self, topic: str) -> TopicSettings:
+        return self._settings_of(topic, self._image.topic_config(topic))
+
+    def _configured_topics(self, delta: MetadataDelta) -> list[str]:
+        """Topics of partitions here whose configuration may have changed."""
+        here = sorted({key[0] for key in self.partitions})
+        if any(resource_type == _RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
+            return here
+        changed = {name for resource_type, name in delta.changed_configs if resource_type == _RESOURCE_TOPIC}
+        return [topic for topic in here if topic in changed]
+
+    def _topic_config_changed(self, topic: str) -> None:
+        """Takes over changed configuration of a topic, but for a lower ``min.insync.replicas``."""
         mine = [partition for key, partition in self.partitions.items() if key[0] == topic]
         if not mine:
             return
@@ -350,12 +365,21 @@ class ReplicaManager(ReplicaWaits):
         self._logs.update_topic_config(topic, settings.log)
         now_ms = self._clock.monotonic_ms()
         for partition in mine:
-            partition.replica.configure(min_insync_replicas=settings.min_insync_replicas)
+            replica = partition.replica
+            replica.configure(min_insync_replicas=max(replica.min_insync_replicas, settings.min_insync_replicas))
             self._mark_throttled(partition, settings)
             self.log_end_moved(partition, now_ms)  # ``flush.messages`` may let more of it count
             if self._following is not None:
                 self._following.policy_changed(partition)
             self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
+        self.settled.notify()
+
+    def _lower_minimum(self, topic: str) -> None:
+        wanted = self._topic_settings(topic).min_insync_replicas
+        for key, partition in self.partitions.items():
+            if key[0] == topic and partition.replica.min_insync_replicas > wanted:
+                partition.replica.configure(min_insync_replicas=wanted)
+                self.perform(partition, partition.replica.reconsider(self._clock.monotonic_ms(), self.eligible))
         self.settled.notify()
 
     def _mark_throttled(self, partition: Partition, settings: TopicSettings) -> None:
