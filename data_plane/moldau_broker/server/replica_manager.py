@@ -349,16 +349,17 @@ class ReplicaManager(ReplicaWaits):
         return self._settings_of(topic, self._image.topic_config(topic))
 
     def _configured_topics(self, delta: MetadataDelta) -> list[str]:
-        """Topics of partitions here whose configuration may have changed."""
-        here = sorted({key[0] for key in self.partitions})
+        """Topics whose configuration may have changed: a broker's is the default of all that are here."""
         if any(resource_type == _RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
-            return here
-        changed = {name for resource_type, name in delta.changed_configs if resource_type == _RESOURCE_TOPIC}
-        return [topic for topic in here if topic in changed]
+            return sorted({key[0] for key in self.partitions})
+        return [name for resource_type, name in delta.changed_configs if resource_type == _RESOURCE_TOPIC]
+
+    def _partitions_of(self, topic: str) -> list[Partition]:
+        return [partition for key, partition in self.partitions.items() if key[0] == topic]
 
     def _topic_config_changed(self, topic: str) -> None:
         """Takes over changed configuration of a topic, but for a lower ``min.insync.replicas``."""
-        mine = [partition for key, partition in self.partitions.items() if key[0] == topic]
+        mine = self._partitions_of(topic)
         if not mine:
             return
         settings = self._topic_settings(topic)
@@ -375,9 +376,12 @@ class ReplicaManager(ReplicaWaits):
         self.settled.notify()
 
     def _lower_minimum(self, topic: str) -> None:
+        mine = self._partitions_of(topic)
+        if not mine:
+            return
         wanted = self._topic_settings(topic).min_insync_replicas
-        for key, partition in self.partitions.items():
-            if key[0] == topic and partition.replica.min_insync_replicas > wanted:
+        for partition in mine:
+            if partition.replica.min_insync_replicas > wanted:
                 partition.replica.configure(min_insync_replicas=wanted)
                 self.perform(partition, partition.replica.reconsider(self._clock.monotonic_ms(), self.eligible))
         self.settled.notify()
