@@ -479,7 +479,8 @@ class Producer:
         """Commits a consumer's offsets (of the next records to read) with the transaction (KIP-447).
 
         ``group`` comes from ``Consumer.group_metadata``. Raises ``AbortableTransactionError`` when the group went on
-        without that member, ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT).
+        without that member, ``TransactionAbortedError`` when the transaction is aborted meanwhile,
+        ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT).
         """
         given = {
             TopicPartition(*partition): OffsetToCommit(offset=offset)

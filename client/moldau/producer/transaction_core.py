@@ -17,8 +17,9 @@ may begin. *Fatal*: the producer has been fenced or its protocol is broken, and 
 record was lost whose sequence number had been used, the producer asks for a higher epoch once the transaction is
 aborted, and sequences begin anew.
 
-Each init, commit and abort has an ``Outcome`` of its own. Who waits for it judges that one, not the state: by the time
-that the waiting task runs, another one may have aborted the transaction that its commit could not commit. A success
+Each init, commit and abort has an ``Outcome`` of its own, and so have offsets that are sent. Who waits for it judges
+that one, not the state: by the time that the waiting task runs, another one may have aborted the transaction that its
+commit could not commit, or that its offsets were to be a part of. A success
 that nobody has been told, because the call had timed out or was cancelled, is kept until the next transaction begins:
 the same call gives it, once. An error needs no keeping, it stays until the abort.
 """
@@ -46,9 +47,10 @@ from moldau.producer.transaction_values import (
     Outcome,
     ProducerFencedError,
     State,
+    TransactionAbortedError,
     TransactionError,
 )
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from moldau.protocol.messages.end_txn import EndTxnResponse
@@ -79,6 +81,7 @@ class _Offsets:
 
     group: GroupMetadata
     offsets: dict[TopicPartition, OffsetToCommit]
+    outcome: Outcome
     is_added: bool = False  # the transaction includes the group's partition
     is_asked: bool = False  # AddOffsetsToTxn is under way
     is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
@@ -183,9 +186,13 @@ class TransactionManager:
 
     def _settle(self, error: TransactionError | None = None) -> None:
         """The outcome of what is under way is known."""
-        if self.outcome is not None and not self.outcome.is_known:
-            self.outcome.is_known = True
-            self.outcome.error = error
+        if self.outcome is not None:
+            self.outcome.settle(error)
+
+    def _leave_out_offsets(self, error: KafkaError) -> None:
+        """Offsets that their coordinator does not have yet are not committed with this transaction any more."""
+        for each in self._offsets:
+            each.outcome.settle(error)
 
     def begin_init(self) -> Outcome:
         """Asks for the producer id. May be repeated until its outcome was told."""
@@ -220,21 +227,18 @@ class TransactionManager:
         self._new[partition] = None
         return True
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata) -> object | None:
-        """Commits offsets of a group with the transaction; returns what ``is_sent`` wants, None for nothing to do."""
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata) -> Outcome:
+        """Commits offsets of a group with the transaction. The outcome is known when their coordinator has them all,
+        or when it is certain that they will not be committed.
+        """
         if self.state is not State.IN_TRANSACTION:
             self._refuse("send offsets")
-        if not offsets:
-            return None
-        sent = _Offsets(group=group, offsets=dict(offsets))
-        self._offsets.append(sent)
-        return sent
-
-    def is_sent(self, token: object) -> bool:
-        """Whether the offsets are at their coordinator; raises the error that prevented it."""
-        if self.error is not None:
-            raise self.error
-        return all(token is not other for other in self._offsets)
+        outcome = Outcome(action=State.IN_TRANSACTION)
+        if offsets:
+            self._offsets.append(_Offsets(group=group, offsets=dict(offsets), outcome=outcome))
+        else:
+            outcome.settle()
+        return outcome
 
     def begin_commit(self) -> Outcome:
         """Asks for the commit. May be repeated until its outcome was told."""
@@ -257,6 +261,9 @@ class TransactionManager:
         self._new.clear()
         if self._adding is not None and not (self._adding.is_asked or self._adding.is_uncertain):
             self._adding = None
+        self._leave_out_offsets(
+            TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction of the offsets was aborted")
+        )
         self._offsets = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
         return outcome
 
@@ -326,8 +333,8 @@ class TransactionManager:
         if code.retriable or code in _SEEK_COORDINATOR:
             self._retry_later(now_ms)
         elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
-            self._offsets = [each for each in self._offsets if each.group.group_id != call.key]
             self._abortable(code, detail)
+            self._offsets = [each for each in self._offsets if each.group.group_id != call.key]
         else:
             self.fail(code, detail)
 
@@ -417,8 +424,8 @@ class TransactionManager:
             if self.state is State.ABORTING and not first.is_uncertain:
                 self._offsets.pop(0)
             return
-        self._offsets.pop(0)
         self._judge(code, f"group {first.group.group_id}")
+        self._offsets.pop(0)
 
     def _on_offsets_committed(self, call: Call, response: TxnOffsetCommitResponse, now_ms: float) -> None:
         if not self._offsets or self._offsets[0] is not call.subject:
@@ -432,13 +439,14 @@ class TransactionManager:
                 elif self._tries_again(call, code, now_ms):
                     return
                 else:
-                    self._offsets.pop(0)
                     where = f"offset of {topic.name}-{part.partition_index} for group {first.group.group_id}"
                     self._judge(code, where)
+                    self._offsets.pop(0)
                     return
         self._failures = 0
         if not first.offsets:
             self._offsets.pop(0)
+            first.outcome.settle()
         else:
             self._retry_later(now_ms)  # a coordinator that leaves out a partition is asked again
 
@@ -501,6 +509,7 @@ class TransactionManager:
             self.state = State.ABORTABLE_ERROR
             self.error = AbortableTransactionError(code, self._text(code, detail))
             self._settle(self.error)
+            self._leave_out_offsets(self.error)
 
     def fail(self, code: ErrorCode, detail: str = "") -> None:
         """The producer cannot go on."""
@@ -513,6 +522,7 @@ class TransactionManager:
         else:
             self.error = FatalTransactionError(code, self._text(code, detail))
         self._settle(self.error)
+        self._leave_out_offsets(self.error)
 
     def record_failed(self, code: ErrorCode, detail: str = "") -> None:
         """A batch of the transaction was not delivered."""

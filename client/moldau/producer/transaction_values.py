@@ -29,7 +29,7 @@ class ProducerFencedError(FatalTransactionError):
 
 
 class TransactionAbortedError(KafkaError):
-    """The record was not sent because its transaction was aborted."""
+    """The record was not sent, or the offsets are not committed, because their transaction was aborted."""
 
 
 class State(enum.Enum):
@@ -47,18 +47,25 @@ class State(enum.Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outcome:
-    """What becomes of one init, commit or abort: of this one, whatever is asked for after it.
+    """What becomes of one init, commit or abort, or of offsets that are sent: of this one, whatever is asked for after
+    it.
 
     Invariant: ``error`` and ``is_told`` are set only where ``is_known`` is; ``is_known`` and ``error`` do not change
     afterwards.
     """
 
     action: State
-    """INITIALIZING, COMMITTING or ABORTING."""
+    """INITIALIZING, COMMITTING or ABORTING; IN_TRANSACTION for offsets."""
     is_known: bool = False
-    error: TransactionError | None = None
+    error: KafkaError | None = None
     is_told: bool = False
     """Whether a call has returned it to the application."""
+
+    def settle(self, error: KafkaError | None = None) -> None:
+        """It is known from now on: a success without ``error``. What was known before stays."""
+        if not self.is_known:
+            self.is_known = True
+            self.error = error
 
 
 class Coordinator(enum.IntEnum):

@@ -71,11 +71,8 @@ class Transactions:
         self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata, timeout_ms: float | None = None
     ) -> None:
         """Has offsets committed with the transaction; returns when their coordinator has them."""
-        token = self.manager.send_offsets(offsets, group)
-        if token is None:
-            await trio.lowlevel.checkpoint()
-            return
-        await self._until(lambda: self.manager.is_sent(token), "send offsets to the transaction", timeout_ms)
+        outcome = self.manager.send_offsets(offsets, group)
+        await self._known(outcome, "send offsets to the transaction", timeout_ms)
 
     async def commit(self, timeout_ms: float | None = None) -> None:
         """Delivers every record of the transaction and commits it."""

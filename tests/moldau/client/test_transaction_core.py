@@ -43,12 +43,12 @@ def test_a_whole_transaction_in_the_order_of_its_requests():
     (added,) = serve(manager)
     assert [(topic.name, list(topic.partitions)) for topic in added.v3_and_below_topics] == [("t", [0, 1])]
     assert list(manager.admitted) == [P0, P1]
-    token = manager.send_offsets({P0: OffsetToCommit(offset=5)}, GROUP)
-    assert not manager.is_sent(token)
+    sent = manager.send_offsets({P0: OffsetToCommit(offset=5)}, GROUP)
+    assert not sent.is_known
     asked = serve(manager)
     assert [type(request) for request in asked] == [AddOffsetsToTxnRequest, TxnOffsetCommitRequest]
     assert (asked[1].generation_id, asked[1].member_id) == (3, "m")
-    assert manager.is_sent(token)
+    assert (sent.is_known, sent.error) == (True, None)
     manager.begin_commit()
     assert serve(manager, has_records=True) == [], "the end waits for the records"
     (end,) = serve(manager)

@@ -1,15 +1,23 @@
 """Goal: each init, commit and abort tells its own outcome, to whoever waits for it and, when nobody did, to the same
-call once more.
+call once more. Offsets that are sent tell theirs to whoever waits for them.
 
 Method: the pure core alone.
 """
 
 import pytest
 
-from asked_coordinator import P0, make, ready, serve
+from asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
 from moldau.producer.transaction_core import TransactionManager
-from moldau.producer.transaction_values import AbortableTransactionError, State
+from moldau.producer.transaction_values import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    OffsetToCommit,
+    State,
+    TransactionAbortedError,
+)
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 
 def test_a_commit_keeps_its_own_outcome_whatever_comes_after_it():
@@ -93,3 +101,71 @@ def test_a_failure_that_nobody_was_told_is_raised_until_the_abort():
     serve(manager)
     with pytest.raises(RuntimeError, match="was aborted"):
         manager.begin_commit()
+
+
+def sending_offsets():
+    """A producer in a transaction whose application sends offsets, and their outcome."""
+    manager = ready()
+    manager.begin()
+    return manager, manager.send_offsets({P0: OffsetToCommit(offset=5), P1: OffsetToCommit(offset=6)}, GROUP)
+
+
+@pytest.mark.parametrize("under_way", [AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
+def test_offsets_are_told_to_be_aborted_though_the_next_transaction_has_begun(under_way):
+    manager, sent = sending_offsets()
+    call = serve(manager, until=under_way)
+    manager.begin_abort()  # by another task, while the first one waits for its offsets
+    manager.answered(call, answer_to(call.request), 0)
+    serve(manager)
+    manager.begin()
+    assert sent.is_known
+    assert isinstance(sent.error, TransactionAbortedError)
+
+
+def test_offsets_keep_the_error_that_came_before_them_after_the_abort():
+    manager, sent = sending_offsets()
+    manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE, "t-0")
+    manager.begin_abort()
+    serve(manager)
+    assert isinstance(sent.error, AbortableTransactionError)
+    assert "t-0" in str(sent.error)
+
+
+@pytest.mark.parametrize(
+    ("under_way", "code", "error"),
+    [
+        (AddOffsetsToTxnRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED, AbortableTransactionError),
+        (AddOffsetsToTxnRequest, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, FatalTransactionError),
+        (TxnOffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION, AbortableTransactionError),
+        (TxnOffsetCommitRequest, ErrorCode.INVALID_PRODUCER_EPOCH, FatalTransactionError),
+    ],
+)
+def test_refused_offsets_tell_the_refusal_and_so_do_those_behind_them(under_way, code, error):
+    manager, sent = sending_offsets()
+    behind = manager.send_offsets({P0: OffsetToCommit(offset=7)}, GROUP)
+    call = serve(manager, until=under_way)
+    manager.answered(call, answer_to(call.request, code), 0)
+    for each in (sent, behind):
+        assert isinstance(each.error, error)
+
+
+def test_a_group_that_must_not_be_looked_up_ends_its_offsets():
+    manager, sent = sending_offsets()
+    while (call := manager.next_call(has_records=False)).key != GROUP.group_id:
+        if call.request is None:
+            manager.found(call, 1)
+        else:
+            manager.answered(call, answer_to(call.request), 0)
+    manager.not_found(call, ErrorCode.GROUP_AUTHORIZATION_FAILED, 0)
+    assert isinstance(sent.error, AbortableTransactionError)
+
+
+def test_offsets_at_their_coordinator_are_sent_whatever_comes_after_them():
+    manager, sent = sending_offsets()
+    serve(manager)
+    manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE)
+    manager.begin_abort()
+    assert (sent.is_known, sent.error) == (True, None)
+    nothing = ready()
+    nothing.begin()
+    assert nothing.send_offsets({}, GROUP).is_known
