@@ -47,7 +47,7 @@ DISK = RealDisk()
 class NoCheckpoints:
     """Stands in for the directory's checkpoints, which these measurements do not touch."""
 
-    def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
+    def lower_to(self, log: SegmentedLog, offset: int) -> None:
         """Nothing to do."""
 
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:

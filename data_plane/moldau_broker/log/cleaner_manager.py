@@ -206,6 +206,9 @@ class CleanerManager:
         _logger.info(
             "cleaning-begins", partition=log.topic_partition, dirty_ratio=plan.dirty_ratio, **plan_fields(plan)
         )
+        if log.truncated_to is not None:
+            # The log forgets now how far it was cut. If this cleaning comes to nothing, the next one begins here too.
+            self.clean_offsets[log.topic_partition] = plan.first_dirty_offset
         return LogCleaning(self._disk, log, plan, self._map, now_ms)
 
     def _step_work(

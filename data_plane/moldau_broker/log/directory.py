@@ -232,16 +232,18 @@ class LogDirectory:
                     {key: value for key, value in checkpoint.offsets.items() if key != topic_partition}
                 )
 
-    def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
+    def lower_to(self, log: SegmentedLog, offset: int) -> None:
         """See ``Checkpoints``."""
         if log.is_future:
             return
-        self.recovery_points.void()
-        if self.recovery_points.offsets.get(log.topic_partition, 0) > offset:
-            self.recovery_points.write_now({**self.recovery_points.offsets, log.topic_partition: offset})
+        for checkpoint in (self.recovery_points, self.cleaner_offsets):
+            checkpoint.void()
+            if checkpoint.offsets.get(log.topic_partition, 0) > offset:
+                checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
 
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """See ``Checkpoints``."""
+        self.lower_to(log, offset)
         if not log.is_future:
             for checkpoint, value in (
                 (self.recovery_points, offset),

@@ -283,7 +283,7 @@ class LogStore:
             self._register(log, report)
             try:
                 # The log may have lost its end: what is appended now is not durable, nor are its epochs.
-                directory.lower_recovery_point(log, log.recovery_point)
+                directory.lower_to(log, log.recovery_point)
             except OSError as error:
                 self.fail_directory(directory.path, error)
 

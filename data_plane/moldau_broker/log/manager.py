@@ -75,16 +75,16 @@ class LogManager(MovingLogStore):
 
     def _cleaner_checkpoint(self, directory: LogDirectory) -> Work | None:
         known = self.cleaner.clean_offsets
-        fresh = {key: offset for key, offset in known.items() if self._in_directory(key, directory.path)}
+        fresh: dict[TopicPartition, int] = {}
+        for key, offset in known.items():
+            log = self._logs.get(key)
+            if log is not None and log.parent_directory == directory.path:
+                fresh[key] = offset if log.truncated_to is None else min(offset, log.truncated_to)
         if not directory.online or not fresh:
             return None
         offsets = {**directory.cleaner_offsets.offsets, **fresh}
         path = directory.path
         return directory.cleaner_offsets.work(offsets, path, lambda error: self._work_failed(path, error), durable=True)
-
-    def _in_directory(self, topic_partition: TopicPartition, path: str) -> bool:
-        log = self._logs.get(topic_partition)
-        return log is not None and log.parent_directory == path
 
     def _is_due(self, name: str, now_ms: int, interval_ms: int) -> bool:
         # A wall clock that jumped back must not stop the work for as long as it jumped.

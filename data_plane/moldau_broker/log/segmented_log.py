@@ -43,14 +43,20 @@ if TYPE_CHECKING:
 
 
 class Checkpoints(Protocol):
-    """Where recovery points and log start offsets are kept durably: the checkpoints of the log directory."""
+    """Where recovery points, log start offsets and how far logs are clean are kept durably: the checkpoints of the log
+    directory.
+    """
 
-    def lower_recovery_point(self, log: SegmentedLog, offset: int) -> None:
-        """Returns when the checkpoint holds at most ``offset`` for the log. Raises ``OSError``."""
+    def lower_to(self, log: SegmentedLog, offset: int) -> None:
+        """Returns when the log is checkpointed as flushed up to ``offset`` at most, and as clean up to there at most.
+
+        Raises ``OSError``.
+        """
         ...
 
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
-        """Returns when recovery point and high watermark of the log are checkpointed as ``offset``, and its log start.
+        """Returns when recovery point and high watermark of the log are checkpointed as ``offset``, and its log start,
+        and the log as clean up to ``offset`` at most.
 
         Raises ``OSError``.
         """
@@ -96,9 +102,7 @@ class SegmentedLog:
         self.failed = False
         self.unflushed_since_ms: int | None = None  # when the oldest unflushed append was noticed
         self.deletions: list[PendingDeletion] = []
-        self.truncated_to: int | None = (
-            None  # lowest offset cut at since the cleaner looked: what is above it is dirty again
-        )
+        self.truncated_to: int | None = None  # lowest offset cut at since the cleaner looked: dirty again from there
         self._checkpoints = checkpoints
         self._segments = list(segments)
         self._bases = [segment.base_offset for segment in segments]
@@ -312,17 +316,21 @@ class SegmentedLog:
         # The batch that held the log start offset may have gone as a whole.
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
-        self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
+        self._dirty_again_from(offset)
         self.epochs.truncate_from_end(offset)
         if self.producer_state.map_end_offset != offset:
             self.reload_producer_state(offset)
+
+    def _dirty_again_from(self, offset: int) -> None:
+        """What comes at ``offset`` and above was never looked at by the cleaner."""
+        self.truncated_to = offset if self.truncated_to is None else min(self.truncated_to, offset)
 
     def _cut(self, offset: int) -> int:
         """Removes what is at or above ``offset`` from the files; returns where they end now."""
         first = max(0, self.segment_index(offset))
         offset, position = self._segments[first].place_of_cut(offset)
         if self.recovery_point > offset:  # the checkpoint must not stay above the log's end
-            self._checkpoints.lower_recovery_point(self, offset)
+            self._checkpoints.lower_to(self, offset)
             self.recovery_point = offset
         self._generation += 1
         doomed = self._segments[first + 1 :]
@@ -352,6 +360,7 @@ class SegmentedLog:
         self.epochs.clear()
         self.epochs.write()  # while the recovery point says that nothing there counts
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self._dirty_again_from(offset)
         self._checkpoints.restart_at(self, offset, log_start_offset)
         self.producer_state.reset(offset)
 

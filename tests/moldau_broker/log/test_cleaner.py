@@ -7,90 +7,20 @@ from __future__ import annotations
 
 import random
 import sys
-import uuid
 
 import pytest
 from xxhash import xxh3_128_digest
 
+from cleaner_lab import DAY, NOW, Lab
 from log_model import PARTITION, VirtualMachine, all_rows, make_batch
 from moldau.protocol.errors import ErrorCode
 from moldau.records import Compression, encode_batch, iterate_batches, parse_batch_header
 from moldau_broker.log.cleaner import LogCleaning, plan_cleaning
 from moldau_broker.log.cleaner_manager import CleanerManager
-from moldau_broker.log.config import LogConfig, LogManagerSettings
-from moldau_broker.log.errors import CorruptLogFileError, LogError
-from moldau_broker.log.manager import LogManager
+from moldau_broker.log.config import LogManagerSettings
+from moldau_broker.log.errors import LogError
 from moldau_broker.log.offset_map import ENTRY_BYTES, OffsetMap
 from moldau_broker.log.values import TopicPartition, run_work
-
-NOW = 1_000_000
-DAY = 24 * 3600 * 1000
-
-
-class Lab:
-    """A manager over a virtual disk, and a clock."""
-
-    def __init__(self, *, settings: LogManagerSettings | None = None, **config: object) -> None:
-        self.now = NOW
-        fields = {"compact": True, "delete": False, "segment_bytes": 1000, "min_cleanable_dirty_ratio": 0.0, **config}
-        self.config = LogConfig(**fields)
-        self.machine = VirtualMachine(1)
-        self.manager = LogManager(
-            self.machine.disk,
-            ["/data"],
-            node_id=1,
-            cluster_id="c",
-            random=random.Random(1),
-            settings=settings
-            or LogManagerSettings(
-                cleaner_dedupe_buffer_size=24 * 1000,
-                cleaner_backoff_ms=0,
-                flush_offset_checkpoint_interval_ms=1,
-            ),
-            default_config=self.config,
-        )
-        self.manager.start(self.now)
-        self.manager.begin_discarding(self.now)
-        self.log = self.create(PARTITION)
-
-    def create(self, partition: TopicPartition):
-        return self.manager.get_or_create(partition, topic_id=uuid.UUID(int=1), now_ms=self.now)
-
-    def put(self, key: bytes, value: bytes | None, log=None, **batch) -> int:
-        log = log or self.log
-        data = make_batch([(self.now, key, value)], **batch)
-        info = log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=self.now)
-        log.update_high_watermark(log.log_end_offset)
-        return info.first_offset
-
-    def fill(self, log=None, bytes_at_least: int = 1) -> None:
-        """Closes the active segment, so that all before it can be cleaned, and makes that durable."""
-        log = log or self.log
-        log.roll(log.log_end_offset, self.now)
-        log.update_high_watermark(log.log_end_offset)
-        log.flush()
-        self.manager.directories[0].recovery_points.write_now(
-            {key: each.log_end_offset for key, each in self.manager.logs.items()}
-        )
-
-    def clean(self) -> int:
-        """Lets the cleaner work until it is idle; returns how many steps it took."""
-        steps = 0
-        for _ in range(10_000):
-            self.now += 1
-            works = self.manager.cleaner_works(self.now)
-            if not works:
-                return steps
-            steps += 1
-            for work in works:
-                try:
-                    run_work(work)
-                except CorruptLogFileError:
-                    continue  # the log is marked as uncleanable, the cleaner goes on with others
-        raise AssertionError("the cleaner never ends")
-
-    def values(self, log=None) -> dict[bytes, bytes | None]:
-        return {row.key: row.value for row in all_rows(log or self.log) if not row.control}
 
 
 def test_the_last_value_of_each_key_stays_at_its_offset() -> None:

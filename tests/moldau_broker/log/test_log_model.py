@@ -205,7 +205,7 @@ def recovery_point_ahead_of_data(patch) -> None:
 
 def recovery_point_not_lowered(patch) -> None:
     """Truncation leaves the checkpointed recovery point above what is verified."""
-    patch.setattr("moldau_broker.log.directory.LogDirectory.lower_recovery_point", lambda self, log, offset: None)
+    patch.setattr("moldau_broker.log.directory.LogDirectory.lower_to", lambda self, log, offset: None)
     patch.setattr("moldau_broker.log.segment.LogSegment.cut", _truncate_without_sync)
 
 
