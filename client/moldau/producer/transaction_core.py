@@ -19,9 +19,9 @@ aborted, and sequences begin anew.
 
 Each init, commit and abort has an ``Outcome`` of its own, and so have offsets that are sent. Who waits for it judges
 that one, not the state: by the time that the waiting task runs, another one may have aborted the transaction that its
-commit could not commit, or that its offsets were to be a part of. A success
-that nobody has been told, because the call had timed out or was cancelled, is kept until the next transaction begins:
-the same call gives it, once. An error needs no keeping, it stays until the abort.
+commit could not commit, or that its offsets were to be a part of. A success of an init, commit or abort that nobody has
+been told, because the call had timed out or was cancelled, is kept until the next transaction begins: the same call
+gives it, once. An error needs no keeping, it stays until the abort.
 """
 
 from __future__ import annotations

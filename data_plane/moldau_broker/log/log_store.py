@@ -282,7 +282,7 @@ class LogStore:
                 return
             self._register(log, report)
             try:
-                # The log may have lost its end: what is appended now is not durable, nor are its epochs.
+                # The log may have lost its end: what is appended now is not clean, and not durable, nor are its epochs.
                 directory.lower_to(log, log.recovery_point)
             except OSError as error:
                 self.fail_directory(directory.path, error)
