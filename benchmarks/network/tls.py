@@ -16,12 +16,12 @@ import trio
 import trustme
 
 from moldau.runtime.config.tls import TlsSettings
-from moldau.runtime.real import real_environment
-from moldau.runtime.tls import TlsConnection
-from moldau.runtime.tls_context import client_context, server_context
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tls.connection import TlsConnection
+from moldau.runtime.tls.context import client_context, server_context
 
 if TYPE_CHECKING:
-    from moldau.runtime.environment import Connection, Environment, Listener
+    from moldau.runtime.ports.environment import Connection, Environment, Listener
 
 HOST = "127.0.0.1"
 CHUNK = b"x" * 1_000_000

@@ -30,9 +30,9 @@ from moldau.protocol.messages.alter_client_quotas import (
     AlterClientQuotasResponse,
     OpData,
 )
-from moldau.runtime.real import real_environment
-from moldau.runtime.rpc import RpcConnection
-from moldau_quorum.controller_client import ControllerClient
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.ports.real import real_environment
+from moldau_quorum.broker_side.controller_client import ControllerClient
 
 FAILOVERS = 7
 

@@ -18,12 +18,12 @@ import tracemalloc
 from uuid import UUID
 
 from moldau.runtime.config import BROKER_CONFIG
-from moldau_quorum import records as r
-from moldau_quorum.active import RECORDS_PER_COMMAND_MAX
-from moldau_quorum.controller.cluster import fence_records
+from moldau_quorum.controller.cluster.brokers import fence_records
 from moldau_quorum.controller.context import Context, Settings
-from moldau_quorum.image import MetadataImage
-from moldau_quorum.snapshot import SnapshotReader, snapshot_pieces
+from moldau_quorum.metadata import records as r
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
+from moldau_quorum.node.active_controller import RECORDS_PER_COMMAND_MAX
 
 BROKERS = 30
 PARTITIONS_PER_TOPIC = 10

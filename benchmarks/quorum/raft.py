@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.protocol.framing import decode_request_header
-from moldau.runtime.real import real_environment
-from moldau.runtime.server import ServerLimits, serve
-from moldau_quorum.log_engine import (
+from moldau.runtime.net.answers import CloseConnection
+from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.ports.real import real_environment
+from moldau_quorum.log.factory import metadata_log
+from moldau_quorum.log.port import (
     CommittedEntry,
     EngineName,
     Leadership,
@@ -37,8 +39,8 @@ from moldau_quorum.log_engine import (
     MetadataLog,
     MetadataLogConfig,
     MetadataLogError,
+    QuorumMessageRefusedError,
 )
-from moldau_quorum.log_engine_factory import metadata_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,16 +77,19 @@ class Handler:
     """Hands the messages of the other voters over."""
 
     def __init__(self, log: MetadataLog) -> None:
-        self._log = log
+        self._session = log.accept_session()
 
     def handle(self, frame: memoryview) -> None:
-        self._log.handle_message(frame[decode_request_header(frame, 0).body_offset :])
+        try:
+            self._session.handle(frame[decode_request_header(frame, 0).body_offset :])
+        except QuorumMessageRefusedError as error:  # a voter that has yet to open its log
+            raise CloseConnection(str(error), is_logged=True) from error
 
     def flush(self) -> None:
         pass
 
     def closed(self) -> None:
-        pass
+        self._session.close()
 
 
 def say(**event: object) -> None:

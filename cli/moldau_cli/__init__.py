@@ -1,1 +1,1 @@
-"""The ``moldau`` command."""
+"""The ``moldau`` command: its entry point, its commands, and the node process that ``moldau server`` runs."""

@@ -1,4 +1,4 @@
-"""``python -m moldau_cli``."""
+"""Runs the ``moldau`` command as ``python -m moldau_cli``."""
 
 from moldau_cli.main import run
 

@@ -1,5 +1,6 @@
-"""The tree of commands. Each command module registers its own; none imports more than the standard library and
-typer.
+"""The typer application with all commands.
+
+At import, a command module loads only the standard library, typer and a few light modules.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from moldau_cli.commands import (
     produce,
     quorum,
     replicas,
-    sim,
     topics,
     txns,
 )
+from moldau_cli.commands.sim import runs as sim
 
 application = typer.Typer(
     name="moldau",
@@ -60,9 +61,7 @@ def server_help(config: str) -> None:
 @application.command("version")
 def version() -> None:
     """Print Moldau's version."""
-    from importlib.metadata import version as installed_version
-
+    from moldau.version import VERSION
     from moldau_cli import output
 
-    number = installed_version("moldau")
-    output.answer({"version": number}, number)
+    output.answer({"version": VERSION}, VERSION)

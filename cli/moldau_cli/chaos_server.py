@@ -1,7 +1,8 @@
-"""``python -m moldau_cli.chaos_server DIRECTORY CONFIG ...``: ``moldau server`` on a machine that a test harness rules.
+"""Runs ``moldau server`` with a disk and clocks that a test harness controls.
 
-The node is the production one; its disk can lose what was not synced, be full or fail, and its clocks can be wrong
-(``moldau_jepsen.launcher.hostile``). ``DIRECTORY`` holds the control file and the undo journal.
+The command is ``python -m moldau_cli.chaos_server DIRECTORY CONFIG ...``. The node is the production one; its disk can
+lose unsynced data, be full or fail, and its clocks can be wrong (``moldau_jepsen.launcher.hostile``). ``DIRECTORY``
+holds the control file and the undo journal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How commands reach a cluster: where it is, a short check that somebody answers, and its errors as one line."""
+"""Access of commands to a cluster: its address, a short check that a broker answers, and errors as one line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from moldau.runtime.exceptions import leaves
+from moldau.runtime.tasks.exceptions import leaves
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from moldau import Admin
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 R = TypeVar("R")
 
@@ -45,9 +45,10 @@ _NOT_SHARED = ("bootstrap.servers", "client.id")
 
 
 def use_command_config(path: str | None) -> None:
-    """Has the commands of this process use the client configuration keys of a properties or TOML file.
+    """Makes the commands of this process use the client configuration keys of a properties or TOML file.
 
-    Raises ``UsageError`` for a file that cannot be read, or a key that no client knows.
+    Raises:
+        UsageError: the file cannot be read, or no client knows a key.
     """
     from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError, parse_config_text
 
@@ -70,7 +71,7 @@ def use_command_config(path: str | None) -> None:
 
 
 def command_config(kind: str) -> dict[str, str]:
-    """The keys of ``--command-config`` that a client of this kind (admin, producer, consumer) knows."""
+    """Returns the keys of ``--command-config`` that a client of this kind (admin, producer, consumer) knows."""
     from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG
 
     schema = {"admin": ADMIN_CONFIG, "producer": PRODUCER_CONFIG, "consumer": CONSUMER_CONFIG}[kind]
@@ -78,35 +79,47 @@ def command_config(kind: str) -> dict[str, str]:
 
 
 def connection_config() -> dict[str, str]:
-    """The keys of ``--command-config`` that say how any client reaches a cluster: all kinds of clients know them."""
+    """Returns the keys of ``--command-config`` that all kinds of clients know: those about the connection."""
     shared = command_config("producer").keys() & command_config("consumer").keys()
     return {key: value for key, value in command_config("admin").items() if key in shared and key not in _NOT_SHARED}
 
 
 def own_config(kind: str) -> dict[str, str]:
-    """The other keys of ``--command-config`` that clients of this kind know, without those of one client."""
+    """Returns the keys of ``--command-config`` that only this kind of client knows.
+
+    Keys of a single client instance (``_NOT_SHARED``) are left out.
+    """
     elsewhere = {*connection_config(), *_NOT_SHARED}
     return {key: value for key, value in command_config(kind).items() if key not in elsewhere}
 
 
 def command_config_file() -> str:
-    """The path given by ``--command-config``; empty when none was."""
+    """Returns the path given by ``--command-config``; empty if there was none."""
     return _command_config_file
 
 
 def command_environment() -> Environment:
-    """The environment for connections of a command that speaks to nodes without a client. Raises ``ConfigError``."""
+    """Returns the environment for a command that connects to nodes without a client.
+
+    Raises:
+        ConfigError: the keys of ``--command-config`` are invalid.
+    """
     from moldau.runtime.config import ADMIN_CONFIG
-    from moldau.runtime.real import real_environment
-    from moldau.runtime.tls_context import client_environment
+    from moldau.runtime.ports.real import real_environment
+    from moldau.runtime.tls.context import client_environment
 
     config = ADMIN_CONFIG.parse({"bootstrap.servers": DEFAULT_BOOTSTRAP, **command_config("admin")})
     return client_environment(real_environment(), config)
 
 
 def bootstrap_of(given: str | None) -> str:
-    """The bootstrap addresses: those given (also by ``--command-config``), those of the cluster in ./moldau-cluster, or
-    Kafka's usual one.
+    """Returns the bootstrap addresses.
+
+    These are the given ones (also by ``--command-config``), else those of the cluster in ./moldau-cluster, else
+    Kafka's usual address.
+
+    Raises:
+        UsageError: the file of the cluster in ./moldau-cluster cannot be used.
     """
     given = given or _command_config.get("bootstrap.servers")
     if given is not None:
@@ -126,7 +139,8 @@ def bootstrap_of(given: str | None) -> str:
 def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
     """Runs a coroutine function under trio, after a check that a broker answers.
 
-    Raises ``CommandError`` with one line: ``UsageError`` where the user asked for what cannot be.
+    Raises:
+        CommandError: with one line; ``UsageError`` if the user asked for something invalid.
     """
     import trio
 
@@ -155,13 +169,14 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str) -> R:
 
 def _from_kafka(error: Exception) -> CommandError:
     from moldau.protocol.errors import ErrorCode, KafkaError
+    from moldau.runtime.net.rpc import ControllerPeerError
 
     assert isinstance(error, KafkaError), "called for Kafka's errors only"
-    failures = getattr(error, "failures", None)  # an AdminError lists what failed, by name
-    told = str(error)
+    failures = getattr(error, "failures", None)  # an AdminError lists the failures by name
+    reported = str(error)
     if isinstance(failures, dict):
-        told = "; ".join(f"{name}: {one.message} ({one.code.name})" for name, one in failures.items())
-    cannot_be = (
+        reported = "; ".join(f"{name}: {one.message} ({one.code.name})" for name, one in failures.items())
+    usage_codes = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -174,11 +189,12 @@ def _from_kafka(error: Exception) -> CommandError:
         ErrorCode.INVALID_GROUP_ID,
         ErrorCode.MESSAGE_TOO_LARGE,
     )
-    return UsageError(told) if error.code in cannot_be else CommandError(told)
+    is_usage = error.code in usage_codes or isinstance(error, ControllerPeerError)
+    return UsageError(reported) if is_usage else CommandError(reported)
 
 
 async def _check_reachable(bootstrap: str) -> None:
-    """Fails in seconds, instead of after a client's long retries, when nobody listens at the bootstrap addresses."""
+    """Fails within seconds, instead of after a client's long retries, if no broker listens."""
     import trio
 
     from moldau.runtime.config import ConfigError, parse_address
@@ -205,7 +221,7 @@ async def _check_reachable(bootstrap: str) -> None:
 
 
 def _plain(error: OSError) -> str:
-    """``Connection refused`` out of the layers that trio wraps around it."""
+    """Returns the system's message (such as ``Connection refused``) from the errors that trio wraps around it."""
     for cause in (error.__cause__, error.__context__, error):
         for one in leaves(cause) if cause is not None else ():
             if isinstance(one, OSError) and one.errno:
@@ -213,16 +229,20 @@ def _plain(error: OSError) -> str:
     return str(error)
 
 
-async def check_topic(topic: str, address: str) -> None:
-    """Raises ``UsageError`` for a topic that no broker knows: a client might otherwise create it by asking.
+async def check_topic(topic: str, settings: Mapping[str, str]) -> None:
+    """Checks that a broker knows the topic, because a client's metadata request might otherwise create it.
 
-    The broker that answered the creation of a topic knows it; the others learn of it a moment later.
+    ``settings`` are those of the client that will use the topic, so that the check connects in the same way. It asks
+    all brokers, because only the one that answered CreateTopics knows a new topic at once.
+
+    Raises:
+        UsageError: no broker knows the topic.
     """
     import trio
 
     from moldau import Admin
 
-    async with Admin({**command_config("admin"), "bootstrap.servers": address}) as admin:
+    async with Admin(_admin_settings(settings)) as admin:
         if await _knows(admin, topic, None):
             return
         for broker in (await admin.describe_cluster()).brokers:
@@ -230,6 +250,34 @@ async def check_topic(topic: str, address: str) -> None:
                 if await _knows(admin, topic, broker.node_id):
                     return
         raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}")
+
+
+async def check_offset(topic: str, partition: int, offset: int, settings: Mapping[str, str]) -> None:
+    """Checks that an offset is in the log or is its end; ``settings`` as in ``check_topic``.
+
+    Raises:
+        UsageError: the offset is out of range.
+    """
+    from moldau import Admin, TopicPartition
+    from moldau.admin import EARLIEST, LATEST
+
+    wanted = TopicPartition(topic, partition)
+    async with Admin(_admin_settings(settings)) as admin:
+        begin, end = [(await admin.list_offsets({wanted: where}))[wanted][0] for where in (EARLIEST, LATEST)]
+    if not begin <= offset <= end:
+        held = f"holds offsets {begin} to {end - 1}" if end > begin else "is empty"
+        raise UsageError(
+            f"--offset {offset} is out of range: {topic}-{partition} {held}, and its next offset is {end}; "
+            "-X auto.offset.reset=earliest or latest starts there instead"
+        )
+
+
+def _admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Returns the configuration of an admin client that connects in the same way as a client with ``settings``."""
+    from moldau.runtime.config import ADMIN_CONFIG
+
+    shared = {key: value for key, value in settings.items() if key in ADMIN_CONFIG.keys}
+    return {**command_config("admin"), **shared}
 
 
 async def _knows(admin: Admin, topic: str, node_id: int | None) -> bool:

@@ -1,24 +1,37 @@
 """Entry point of the ``moldau`` command.
 
-``moldau server`` goes its own way before anything else is imported: a node must start fast and idle small, so it never
-loads the command-line library. Everything else is a typer application whose command modules import what they need
-when they run. Results go to stdout, words about them to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage; wrong
-usage is one line on stderr, not a traceback and not a page.
+``moldau server`` is handled before anything else is imported: a node must start fast and need little memory, so it
+never loads the command-line library. All other commands belong to a typer application; their modules import other
+packages only when they run. Results go to stdout, notes to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
+interrupted, 141 if the reader of a pipe closed it first (``moldau consume t | head``), as with cat and grep. A failure
+is one line on stderr, never a traceback; with ``--json`` that line is ``{"error": text, "exit_code": n}``.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError, UsageError
+from moldau_cli.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_READER_LEFT,
+    EXIT_USAGE,
+    CommandError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+REQUIREMENTS = {"server": ("msgpack", "xxhash"), "cli": ("typer", "rich", "msgpack", "xxhash")}
+"""Packages that each extra installs; ``pip install moldau`` alone installs the clients."""
+
+
 def run() -> NoReturn:
-    """Console script: runs ``sys.argv`` and exits the process with the command's code."""
+    """Runs ``sys.argv`` and exits the process with the command's code; the console script calls it."""
     sys.exit(main(sys.argv[1:]))
 
 
@@ -28,10 +41,24 @@ def main(arguments: Sequence[str]) -> int:
         complain("python -O removes the assertions that guard committed data; run without -O and PYTHONOPTIMIZE")
         return EXIT_USAGE
     if arguments and arguments[0] == "server":
+        if missing := missing_requirements("server"):
+            complain(missing)
+            return EXIT_USAGE
         from moldau_cli.server import serve_command
 
         return serve_command(arguments[1:])
+    if list(arguments) == ["--version"]:
+        arguments = ["version"]
+    if missing := missing_requirements("cli"):
+        complain(missing)
+        return EXIT_USAGE
     return _run_application(arguments)
+
+
+def missing_requirements(extra: str) -> str:
+    """Returns one line that names missing packages of an extra and how to install them; empty if none is missing."""
+    absent = [name for name in REQUIREMENTS[extra] if importlib.util.find_spec(name) is None]
+    return f"{' and '.join(absent)} not installed; run: pip install 'moldau[{extra}]'" if absent else ""
 
 
 def complain(text: str) -> None:
@@ -39,17 +66,31 @@ def complain(text: str) -> None:
     sys.stderr.write(f"moldau: {' '.join(text.split())}\n")
 
 
+def fail(text: str, code: int) -> int:
+    """Writes why a command failed, as text or JSON, and returns its exit code."""
+    import json
+
+    from moldau_cli import output
+
+    if output.wants_json():
+        sys.stderr.write(json.dumps({"error": " ".join(text.split()), "exit_code": code}) + "\n")
+    else:
+        complain(text)
+    return code
+
+
 def split_json_flag(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """Takes ``--json`` out of the arguments, wherever it stands before ``--``."""
+    """Removes ``--json`` from the arguments before ``--``; returns whether it was there, and the rest."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     head = [argument for argument in arguments[:end] if argument != "--json"]
     return len(head) != end, head + list(arguments[end:])
 
 
 def split_command_config(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Takes ``--command-config FILE`` out of the arguments, wherever it stands before ``--``.
+    """Removes ``--command-config FILE`` from the arguments before ``--``; returns the file, if any, and the rest.
 
-    Raises ``UsageError`` where the file is missing.
+    Raises:
+        UsageError: the file name is missing.
     """
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     head, found = list(arguments[:end]), None
@@ -79,32 +120,31 @@ def _run_application(arguments: Sequence[str]) -> int:
         config_file, rest = split_command_config(rest)
         use_command_config(config_file)
     except CommandError as error:
-        complain(str(error))
-        return error.exit_code
-    library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not name itself
+        return fail(str(error), error.exit_code)
+    library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
     try:
         result = get_command(application).main(args=rest, prog_name="moldau", standalone_mode=False)
     except library_error as error:
-        complain(_usage_text(error))
-        return EXIT_USAGE
+        return fail(_usage_text(error), EXIT_USAGE)
     except CommandError as error:
-        complain(str(error))
-        return error.exit_code
+        return fail(str(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        complain("interrupted")
-        return EXIT_INTERRUPTED
+        return fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        return _reader_went_away()
+        return _end_after_closed_pipe()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # the library itself would exit with code 1
+            return _end_after_closed_pipe()
+        raise
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
-        complain("interrupted")
-        return EXIT_INTERRUPTED
+        return fail("interrupted", EXIT_INTERRUPTED)
     return result if isinstance(result, int) else EXIT_DONE
 
 
 def _usage_text(error: Exception) -> str:
-    """The message of a usage error with the place where help is."""
+    """Returns the message of a usage error with the command that shows help."""
     describe = getattr(error, "format_message", None)
     text = str(describe()) if callable(describe) else str(error)
     context = getattr(error, "ctx", None)
@@ -112,9 +152,9 @@ def _usage_text(error: Exception) -> str:
     return f"{text.rstrip('.')}; see: {path} --help" if text else f"missing command; see: {path} --help"
 
 
-def _reader_went_away() -> int:
-    """``moldau consume | head``: the reader closed the pipe; nothing more can be written, not even at exit."""
+def _end_after_closed_pipe() -> int:
+    """Points stdout at the null device after the reader closed the pipe, so that flushing at exit cannot fail."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return EXIT_FAILED
+    return EXIT_READER_LEFT

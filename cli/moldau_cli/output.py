@@ -1,6 +1,6 @@
-"""How commands answer: a table or sentences for people, one JSON document per answer with ``--json``.
+"""The answers of commands: a table or sentences for people, one JSON document per answer with ``--json``.
 
-stdout carries only the answer; notes and progress go to stderr, so that pipes stay clean.
+Only the answer goes to stdout; notes and progress go to stderr.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _as_json = False
 
 
 def use_json(enabled: bool) -> None:
-    """Sets the form of all answers of this process; called once, from the command line."""
+    """Sets the form of all answers of this process; the entry point calls it once."""
     global _as_json
     _as_json = enabled
 
 
 def wants_json() -> bool:
-    """Whether answers are JSON."""
+    """Returns whether answers are JSON."""
     return _as_json
 
 
 def note(text: str) -> None:
-    """A line for people that is no part of the answer."""
+    """Writes a line for people to stderr; it is not part of the answer."""
     sys.stderr.write(text + "\n")
 
 
 def write_line(text: str) -> None:
-    """A line of the answer."""
+    """Writes a line of the answer to stdout."""
     sys.stdout.write(text + "\n")
 
 
 def answer(document: Mapping[str, Json], text: str) -> None:
-    """Gives the answer in the form that was asked for: ``document`` as JSON, or ``text`` (nothing when empty)."""
+    """Writes the answer: ``document`` as JSON with ``--json``, else ``text`` (nothing if it is empty)."""
     if _as_json:
         write_line(json.dumps(document))
     elif text:
@@ -48,8 +48,9 @@ def answer(document: Mapping[str, Json], text: str) -> None:
 
 
 def answer_rows(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Json]]) -> None:
-    """Gives rows as a table, or as ``{name: [...]}``. Each row has the keys ``columns`` (and may have more, for
-    JSON).
+    """Writes rows as a table, or as ``{name: [...]}`` with ``--json``.
+
+    Each row has the keys ``columns``; further keys appear in JSON only.
     """
     if _as_json:
         write_line(json.dumps({name: [dict(row) for row in rows]}))
@@ -59,7 +60,7 @@ def answer_rows(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, J
 
 
 def cell(value: Json) -> str:
-    """Text of one value in a table."""
+    """Returns the text of one value in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -70,7 +71,7 @@ def cell(value: Json) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Plain aligned columns, as ``ps`` and ``docker`` print them: easy to read and to cut."""
+    """Returns plain aligned columns, as ``ps`` and ``docker`` print them."""
     lines = [[column.upper().replace("_", " ") for column in columns], *[list(row) for row in rows]]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Progress on stderr: a moving bar on a terminal, a line now and then anywhere else (logs, continuous integration)."""
+"""Progress on stderr: a bar on a terminal, a line every few seconds elsewhere (logs, continuous integration)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LINE_EVERY_S = 2.0
 
 
 class Progress(Protocol):
-    """One piece of work under way."""
+    """The progress of one piece of work."""
 
     def update(self, done: int) -> None:
-        """Tells how much is done, in the unit of the total."""
+        """Reports how much is done, in the unit of the total."""
         ...
 
 
@@ -48,7 +48,7 @@ class _Lines:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Progress]:
-    """Shows ``label`` while the block runs, and its time at the end. Without ``total`` there is a moving sign only."""
+    """Shows ``label`` while the block runs, and its time at the end; without ``total``, the bar is only a spinner."""
     began = time.monotonic()
     if sys.stderr.isatty():
         with _bar(label, total) as shown:

@@ -1,4 +1,4 @@
-"""Plans of replica moves: computing one, and reading one from a file. Pure.
+"""Plans of replica moves: computes a plan, and reads and writes its file format. The module is pure.
 
 The file format is that of Kafka's own tool: ``{"version": 1, "partitions": [{"topic": ..., "partition": ...,
 "replicas": [...]}]}``.
@@ -21,8 +21,10 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
     """Computes new replicas on ``brokers`` for every partition, moving as little as balance allows.
 
     A replica on one of the brokers stays unless that broker holds more than its share, rounded up; the others go to
-    the brokers that hold least. Preferred leaders are spread likewise. Only partitions that change are returned.
-    Raises ``UsageError`` where there are fewer brokers than replicas.
+    the brokers that hold least. Preferred leaders are spread in the same way. Only partitions that change are returned.
+
+    Raises:
+        UsageError: a partition has more replicas than there are brokers.
     """
     for (topic, partition), replicas in sorted(current.items()):
         if len(replicas) > len(brokers):
@@ -60,8 +62,8 @@ def plan_moves(current: Mapping[tuple[str, int], Sequence[int]], brokers: Sequen
 def _level(kept: Replicas, load: dict[int, int]) -> None:
     """Moves single replicas until no broker holds two more than another.
 
-    One of two such brokers is in more partitions than the other, so there is always a replica that can move between
-    them; each move brings the loads closer, so it ends.
+    Of two such brokers one has replicas of more partitions, so one of its replicas can always move to the other. Each
+    move brings the loads closer, so the loop ends.
     """
     while load:
         most = max(load, key=lambda broker: (load[broker], broker))
@@ -75,7 +77,7 @@ def _level(kept: Replicas, load: dict[int, int]) -> None:
 
 
 def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, object]:
-    """The plan as the file's JSON value."""
+    """Returns the plan as the file's JSON value."""
     return {
         "version": 1,
         "partitions": [
@@ -86,14 +88,18 @@ def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, o
 
 
 def parse_plan(text: str, origin: str) -> Replicas:
-    """Reads a plan; ``origin`` names it in errors. Raises ``UsageError``."""
+    """Parses a plan; ``origin`` names it in errors.
+
+    Raises:
+        UsageError: the text is not a valid plan.
+    """
     try:
         document = json.loads(text)
     except ValueError as error:
         raise UsageError(f"{origin} is not JSON: {error}") from error
     entries = document.get("partitions") if isinstance(document, dict) else None
     if not isinstance(entries, list) or document.get("version") != 1:
-        raise UsageError(f'{origin} is no plan: it must hold "version": 1 and a list "partitions"')
+        raise UsageError(f'{origin} is not a plan: it must hold "version": 1 and a list "partitions"')
     moves: Replicas = {}
     for entry in entries:
         match entry:

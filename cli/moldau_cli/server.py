@@ -1,7 +1,7 @@
-"""``moldau server CONFIG``: one node of a cluster, in the foreground, until it is told to stop.
+"""``moldau server CONFIG``: runs one node of a cluster in the foreground until a signal stops it.
 
-This module and what it imports are all that a node loads of the command line: no typer, no rich. SIGTERM and SIGINT
-ask for a controlled shutdown (a broker hands its leaderships over first); a second signal ends the process at once.
+A node loads only this module and its imports from the command line, without typer and rich. SIGTERM and SIGINT start a
+controlled shutdown (a broker hands its leaderships over first); a second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from moldau.runtime.exceptions import leaves
+from moldau.runtime.tasks.exceptions import leaves
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import trio
 
     from moldau.runtime.config import Config
-    from moldau.runtime.environment import Environment
-    from moldau.runtime.log import EventLogger
+    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.telemetry.log import EventLogger
 
 USAGE = "usage: moldau server CONFIG [--log-level LEVEL] [--with-parent]"
 HELP = f"""{USAGE}
@@ -37,17 +37,18 @@ MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is no
 LOG_LEVELS = ("debug", "info", "warning", "error")
 PARENT_POLL_S = 1.0
 COLLECT_AFTER = 20_000
-"""Allocations between garbage collections: a node makes few cycles, and each collection stalls every connection."""
+"""Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
+every connection."""
 
 
 class _Usage(Exception):
-    """Wrong use of the command; the text is one line."""
+    """The command was used wrongly. The text is one line."""
 
 
 def serve_command(arguments: Sequence[str], make_environment: Callable[[], Environment] | None = None) -> int:
-    """Parses the arguments and runs the node; returns the exit code.
+    """Parses the arguments, runs the node and returns the exit code.
 
-    The node runs in what ``make_environment`` returns, by default in the environment of the operating system.
+    ``make_environment`` returns the node's environment; the default is that of the operating system.
     """
     if any(argument in ("-h", "--help") for argument in arguments):
         sys.stdout.write(HELP)
@@ -59,7 +60,7 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
     if make_environment is None:
-        from moldau.runtime.real import real_environment
+        from moldau.runtime.ports.real import real_environment
 
         make_environment = real_environment
     return _run_node(config, path, level, os.getppid() if with_parent else None, make_environment())
@@ -111,42 +112,58 @@ def _run_node(config: Config, path: str, level: str, parent: int | None, environ
 
     import trio
 
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+    from moldau.runtime.telemetry.log import LineFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
+    handler.setFormatter(LineFormatter(line, datefmt="%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    _raise_limits()
     gc.set_threshold(COLLECT_AFTER, 20, 50)
     node = _Node(environment, config, parent)
     try:
         trio.run(node.run, strict_exception_groups=True)
-    except BaseException as error:  # noqa: BLE001 - the end of the process: what it says is all that is left
+    except BaseException as error:  # noqa: BLE001 - the process ends: every error is reported here
         causes = list(leaves(error))
-        told = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
+        reported = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
         if node.asked_to_stop and not node.ready and all(type(cause) is RuntimeError for cause in causes):
-            return EXIT_DONE  # told to stop while starting: trio complains that a role never said that it had started
+            return EXIT_DONE  # stopped while starting: trio raises RuntimeError because a role never reported started
         if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
-            sys.stderr.write(f"moldau: {path}: {told}\n")
+            sys.stderr.write(f"moldau: {path}: {reported}\n")
             return EXIT_USAGE
-        # Anything else is a defect, or a disk that failed unforeseen: show where, and end with one line that says what.
+        # Any other error is a defect, or an unexpected failure of a disk: print the traceback, then one line.
         if not all(isinstance(cause, _foreseen()) for cause in causes):
             traceback.print_exception(error)
-        sys.stderr.write(f"moldau: {path}: the node failed: {told}\n")
+        sys.stderr.write(f"moldau: {path}: the node failed: {reported}\n")
         return EXIT_FAILED
     return EXIT_DONE if node.asked_to_stop else EXIT_FAILED
 
 
+def _raise_limits() -> None:
+    from moldau.runtime.ports.descriptors import COMFORTABLE
+    from moldau.runtime.ports.real import raise_open_files_limit
+    from moldau.runtime.telemetry.log import EventLogger
+
+    limit = raise_open_files_limit()
+    if limit < COMFORTABLE:
+        EventLogger("moldau.server").warning(
+            "open-files-limit-low",
+            limit=limit,
+            wanted=COMFORTABLE,
+            advice="raise the hard limit (ulimit -Hn, LimitNOFILE=): near it, partitions and connections are refused",
+        )
+
+
 def _refusals() -> tuple[type[Exception], ...]:
-    """With what a node refuses to start: a port in use, another node's directory, a damaged file."""
-    from moldau_quorum.log_engine import LogDamagedError
-    from moldau_quorum.node_directory import NodeDirectoryError
+    """Returns the errors with which a node refuses to start: a port in use, a foreign directory, a damaged file."""
+    from moldau_quorum.log.port import LogDamagedError
+    from moldau_quorum.node.directory import NodeDirectoryError
 
     return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
 
 
 def _foreseen() -> type[Exception]:
-    """The end of a node of which the place in the program says nothing more."""
+    """Returns the error that ends a node and needs no traceback."""
     from moldau_broker.server import LogDirectoriesFailedError
 
     return LogDirectoriesFailedError
@@ -170,11 +187,13 @@ class _Node:
         self._broker_runs = False
 
     async def run(self) -> None:
-        """Runs the roles until a signal; each role then ends in order, the controller after the broker, which needs
-        it."""
+        """Runs the roles until a signal arrives.
+
+        Each role then shuts down in order: the controller ends after the broker, which needs it.
+        """
         import trio
 
-        from moldau.runtime.log import EventLogger
+        from moldau.runtime.telemetry.log import EventLogger
 
         log = EventLogger("moldau.server", node=self._config.get_int("node.id"))
         work = trio.CancelScope()
@@ -191,6 +210,11 @@ class _Node:
     async def _run_roles(self, log: EventLogger) -> None:
         import trio
 
+        from moldau.runtime.config import unserved_keys
+
+        unserved = unserved_keys(self._config)
+        if unserved:
+            log.warning("keys-not-served", keys=",".join(unserved), why="these keys of Kafka have no effect in Moldau")
         roles = self._config.get_list("process.roles")
         broker_ended = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -207,7 +231,7 @@ class _Node:
     async def _run_controller(self, shutdown: trio.Event, task_status: trio.TaskStatus[object]) -> None:
         import trio
 
-        from moldau_quorum.server import run_controller
+        from moldau_quorum.node.server import run_controller
 
         with trio.CancelScope(shield=True):
             await run_controller(self._environment, self._config, shutdown=shutdown, task_status=task_status)
@@ -223,7 +247,7 @@ class _Node:
             ended.set()
 
     async def _set_when_cancelled(self, broker_ended: trio.Event) -> None:
-        """A signal has come: a broker that runs says itself when it has ended."""
+        """Sets the event when a signal cancels the roles, unless a broker runs, which sets it itself at its end."""
         import trio
 
         try:
@@ -241,9 +265,9 @@ class _Node:
 
 
 async def _watch_parent(parent: int) -> None:
-    """Ends the process at once when its parent has ended (it then has another one)."""
+    """Ends the process at once when its parent has ended, which changes its parent process id."""
     import trio
 
-    while os.getppid() == parent:  # noqa: ASYNC110 - the end of a parent is no event that could be awaited
+    while os.getppid() == parent:  # noqa: ASYNC110 - trio has no event for the end of a parent process
         await trio.sleep(PARENT_POLL_S)
     os._exit(EXIT_FAILED)

@@ -1,4 +1,4 @@
-"""What signals do to work that takes long."""
+"""Handling of signals during long commands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Ends a run that is sent SIGTERM (by ``timeout``, by a build server) as Ctrl-C does: it removes what it made, and
-    tells what it has found so far.
+    """Makes SIGTERM (from ``timeout`` or a build server) interrupt a run as Ctrl-C does.
 
-    A shell without job control starts what it puts into the background with SIGINT ignored. There SIGTERM would do
-    nothing at all, so the usual handler is put back for the time being.
+    The run then cleans up and reports its results so far. A shell without job control starts background processes with
+    SIGINT ignored. SIGTERM would then have no effect, so Python's default SIGINT handler is restored for the block.
     """
     terminate, interrupt = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     if interrupt is signal.SIG_IGN:

@@ -1,14 +1,22 @@
-"""Moldau: a Kafka-compatible replicated log in Python. This package is the client and the base that all else stands on.
+"""Moldau, a Kafka-compatible replicated log in Python: the client, and the base of all other packages.
 
     from moldau import Producer, Consumer, Admin           # trio: `async with Producer({...}) as producer`
     from moldau.blocking import Producer, Consumer, Admin  # the same for ordinary threads
 
-Importing the package loads nothing; the clients are loaded when they are first named.
+Importing the package loads nothing; the clients are loaded when they are first named. ``MOLDAU_PURE_PYTHON=1`` in the
+environment keeps the package from using its extension modules (``moldau.implementation``).
+
+The names in ``__all__`` here, in ``moldau.blocking``, ``moldau.admin``, ``moldau.consumer`` and ``moldau.producer`` are
+stable: they change with a deprecation first. ``moldau.protocol``, ``moldau.records`` and ``moldau.runtime`` are the
+base that the brokers stand on as well; they are typed and documented, and may change with any release.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
+
+from moldau.version import VERSION
 
 if TYPE_CHECKING:
     from moldau.admin import Admin
@@ -17,7 +25,10 @@ if TYPE_CHECKING:
     from moldau.producer import Producer
     from moldau.protocol.errors import ErrorCode, KafkaError
 
-__version__ = "0.1.0"
+# Imported by name, so that the pure modules do not depend on a module that reads the environment.
+importlib.import_module("moldau.implementation").choose_implementation()
+
+__version__ = VERSION
 __all__ = ["Admin", "Consumer", "ErrorCode", "KafkaError", "Producer", "TopicPartition", "__version__"]
 
 _HOMES = {
@@ -35,8 +46,11 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet, and the module's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

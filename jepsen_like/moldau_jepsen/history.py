@@ -1,15 +1,15 @@
-"""The history of a run: what every client asked for and what it was told, as values and as a file.
+"""Defines the history of a run, which holds the requests and the results of every client, and its file format.
 
 Workloads (in simulation or against real processes) append an ``Operation`` whenever a client operation ends; checkers
 are pure functions over the sequence. The shape follows Jepsen's Kafka tests: an operation holds one or more
 micro-operations, sends and polls, and a transaction is an operation whose micro-operations take effect together.
 
 An operation ends in one of three ways. ``OK``: it took effect and its results are known. ``FAIL``: it certainly took
-no effect. ``INFO``: nobody knows (a timeout, a lost connection, a crashed client); its sends may appear at any later
-time.
+no effect. ``INFO``: its outcome is unknown (a timeout, a lost connection, a crashed client); its sends may appear at
+any later time.
 
 File format: a magic line, then frames of lz4 (frame format), each holding a run of msgpack arrays, one per operation.
-A file that a crash cut short is readable up to its last whole frame.
+After a crash the file is readable up to its last whole frame.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ __all__ = [
 MAGIC = b"moldau-history 1\n"
 FRAME_OPERATIONS = 4096
 FRAME_RECORDS = 32_768
-"""Polls may return thousands of records: a frame is in memory as a whole when it is read."""
+"""Bound on the records of a frame: a poll may return thousands, and readers hold a whole frame in memory."""
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH_BYTES = 4
 _FIELDS = 11
-"""Of every operation in a file; what follows may be left out."""
+"""Number of fields that every operation in a file has; later fields may be missing."""
 _LEFT_OUT: tuple[object, ...] = ("", (), None, ())
 _POLL_FIELDS = 2
-"""Of a poll without digests."""
+"""Number of fields of a poll without digests."""
 _SEND_FIELDS = 5
-"""Of a send without a digest."""
+"""Number of fields of a send without a digest."""
 
 
 class Status(enum.Enum):
@@ -76,11 +76,11 @@ class Kind(enum.Enum):
     SEND = "send"  # one or more sends, each acknowledged on its own
     POLL = "poll"  # one poll of a consumer
     TRANSACTION = "txn"  # sends and polls that were committed or aborted together
-    ASSIGN = "assign"  # the consumer was given these partitions by hand; positions start over
-    SUBSCRIBE = "subscribe"  # the consumer joined its group anew; positions start over
-    SEEK = "seek"  # the consumer set positions by hand; its other positions stay as they are
-    AUDIT = "audit"  # a reader told the balances of all accounts, as it had read them
-    CRASH = "crash"  # the client was abandoned with whatever it had under way
+    ASSIGN = "assign"  # the client assigned these partitions to its consumer; positions start over
+    SUBSCRIBE = "subscribe"  # the consumer joined its group again; positions start over
+    SEEK = "seek"  # the client set some positions of its consumer; the other positions stay
+    AUDIT = "audit"  # a reader reported the balances of all accounts, as it had read them
+    CRASH = "crash"  # the client was abandoned with its open operations
     CLAIM = "claim"  # nodes were asked what they lead, or a write of another kind was acknowledged by a leader
 
 
@@ -90,24 +90,24 @@ class Send(NamedTuple):
     partition: TopicPartition
     value: int
     offset: int | None
-    """Where it landed, None when the client was not told."""
+    """Offset of the record, None if the client did not learn it."""
     digest: int = 0
-    """Of key, value, headers and timestamp as they were sent: 1 to 2**32 - 1, 0 where it was not taken."""
+    """Digest of key, value, headers and timestamp as they were sent: 1 to 2**32 - 1, or 0 if it was not computed."""
     says: tuple[int, ...] = ()
-    """What the record says beside its number, in the numbers of the workload that sent it."""
+    """Further content of the record, as numbers that the sending workload defines."""
 
 
 class Poll(NamedTuple):
-    """What one poll returned."""
+    """The records that one poll returned."""
 
     records: tuple[tuple[TopicPartition, tuple[tuple[int, int], ...]], ...]
     """Per partition the (offset, value) pairs in the order of delivery."""
     digests: tuple[tuple[int, ...], ...] = ()
-    """Per entry of ``records`` the digests of what came back, in the same order; empty where none were taken."""
+    """Per entry of ``records`` the digests of the received records, in the same order; empty if not computed."""
 
 
 class Seek(NamedTuple):
-    """One position that was set by hand."""
+    """One position that the client set."""
 
     partition: TopicPartition
     offset: int | None
@@ -116,39 +116,39 @@ class Seek(NamedTuple):
     timestamp: int | None = None
     """The time that was asked for, if the target was found by one; in milliseconds since the Unix epoch."""
     found_timestamp: int = -1
-    """Of the record at ``offset``, as the cluster answered."""
+    """Timestamp of the record at ``offset``, as the cluster answered."""
     bound: int = -1
-    """Offset of a record that the client had read before, and that is not earlier than ``timestamp``: the answer must
-    not lie behind it."""
+    """Offset of a record that the client had read before and that is not earlier than ``timestamp``: the answer must
+    not be greater."""
 
 
 class Audit(NamedTuple):
-    """What a reader found on the accounts of a bank."""
+    """The balances of a bank's accounts as a reader found them."""
 
     positions: tuple[tuple[TopicPartition, int], ...]
-    """Per partition the offset up to which (exclusive) it had read."""
+    """Per partition the exclusive end offset of the reader."""
     balances: tuple[int, ...]
-    """Of all accounts, in the order of their numbers."""
+    """Balances of all accounts, in the order of their numbers."""
 
 
 MicroOperation = Send | Poll
 
 
 class Evidence(enum.Enum):
-    """How a node showed that it leads."""
+    """The way in which a node showed that it leads."""
 
-    CLAIMED = "claimed to lead"  # it said so of itself
-    SERVED = "answered as the leader"  # a question that names the epoch, and that only the leader of it answers
-    ACKNOWLEDGED = "acknowledged a write"  # as the leader of the epoch that its client knew it by
+    CLAIMED = "claimed to lead"  # its own metadata name it as the leader
+    SERVED = "answered as the leader"  # a request names the epoch; only its leader answers
+    ACKNOWLEDGED = "acknowledged a write"  # in the leader epoch that the client knew
 
 
 class Lead(NamedTuple):
-    """A node showed by itself that it leads a partition; ``checkers.split_brain`` tells what counts as that."""
+    """Evidence that a node leads a partition; ``checkers.split_brain`` defines what counts as evidence."""
 
     partition: TopicPartition
-    """Of a topic whose name is given again the name holds the topic's id; ``__cluster_metadata``-0 is the quorum."""
+    """Partition; the name includes the topic's id if names are used again; ``__cluster_metadata``-0 is the quorum."""
     epoch: int
-    """Leader epoch; of the quorum its epoch (term)."""
+    """Leader epoch; for the quorum its epoch (term)."""
     leader: int
     """Id of the broker, or of the controller."""
     evidence: Evidence
@@ -165,11 +165,11 @@ class Operation:
     kind: Kind
     status: Status
     begun_ms: float
-    """On the run's own clock, the same for all clients."""
+    """Time on the run's clock, which all clients share."""
     ended_ms: float
     operations: tuple[MicroOperation, ...] = ()
     aborted: bool = False
-    """Of transactions: the client chose to abort, so its sends must never be seen by read_committed consumers."""
+    """Transactions only: the client chose to abort, so read_committed consumers must never see its sends."""
     rebalanced: bool = False
     """Partitions were assigned or revoked since this client's last poll: positions may move."""
     final: bool = False
@@ -182,27 +182,27 @@ class Operation:
     """Of polls of a group's member: the group, if it begins at the earliest offset, so that its members together skip
     nothing."""
     error: str = ""
-    """Why the operation did not end OK."""
+    """Reason if the operation did not end OK."""
     seeks: tuple[Seek, ...] = ()
-    """Of SEEK: positions that were set."""
+    """SEEK only: the positions that were set."""
     audit: Audit | None = None
-    """Of AUDIT: what was found."""
+    """AUDIT only: the balances that were found."""
     leads: tuple[Lead, ...] = ()
-    """Who showed in this operation that it leads; what the history has told before may be left out."""
+    """Nodes that showed in this operation that they lead; evidence that the history already holds may be left out."""
 
     @property
     def sends(self) -> Iterator[Send]:
-        """The sends among the micro-operations, in order."""
+        """Yields the sends among the micro-operations, in order."""
         return (operation for operation in self.operations if isinstance(operation, Send))
 
     @property
     def polls(self) -> Iterator[Poll]:
-        """The polls among the micro-operations, in order."""
+        """Yields the polls among the micro-operations, in order."""
         return (operation for operation in self.operations if isinstance(operation, Poll))
 
 
 class _More(TypedDict, total=False):
-    """Fields of an operation that its line in a file may leave out."""
+    """Fields of an operation that may be missing in a file."""
 
     group: str
     seeks: tuple[Seek, ...]
@@ -317,12 +317,12 @@ def _unpack_more(packed: Sequence[object]) -> _More:
 
 
 def _unpacked(data: bytes) -> tuple[object, ...]:
-    """Arrays come as tuples: a history is full of pairs, and so they need no second copy."""
+    """Decodes msgpack with arrays as tuples, which spares a second copy of the many pairs of a history."""
     return cast("tuple[object, ...]", msgpack.unpackb(data, strict_map_key=False, use_list=False))
 
 
 class HistoryWriter:
-    """Writes operations to a binary stream; what ``flush`` has written can be read after a crash."""
+    """Writes operations to a binary stream; operations are readable after a crash once ``flush`` has returned."""
 
     def __init__(self, stream: BinaryIO) -> None:
         """Writes the magic line at once."""
@@ -332,14 +332,14 @@ class HistoryWriter:
         stream.write(MAGIC)
 
     def add(self, operation: Operation) -> None:
-        """Adds one operation; ``FRAME_OPERATIONS`` of them, or as many as hold ``FRAME_RECORDS``, go out as a frame."""
+        """Adds one operation; writes a frame at ``FRAME_OPERATIONS`` operations or ``FRAME_RECORDS`` records."""
         self._pending.append(_pack(operation))
         self._records += sum(len(pairs) for poll in operation.polls for _, pairs in poll.records)
         if len(self._pending) >= FRAME_OPERATIONS or self._records >= FRAME_RECORDS:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is pending as a frame of its own."""
+        """Writes the pending operations as a frame."""
         if self._pending:
             frame = lz4.frame.compress(msgpack.packb(self._pending), content_checksum=True)
             self._stream.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
@@ -360,8 +360,10 @@ def write_history(stream: BinaryIO, operations: Iterable[Operation]) -> None:
 def read_history(stream: BinaryIO) -> Iterator[Operation]:
     """Yields the operations of a history file in order, one frame in memory at a time.
 
-    Ends quietly where the writer was cut short in the middle of a frame. Raises ``HistoryError`` when the stream is no
-    history or a whole frame is damaged.
+    It ends without an error at an incomplete last frame.
+
+    Raises:
+        HistoryError: The stream is not a history, or a whole frame is damaged.
     """
     if stream.read(len(MAGIC)) != MAGIC:
         raise HistoryError(f"not a history: it does not begin with {MAGIC.decode().strip()!r}")
@@ -381,20 +383,22 @@ def read_history(stream: BinaryIO) -> Iterator[Operation]:
 
 
 def pack_operation(operation: Operation) -> bytes:
-    """One operation as it stands in a frame."""
+    """Returns one operation in the encoding of a frame."""
     packed: bytes = msgpack.packb(_pack(operation))
     return packed
 
 
 def unpack_operation(packed: bytes) -> Operation:
-    """The inverse of ``pack_operation``."""
+    """Decodes the result of ``pack_operation``."""
     return _unpack(_unpacked(packed))
 
 
 def frame_positions(path: Path) -> list[tuple[int, int]]:
-    """Position and length of every whole frame of a history file; nothing of them is read.
+    """Returns position and length of every whole frame of a history file, without reading the frames.
 
-    Raises ``HistoryError`` and ``OSError``.
+    Raises:
+        HistoryError: The file is not a history, or is damaged.
+        OSError: The file cannot be read.
     """
     size = path.stat().st_size
     found: list[tuple[int, int]] = []
@@ -416,7 +420,12 @@ def frame_positions(path: Path) -> list[tuple[int, int]]:
 
 
 def read_frames(path: Path, positions: Iterable[tuple[int, int]]) -> Iterator[Operation]:
-    """Yields the operations of some frames of a file. Raises ``HistoryError`` and ``OSError``."""
+    """Yields the operations of some frames of a file.
+
+    Raises:
+        HistoryError: A frame is damaged.
+        OSError: The file cannot be read.
+    """
     with path.open("rb") as stream:
         for position, length in positions:
             stream.seek(position)
@@ -432,18 +441,23 @@ def _read_frame(frame: bytes, position: int) -> Iterator[Operation]:
 
 
 class HistoryFile:
-    """A history in a file, read anew from its beginning by every ``iter``; one frame is in memory at a time."""
+    """A history in a file; each ``iter`` reads the file from its beginning, one frame in memory at a time."""
 
     def __init__(self, path: Path) -> None:
-        """The file is opened when it is read."""
+        """Keeps the path; ``iter`` opens the file."""
         self._path = path
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Returns the path of the file."""
         return self._path
 
     def __iter__(self) -> Iterator[Operation]:
-        """Yields the operations. Raises ``OSError`` and ``HistoryError``."""
+        """Yields the operations.
+
+        Raises:
+            OSError: The file cannot be read.
+            HistoryError: The file is not a history, or is damaged.
+        """
         with self._path.open("rb") as stream:
             yield from read_history(stream)

@@ -1,8 +1,8 @@
-"""Processes that run seeds side by side, and end with the campaign that started them, however that ends.
+"""Runs seeds in worker processes, which always end with the campaign that started them.
 
-An interrupt from a terminal reaches all processes at once. Workers ignore it: the campaign alone decides what it means.
-When it leaves the block early, by an interrupt or an exception, its workers are ended where they are, so that nobody
-waits for seeds that nobody asks for any more; when the campaign's process dies, they notice and end as well.
+An interrupt from a terminal reaches all processes at once. Workers ignore it; only the campaign handles it. When the
+campaign leaves the block early, by an interrupt or an exception, it kills its workers, so that it does not wait for
+seeds whose results are not needed. When the campaign's process dies, the workers notice and end as well.
 
 ``run_each`` is for campaigns: tasks without number, workers that are replaced now and then, a task that never ends.
 ``workers`` is a plain pool for a list of tasks. (``ProcessPoolExecutor`` can replace workers too, by
@@ -45,9 +45,9 @@ START_S = 300.0
 
 @contextlib.contextmanager
 def workers(processes: int | None, *, tasks: int | None = None) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """A pool of ``processes`` (default: one per core), of no more than there are ``tasks``.
+    """Provides a pool of ``processes`` (default: one per core), but not more than ``tasks``.
 
-    Where a worker dies, the futures of the pool raise ``concurrent.futures.BrokenExecutor``.
+    If a worker dies, the futures of the pool raise ``concurrent.futures.BrokenExecutor``.
     """
     count = processes if processes is not None else (os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
@@ -135,9 +135,9 @@ def _heard_of(busy: Iterable[_Worker[A, R]], seconds_max: float) -> list[_Worker
     waiting = {worker.connection: worker for worker in busy}
     left_s = min(worker.left_s(seconds_max) for worker in waiting.values())
     began = time.monotonic()
-    told = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, min(LOOK_S, left_s)))
+    reported = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, min(LOOK_S, left_s)))
     passed_s = min(time.monotonic() - began, LOOK_S)
-    found = [waiting.pop(cast("Connection", connection)) for connection in told]
+    found = [waiting.pop(cast("Connection", connection)) for connection in reported]
     for worker in found:
         worker.listen()
     for worker in waiting.values():

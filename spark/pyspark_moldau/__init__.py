@@ -1,10 +1,10 @@
-"""Spark reads Moldau: a Python data source that Spark discovers by itself as format ``moldau``.
+"""A Python data source with which Spark reads Moldau; Spark discovers it by itself as format ``moldau``.
 
     spark.readStream.format("moldau").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe",
     "flights").load()
 
 Options and schema are those of Spark's own Kafka source. Spark imports every top-level module named ``pyspark_*`` in
-each of its Python planners and looks for ``DefaultSource``; nothing else is imported until it does.
+each of its Python planners and looks for ``DefaultSource``; this package imports its other modules only then.
 """
 
 from __future__ import annotations

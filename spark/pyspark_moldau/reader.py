@@ -1,10 +1,10 @@
-"""What the source needs from a log, and the reader of a real cluster behind it.
+"""The interface that the source needs from a log, and its implementation for a real cluster.
 
-Spark calls a source from plain threads of plain Python processes, and wants columns, not records. So this reader speaks
-Kafka's protocol over blocking sockets, keeps one request ahead of the decoder, and hands batches to the column
-decoder of ``moldau.records`` without an object per record. Leaders that move and brokers that die are retried here
-until ``kafka.default.api.timeout.ms`` has passed since the last progress, because Spark ends a query at the first
-exception.
+Spark calls a source from plain threads of plain Python processes, and needs columns instead of records. So this reader
+uses Kafka's protocol over blocking sockets, keeps one request ahead of the decoder, and passes batches to the column
+decoder of ``moldau.records`` without creating an object per record. After a leader change or the death of a broker it
+retries until ``kafka.default.api.timeout.ms`` has passed since the last progress, because Spark ends a query at the
+first exception.
 """
 
 from __future__ import annotations
@@ -89,30 +89,41 @@ class Chunk:
 
 
 class LogReader(Protocol):
-    """A log as the source sees it."""
+    """The interface of a log reader that the source uses."""
 
     def partitions(self, subscription: Subscription) -> list[Partition]:
-        """All partitions the subscription means now, sorted. Topics that do not exist (yet) are left out of a pattern
-        and raise ``OptionError`` when they are named.
+        """Returns all partitions that the subscription matches now, sorted.
+
+        Raises:
+            OptionError: a named topic does not exist.
         """
         ...
 
     def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """For each partition the offset of a timestamp (milliseconds, ``EARLIEST`` or ``LATEST``); None: no record
-        so late.
+        """Returns for each partition the offset of a timestamp (milliseconds, ``EARLIEST`` or ``LATEST``).
+
+        None means that no record is that late.
         """
         ...
 
     def read(self, work: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Chunk]:
-        """The records of a range, in order. Raises ``DataLossError`` when some are gone and that is to fail."""
+        """Yields the records of a range, in order.
+
+        Raises:
+            DataLossError: records are gone and ``fail_on_data_loss`` is true.
+        """
         ...
 
 
 class BrokerConnection:
-    """One blocking connection. After any exception it must be closed: requests and answers may be out of step."""
+    """One blocking connection. Close it after any exception, because requests and responses may be out of step."""
 
     def __init__(self, host: str, port: int, client: ClientOptions) -> None:
-        """Connects; raises ``OSError``."""
+        """Connects to a broker.
+
+        Raises:
+            OSError: the connection failed.
+        """
         self._timeout_s = client.request_timeout_ms / 1000
         self._client_id = client.client_id
         self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
@@ -120,24 +131,24 @@ class BrokerConnection:
         self._correlation_id = 0
 
     def close(self) -> None:
-        """Ends the connection; idempotent."""
+        """Closes the connection; idempotent."""
         self._socket.close()
 
     def send(self, request: Request, version: int) -> None:
-        """Sends a request; its answer is the one after those of earlier requests."""
+        """Sends a request; responses arrive in the order of the requests."""
         self._correlation_id += 1
         self._socket.sendall(encode_request(request, version, self._correlation_id, self._client_id))
 
     def receive(self, response_class: type[R], version: int) -> R:
-        """Reads the next answer into a buffer of its own; ``records`` fields borrow from it."""
+        """Reads the next response into a buffer of its own; ``records`` fields borrow from it."""
         size = int.from_bytes(self._read_exactly(4), "big", signed=True)
         if not 4 <= size <= FRAME_BYTES_MAX:
-            raise ConnectionError(f"an answer of {size} bytes; the limit is {FRAME_BYTES_MAX}")
+            raise ConnectionError(f"a response has {size} bytes; the limit is {FRAME_BYTES_MAX}")
         frame = self._read_exactly(size)
         try:
             _, message = decode_response(response_class, version, frame)
         except ProtocolError as error:
-            raise ConnectionError(f"an answer that is no {response_class.__name__}: {error}") from error
+            raise ConnectionError(f"a response is not a {response_class.__name__}: {error}") from error
         return message
 
     def _read_exactly(self, count: int) -> memoryview:
@@ -152,7 +163,7 @@ class BrokerConnection:
 
 
 class ClusterReader:
-    """Reads a cluster. For one thread; an instance is kept for as long as its process lives (see ``shared_reader``)."""
+    """Reads a cluster. An instance is for one thread, and exists as long as its process (see ``shared_reader``)."""
 
     def __init__(self, client: ClientOptions) -> None:
         self._client = client
@@ -173,7 +184,7 @@ class ClusterReader:
     def read(self, work: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Chunk]:
         """See ``LogReader``."""
         position = work.start
-        waits = _Patience(f"read {work.topic}-{work.partition}", self._client.api_timeout_ms)
+        waits = _RetryTimer(f"read {work.topic}-{work.partition}", self._client.api_timeout_ms)
         while position < work.end:
             try:
                 for chunk, reached in self._read_from_leader(work, position):
@@ -230,12 +241,13 @@ class ClusterReader:
                     found[entry.name, part.partition_index] = part.offset if part.offset >= 0 else None
         missing = [partition for partition in timestamps if partition not in found]
         if missing:
-            raise ConnectionError(f"the answer about offsets leaves out {missing[0][0]}-{missing[0][1]}")
+            raise ConnectionError(f"the ListOffsets response lacks {missing[0][0]}-{missing[0][1]}")
         return found
 
     def _read_from_leader(self, work: OffsetRange, position: int) -> Iterator[tuple[Chunk | None, int]]:
-        """Reads on from ``position``; yields chunks with the position reached. The next fetch is under way
-        meanwhile.
+        """Reads from ``position``; yields chunks with the reached position.
+
+        The next fetch is in flight while the caller handles a chunk.
         """
         partition = (work.topic, work.partition)
         if partition not in self._leaders:
@@ -270,7 +282,7 @@ class ClusterReader:
     def _decode(
         self, data: PartitionData, batches: Sequence[tuple[int, BatchHeader]], first: int, end: int
     ) -> Iterator[Chunk]:
-        """Decodes batches into as few chunks as the limits of a chunk allow, without markers and aborted records."""
+        """Decodes batches into as few chunks as the limits allow, without transaction markers and aborted records."""
         assert data.records is not None or not batches, "batches come from records"
         aborted = _AbortedFilter(data.aborted_transactions or () if self._client.read_committed else ())
         builder = ColumnBuilder()
@@ -313,7 +325,7 @@ class ClusterReader:
         if earliest <= position:
             raise DataLossError(f"{work.topic}-{work.partition} was cut below offset {position}: records are gone")
         if fail_on_data_loss:
-            raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
+            raise DataLossError(f"{text}; set failOnDataLoss to false to continue without them")
         logger.warning("data-loss %s", text)
         return min(earliest, work.end)
 
@@ -363,14 +375,14 @@ class ClusterReader:
         return answer
 
     def _forget(self) -> None:
-        """Drops what may be outdated after a failure."""
+        """Drops connections and leaders, which may be outdated after a failure."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
         self._leaders.clear()
 
     def _retry(self, what: str, attempt: Callable[[], T]) -> T:
-        waits = _Patience(what, self._client.api_timeout_ms)
+        waits = _RetryTimer(what, self._client.api_timeout_ms)
         while True:
             try:
                 return attempt()
@@ -379,8 +391,8 @@ class ClusterReader:
                 self._forget()
 
 
-class _Patience:
-    """Backs off between attempts and gives up when nothing has worked for a while."""
+class _RetryTimer:
+    """Backs off between attempts, and gives up if there is no progress within the timeout."""
 
     def __init__(self, what: str, timeout_ms: int) -> None:
         self._what = what
@@ -392,7 +404,12 @@ class _Patience:
         self._backoff_s = BACKOFF_FIRST_S
 
     def failed(self, error: OSError | KafkaError) -> None:
-        """Waits before the next attempt. Raises the error if it is final, ``ReadTimeoutError`` if patience is over."""
+        """Waits before the next attempt.
+
+        Raises:
+            KafkaError: the given error is final.
+            ReadTimeoutError: the timeout has passed.
+        """
         if isinstance(error, KafkaError) and not (error.code.retriable or error.code.refreshes_metadata):
             raise error
         if time.monotonic() + self._backoff_s > self._deadline:
@@ -403,7 +420,7 @@ class _Patience:
 
 
 class _AbortedFilter:
-    """Tells which batches a reader of committed records does not see (KIP-98). Control batches are never seen."""
+    """Decides which batches a read_committed reader must skip (KIP-98). It skips control batches always."""
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
         self._coming = sorted(transactions, key=lambda one: one.first_offset, reverse=True)
@@ -428,7 +445,7 @@ def _only_partition(answer: FetchResponse, work: OffsetRange) -> PartitionData:
         for data in entry.partitions:
             if entry.topic == work.topic and data.partition_index == work.partition:
                 return data
-    raise ConnectionError(f"the answer to a fetch leaves out {work.topic}-{work.partition}")
+    raise ConnectionError(f"the Fetch response lacks {work.topic}-{work.partition}")
 
 
 def _raise_for(code: int) -> None:
@@ -440,19 +457,19 @@ _shared: dict[ClientOptions, ClusterReader] = {}
 
 
 def shared_reader(client: ClientOptions) -> ClusterReader:
-    """The reader of this process for these options: Spark reuses its Python workers, and so connections live on."""
+    """Returns this process's reader for these options. Spark reuses its Python workers, so connections are reused."""
     if client not in _shared:
         _shared[client] = ClusterReader(client)
     return _shared[client]
 
 
 def latest_of(reader: LogReader, partitions: Sequence[Partition]) -> Offsets:
-    """End offsets (high watermark, or last stable offset for committed reads)."""
+    """Returns end offsets (high watermark, or last stable offset for read_committed)."""
     return _all_found(reader.offsets(dict.fromkeys(partitions, LATEST)))
 
 
 def earliest_of(reader: LogReader, partitions: Sequence[Partition]) -> Offsets:
-    """Log start offsets."""
+    """Returns log start offsets."""
     return _all_found(reader.offsets(dict.fromkeys(partitions, EARLIEST)))
 
 

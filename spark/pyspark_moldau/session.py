@@ -1,6 +1,6 @@
-"""A Spark session that is ready for Moldau: Java found, flags set, the data source registered.
+"""A local Spark session for Moldau: finds Java, sets Spark's configuration, registers the data source.
 
-Everything that Spark wants to know before its JVM starts is set here, and only what the caller did not set.
+The settings that Spark reads before its JVM starts are set here, unless the caller has set them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ DEFAULTS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
-    "spark.python.authenticate.socketTimeout": "120s",  # for a machine that is busy elsewhere; Spark's default is 15
+    "spark.python.authenticate.socketTimeout": "120s",  # for a machine that is busy; Spark's default is 15 s
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""For one machine: quick to start, small, silent. The checkpoint manager is right for local file systems."""
+"""Settings for one machine: a quick start, little memory, no console output. The checkpoint manager is for local file
+systems."""
 
 
 def local_session(
@@ -42,12 +43,12 @@ def local_session(
 
     Args:
         name: Application name.
-        cores: Tasks at a time; a task may fail and is tried again three times.
-        settings: Spark settings that win over ``DEFAULTS``.
+        cores: Number of concurrent tasks; Spark retries a failed task three times.
+        settings: Spark settings that override ``DEFAULTS``.
         log_level: Level of Spark's own log.
 
     Raises:
-        NoJavaError: no Java that fits; the text says what to do.
+        NoJavaError: no suitable Java was found; the text says how to install one.
     """
     os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -63,6 +64,6 @@ def local_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
-    # Spark finds the source by itself where it is installed as a package; an editable installation is not walked.
+    # Spark finds an installed package by itself, but it does not search editable installations.
     session.dataSource.register(DefaultSource)
     return session

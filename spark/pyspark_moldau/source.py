@@ -1,8 +1,8 @@
-"""The data source: Spark's view of a log, in micro-batches and in batches.
+"""The data source: reads a log in micro-batches and in batches.
 
-The stream reader lives in one Python process as long as the query runs; another copy of it is pickled to every task. So
-nothing that ``latestOffset`` learns may be kept for ``read``: all a task needs is in its ``InputRange``. Offsets
-live in Spark's checkpoint alone; consumer groups are not used, and ``commit`` has nothing to do.
+The stream reader exists in one Python process while the query runs; every task gets another, pickled copy. So ``read``
+cannot use state that ``latestOffset`` has set: a task finds everything it needs in its ``InputRange``. Offsets are kept
+only in Spark's checkpoint; consumer groups are not used, and ``commit`` does nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SETTLE_POLL_S = 0.1
 
 
 class Connect(Protocol):
-    """Makes, or finds, the reader of a log. Must be picklable: a function of a module."""
+    """A function that creates or finds the reader of a log. It must be picklable: a function of a module."""
 
     def __call__(self, client: ClientOptions) -> LogReader:
         """Returns a reader for this process."""
@@ -66,7 +66,7 @@ class Connect(Protocol):
 
 
 def connect_cluster(client: ClientOptions) -> LogReader:
-    """The reader of a real cluster."""
+    """Returns the reader of a real cluster."""
     from pyspark_moldau.reader import shared_reader
 
     return shared_reader(client)
@@ -74,7 +74,7 @@ def connect_cluster(client: ClientOptions) -> LogReader:
 
 @dataclass
 class InputRange(InputPartition):
-    """Work of one task; picklable and complete."""
+    """The work of one task. It is picklable and contains everything that the task needs."""
 
     work: OffsetRange
 
@@ -82,8 +82,10 @@ class InputRange(InputPartition):
 def resolve(reader: LogReader, partitions: Sequence[Partition], position: Position, name: str) -> Offsets:
     """Turns a starting or ending position into an offset for each partition.
 
-    ``name`` is the option's, for errors. Raises ``OptionError`` when the position names other partitions than there
-    are.
+    ``name`` is the name of the option, for errors.
+
+    Raises:
+        OptionError: the position names other partitions than ``partitions``, or no record is as late as a timestamp.
     """
     given = position.offsets if position.offsets is not None else position.timestamps
     if given is None:
@@ -116,7 +118,7 @@ def resolve(reader: LogReader, partitions: Sequence[Partition], position: Positi
 
 
 def read_chunks(connect: Connect, options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Runs in a task: the records of its range."""
+    """Yields the records of a range; runs in a task."""
     from pyspark_moldau.arrow import to_record_batch
 
     assert isinstance(partition, InputRange), f"not a partition of this source: {partition!r}"
@@ -129,7 +131,7 @@ def read_chunks(connect: Connect, options: SourceOptions, partition: InputPartit
 
 
 def plan(reader: LogReader, options: SourceOptions, start: Offsets, end: Offsets) -> list[InputRange]:
-    """Divides what lies between two offsets into tasks. Partitions without a start begin at their earliest offset."""
+    """Divides the records between two offsets into tasks; partitions without a start begin at their earliest offset."""
     earliest = reader.offsets(dict.fromkeys(sorted(end), EARLIEST)) if end else {}
     ranges = []
     for partition in sorted(end):
@@ -153,16 +155,20 @@ def plan(reader: LogReader, options: SourceOptions, start: Offsets, end: Offsets
 
 
 def report_loss(text: str, options: SourceOptions) -> None:
-    """Raises ``DataLossError``, or only warns, as ``failOnDataLoss`` says."""
+    """Reports lost records; logs a warning if ``failOnDataLoss`` is false.
+
+    Raises:
+        DataLossError: ``failOnDataLoss`` is true.
+    """
     from pyspark_moldau.reader import DataLossError
 
     if options.fail_on_data_loss:
-        raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
+        raise DataLossError(f"{text}; set failOnDataLoss to false to continue without them")
     logger.warning("data-loss %s", text)
 
 
 class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches of a log."""
+    """Reads a log in micro-batches."""
 
     def __init__(self, options: SourceOptions, connect: Connect = connect_cluster) -> None:
         self._options = options
@@ -170,14 +176,14 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
 
     def initialOffset(self) -> Checkpoint:
-        """Where a query without a checkpoint begins."""
+        """Returns the offsets at which a query without a checkpoint starts."""
         reader = self._connect(self._options.client)
         partitions = reader.partitions(self._options.subscription)
         name = "startingOffsets" if self._options.starting.offsets is not None else "the starting timestamp"
         return to_checkpoint(resolve(reader, partitions, self._options.starting, name))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``, or all there is."""
+        """Returns the limit of ``maxOffsetsPerTrigger``, or no limit."""
         rows = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
@@ -186,11 +192,11 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends({})
 
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
-        """Where the next micro-batch ends."""
+        """Returns the end offsets of the next micro-batch."""
         begin = from_checkpoint(start)
         if self._target is None:
             target = self._ends(begin)
-        else:  # measured once, perhaps just after a leader changed: never behind where the query already is
+        else:  # measured once, perhaps just after a leader changed, so it must not fall behind the query's position
             target = {partition: max(end, begin.get(partition, 0)) for partition, end in self._target.items()}
         if isinstance(limit, ReadMaxRows):
             fresh = sorted(target.keys() - begin.keys())
@@ -201,11 +207,11 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_checkpoint(target)
 
     def reportLatestOffset(self) -> Checkpoint:
-        """The end of the log, for the query's progress report."""
+        """Returns the end of the log, for the query's progress report."""
         return to_checkpoint(self._ends({}))
 
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch."""
+        """Returns the tasks of a micro-batch."""
         return plan(self._connect(self._options.client), self._options, from_checkpoint(start), from_checkpoint(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -213,15 +219,15 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_chunks(self._connect, self._options, partition)
 
     def commit(self, end: Checkpoint) -> None:
-        """Nothing to do: the checkpoint is Spark's."""
+        """Does nothing, because Spark keeps the checkpoint."""
 
     def stop(self) -> None:
-        """Nothing to do: connections end with the process."""
+        """Does nothing, because connections end with the process."""
 
     def _ends(self, at_least: Offsets) -> Offsets:
-        """End offsets; when one lies before ``at_least``, asks again for a while.
+        """Returns end offsets; while one is below ``at_least``, asks again for up to ``SETTLE_S``.
 
-        A new leader may tell a lower high watermark until its followers have fetched from it; only an end that stays
+        A new leader may report a lower high watermark until its followers have fetched from it; only an end that stays
         low means that records are gone.
         """
         reader = self._connect(self._options.client)
@@ -236,14 +242,14 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class MoldauBatchReader(DataSourceReader):
-    """A log, or a part of it, as a table."""
+    """Reads a log, or a part of it, as a table."""
 
     def __init__(self, options: SourceOptions, connect: Connect = connect_cluster) -> None:
         self._options = options
         self._connect = connect
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of the query, from the starting to the ending offsets."""
+        """Returns the tasks of the query, from the starting to the ending offsets."""
         reader = self._connect(self._options.client)
         partitions = reader.partitions(self._options.subscription)
         start = resolve(reader, partitions, self._options.starting, "startingOffsets")
@@ -262,17 +268,17 @@ class MoldauBatchReader(DataSourceReader):
 
 
 class DefaultSource(DataSource):
-    """Format ``moldau``."""
+    """The data source of format ``moldau``."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Returns the name of the format."""
         return "moldau"
 
     def schema(self) -> str:
-        """The columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``.
+        """Returns the columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``.
 
-        Spark asks for it first, so mistakes in the options are told here.
+        Spark calls this method first, so it also checks the options.
         """
         from pyspark_moldau.arrow import DDL, DDL_HEADERS
 
@@ -280,11 +286,11 @@ class DefaultSource(DataSource):
         return DDL_HEADERS if wants_headers(self._given()) else DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """Returns the reader for ``spark.read``."""
         return MoldauBatchReader(parse_options(self._given(), streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Returns the reader for ``spark.readStream``."""
         return MoldauStreamReader(parse_options(self._given(), streaming=True))
 
     def _given(self) -> Mapping[str, str]:

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from interop_clients import create_topic
 from moldau_jepsen.testing import cluster
+from support.interop.clients import create_topic
 
 PARTITIONS = 3
 _numbers = itertools.count(1)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from interop_clients import CLIENTS, Member, committed_offsets, wait_until
+from support.interop.clients import CLIENTS, Member, committed_offsets, wait_until
 
 pytestmark = [
     pytest.mark.interop,

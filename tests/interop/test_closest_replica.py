@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from interop_clients import WAIT_S, create_topic, wait_for, wait_until
 from moldau_jepsen.testing import cluster
+from support.interop.clients import WAIT_S, create_topic, wait_for, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes]
 
@@ -55,12 +55,12 @@ class NearConsumer:
                 "group.id": "unused",
                 "enable.auto.commit": False,
                 "statistics.interval.ms": 100,
-                "stats_cb": self._told,
+                "stats_cb": self._reported,
             }
         )
         self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
 
-    def _told(self, text):
+    def _reported(self, text):
         self.statistics = json.loads(text)
 
     def poll(self, timeout_s=0.1):

@@ -16,11 +16,11 @@ import time
 
 import pytest
 
-from certificates import authority
-from interop_clients import WAIT_S, wait_until
 from moldau_jepsen.chaos.folder import HISTORY, VERDICT
 from moldau_jepsen.history import HistoryFile, Kind, Status
 from moldau_jepsen.launcher.ports import take_free_ports
+from support.certificates import authority
+from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = [
     pytest.mark.interop,
@@ -169,12 +169,12 @@ class Confluent:
         """Why no broker can be talked to: all that is told until ``word`` is among it."""
         from confluent_kafka.admin import AdminClient
 
-        told = []
-        admin = AdminClient({**self.config, "error_cb": told.append})
+        reported = []
+        admin = AdminClient({**self.config, "error_cb": reported.append})
         deadline = time.monotonic() + WAIT_S
-        while not any(word in error.str() for error in told) and time.monotonic() < deadline:
+        while not any(word in error.str() for error in reported) and time.monotonic() < deadline:
             admin.poll(0.2)
-        return " ".join(error.str() for error in told)
+        return " ".join(error.str() for error in reported)
 
 
 class KafkaPython:
@@ -333,7 +333,7 @@ def test_the_command_line(cluster, files, tmp_path):
             check=False,
         )
 
-    for arguments, given, told in (
+    for arguments, given, reported in (
         (("topics", "create", "by-command"), "", ""),
         (("produce", "by-command"), "one\ntwo\n", ""),
         (("consume", "by-command", "--exit"), "", "one\ntwo\n"),
@@ -341,7 +341,7 @@ def test_the_command_line(cluster, files, tmp_path):
     ):
         done = run(*arguments, given=given)
         assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+        assert reported in done.stdout
     wrong = tmp_path / "wrong.properties"
     wrong.write_text("security.protokol=SSL\n")
     done = run("topics", "list", config=wrong)

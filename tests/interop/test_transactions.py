@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from interop_clients import WAIT_S
+from support.interop.clients import WAIT_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -1,6 +1,6 @@
-"""Goal: the chaos commands say in one line what is wrong with their words, and judge a recorded run.
+"""Goal: the chaos commands report wrong arguments in one line, and judge a recorded run.
 
-Method: the command line in this process, on folders that hold no cluster.
+Method: the command line in this process, on folders without a cluster.
 """
 
 import os
@@ -21,8 +21,8 @@ from moldau_jepsen.chaos.controls import CONTROLS
 from moldau_jepsen.chaos.folder import ChaosResult, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.options import ChaosOptions
 from moldau_jepsen.chaos.run import Progress
-from moldau_jepsen.chaos.schedule import FaultKind
 from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import write_history
 from moldau_jepsen.reports.controls import ControlRow
 
@@ -90,8 +90,8 @@ def test_wrong_words_end_with_two_and_one_line(
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_sigterm_ends_a_run_as_an_interrupt_does_so_that_it_cleans_up(in_background: bool) -> None:
-    """Also a run that a script has put into the background, where SIGINT is ignored from the beginning."""
+def test_sigterm_ends_a_run_as_an_interrupt_does(in_background: bool) -> None:
+    """SIGTERM interrupts a run, which then cleans up, even in the background with SIGINT ignored."""
     cleaned = []
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_a_directory_that_is_in_use_is_left_alone(
         (["--bootstrap", "127.0.0.1:1", "--faults", "none", "--no-controls"], [], (), 0),
     ],
 )
-def test_a_run_brings_its_controls_and_fails_with_one_that_is_acquitted(
+def test_a_run_fails_if_one_of_its_controls_is_acquitted(
     words: list[str],
     controls: list[str],
     found: tuple[tuple[str, int], ...],
@@ -145,9 +145,9 @@ def test_a_run_brings_its_controls_and_fails_with_one_that_is_acquitted(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The runs themselves are folders written by hand: only controls have found anything."""
+    """A run includes its negative controls, and fails if one of them is acquitted."""
 
-    def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None]) -> ChaosResult:
+    def run_chaos(options: ChaosOptions, report: Callable[[Progress], None]) -> ChaosResult:
         options.directory.mkdir(parents=True)
         with (options.directory / "history").open("wb") as stream:
             write_history(stream, [])
@@ -170,7 +170,7 @@ def test_a_run_brings_its_controls_and_fails_with_one_that_is_acquitted(
     assert list(dict.fromkeys(ran)) == controls
     assert all(ran.count(name) in (1, RUNS_MAX) for name in ran)
     said = " ".join(capsys.readouterr().out.split())
-    assert "no anomaly, but no fault struck" in said
+    assert "no anomaly, but no fault took effect" in said
     for name in controls:
         assert f"control {name}: {'convicted by' if not code else ''}" in said
     assert ("ACQUITTED" in said) is bool(code)

@@ -1,21 +1,24 @@
-"""Goal: the commands do on a real cluster what their help says, for people and as JSON. Method: one cluster that the
-command line itself starts and stops; commands run in this process, with their own standard streams and directory.
+"""Goal: the commands do on a real cluster what their help says, as text and as JSON.
+
+Method: one cluster that the command line itself starts and stops; commands run in this process, with their own standard
+streams and directory.
 """
 
 import contextlib
 import io
 import json
+import subprocess
 import sys
 import types
 
 import pytest
 
-from interop_clients import wait_for, wait_until
 from moldau_cli.main import main
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
+from support.interop.clients import wait_for, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -24,7 +27,7 @@ CHANGES = [("topics", "create"), ("topics", "alter"), ("topics", "delete"), ("re
 
 
 def free_row(count):
-    """The first of ``count`` free ports in a row: 9092, where clusters begin usually, may be somebody else's."""
+    """Returns the first of ``count`` consecutive free ports, because another process may use the default 9092."""
     while True:
         ports = take_free_ports(count)
         if ports == list(range(ports[0], ports[0] + count)):
@@ -32,7 +35,7 @@ def free_row(count):
 
 
 def brokers_agree(cluster):
-    """Whether all brokers that run have the same picture of the topics."""
+    """Returns whether all running brokers have the same metadata of the topics."""
     pictures = []
     for node in cluster.brokers:
         if cluster.state(node.node_id) is ProcessState.RUNNING:
@@ -46,7 +49,7 @@ def brokers_agree(cluster):
                     for one in topic.partitions
                 }
             )
-    return all(picture == pictures[0] for picture in pictures)
+    return all(cluster_metadata == pictures[0] for cluster_metadata in pictures)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def shell(tmp_path_factory):
         done = types.SimpleNamespace(stdout=out.buffer.getvalue().decode(), stderr=err.getvalue())
         assert found == code, (arguments, done.stdout, done.stderr)
         if code == 0 and arguments[:2] in CHANGES:
-            # A broker that answers a change knows it; the next command may ask another one.
+            # The broker that answered a change has applied it, but the next command may ask another broker.
             cluster = open_cluster(home / "moldau-cluster")
             wait_until(lambda: brokers_agree(cluster), "all brokers know of the change")
         return done
@@ -93,19 +96,19 @@ def test_start_tells_where_the_cluster_is(shell):
     assert document["bootstrap"] == shell.started["bootstrap"]
     assert {"id", "role", "host", "port", "pid", "directory", "config", "log"} <= document["nodes"][0].keys()
     again = shell("cluster", "start", code=1)
-    assert "runs already" in again.stderr
+    assert "already runs" in again.stderr
 
 
 def test_status_shows_every_node(shell):
     expected = [(1, "running", False), (2, "running", False), (3, "running", False), (101, "running", None)]
 
-    def told():
+    def reported():
         """The status, once all nodes have found the time to answer."""
         document = shell.json("cluster", "status")
         found = [(node["node"], node["state"], node["fenced"]) for node in document["nodes"]]
         return document if found == expected and document["quorum_leader"] == 101 else None
 
-    document = wait_for(told, "all nodes are well")
+    document = wait_for(reported, "all nodes are well")
     assert all(0 < node["rss_mb"] < 200 for node in document["nodes"])
     assert shell("cluster", "status").stdout.splitlines()[0].split()[:3] == ["NODE", "ROLE", "ADDRESS"]
 
@@ -131,6 +134,43 @@ def test_a_topic_lives_and_dies(shell):
     wait_until(lambda: "retention.ms" not in settings(), "the setting is gone")
     shell("topics", "delete", "life")
     assert "life" not in [one["topic"] for one in shell.json("topics", "list")["topics"]]
+
+
+def test_the_default_of_all_brokers_is_changed(shell):
+    """Kafka's option ``--entity-default`` changes ``min.insync.replicas`` for the whole cluster."""
+    of_all = ("--entity-type", "brokers", "--entity-default")
+
+    def minimum():
+        listed = shell.json("configs", "describe", *of_all)["configs"]
+        return {one["key"]: (one["value"], one["source"]) for one in listed}["min.insync.replicas"]
+
+    assert minimum() == ("2", "dynamic_default_broker")
+    shell("configs", "alter", *of_all, "--add-config", "min.insync.replicas=1")
+    wait_until(lambda: minimum() == ("1", "dynamic_default_broker"), "the default is shown")
+    shell("configs", "alter", *of_all, "--add-config", "min.insync.replicas=2")
+    wait_until(lambda: minimum()[0] == "2", "the default is back")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value"),
+    [
+        ("groups", "configured", "consumer.session.timeout.ms", "50000"),
+        ("client-metrics", "subscription", "interval.ms", "60000"),
+        ("broker-loggers", "2", "moldau.broker", "DEBUG"),
+        ("brokers", "2", "sasl.kerberos.min.time.before.relogin", "58000"),
+    ],
+)
+def test_every_kind_of_entity_is_configured(shell, kind, name, key, value):
+    entity = ("--entity-type", kind, "--entity-name", name)
+
+    def shown():
+        listed = shell.json("configs", "describe", *entity)["configs"]
+        return {one["key"]: one["value"] for one in listed}.get(key)
+
+    shell("configs", "alter", *entity, "--add-config", f"{key}={value}")
+    wait_until(lambda: shown() == value, "the value is shown")
+    shell("configs", "alter", *entity, "--delete-config", key)
+    wait_until(lambda: shown() != value, "the value is gone")
 
 
 def test_lines_go_in_and_come_out(shell):
@@ -212,10 +252,21 @@ def test_replicas_move_and_leaders_are_elected(shell):
         (["topics", "create", "odd", "--config", "bogus=1"], 2, "bogus"),
         (["topics", "delete", "missing"], 2, "missing"),
         (["configs", "alter", "--entity-name", "missing"], 2, "nothing to change"),
+        (["configs", "describe"], 2, "--entity-name is missing"),
+        (
+            ["configs", "alter", "--entity-type", "groups", "--entity-name", "g", "--add-config", "x=1"],
+            2,
+            "unknown group",
+        ),
+        (["configs", "describe", "--entity-type", "broker-loggers", "--entity-name", "x"], 2, "is a number"),
+        (["configs", "describe", "--entity-default"], 2, "goes with --entity-type brokers"),
+        (["configs", "describe", "--entity-type", "brokers", "--entity-name", "1", "--entity-default"], 2, "not both"),
         (["produce", "missing"], 2, "topic missing does not exist"),
         (["consume", "missing", "--exit"], 2, "topic missing does not exist"),
         (["produce", "lines", "no-such-file"], 2, "no-such-file"),
         (["consume", "lines", "--offset", "1"], 2, "--offset needs --partition"),
+        (["consume", "lines", "-p", "0", "-o", "1"], 2, "lines-0 is empty, and its next offset is 0"),
+        (["groups", "reset", "typo", "--topic", "lines", "--to", "latest"], 2, "no group 'typo'; --create makes it"),
         (["topics", "list", "-b", "127.0.0.1:1"], 1, "no broker answers"),
         (["topics", "list", "-b", "nonsense"], 2, "expected HOST:PORT"),
         (["consume", "lines", "-X", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
@@ -233,6 +284,57 @@ def test_what_cannot_be_is_told_in_one_line(shell, arguments, code, words):
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
+    as_json = shell(*arguments, "--json", code=code)
+    assert as_json.stdout == ""
+    document = json.loads(as_json.stderr)
+    assert document.keys() == {"error", "exit_code"}
+    assert document["exit_code"] == code
+    assert words in document["error"]
+
+
+def test_an_offset_out_of_range_is_told(shell):
+    """The command once waited for such an offset without a message."""
+    shell("topics", "create", "ranged", "--partitions", "1")
+    shell("produce", "ranged", given="one\ntwo\nthree\n")
+    at = ("consume", "ranged", "--partition", "0", "--offset")
+    words = "ranged-0 holds offsets 0 to 2, and its next offset is 3"
+    assert words in shell(*at, "4", code=2).stderr
+    assert shell(*at, "3", "--exit").stdout == ""
+    assert shell(*at, "2", "--exit").stdout == "three\n"
+    assert shell(*at, "4", "-X", "auto.offset.reset=earliest", "--count", "1").stdout == "one\n"
+
+
+def test_an_unknown_group_is_reset_only_with_create(shell):
+    """A mistyped name once created a group."""
+    reset = ("groups", "reset", "fresh", "--topic", "lines", "--to", "earliest")
+    shell(*reset, code=2)
+    assert "fresh" not in [group["group"] for group in shell.json("groups", "list")["groups"]]
+    shell(*reset, "--create")
+    assert [row["offset"] for row in shell.json("groups", "describe", "fresh")["partitions"]] == [0]
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("groups", "list"), ("consume", "lines")], ids=" ".join)
+def test_a_controllers_address_is_told_apart(shell, command):
+    """The error once named the number of an API."""
+    document = json.loads((shell.home / "moldau-cluster" / "cluster.json").read_text())
+    (port,) = [node["port"] for node in document["nodes"] if node["id"] == 101]
+    reported = shell(*command, "-b", f"127.0.0.1:{port}", code=2).stderr
+    assert f"127.0.0.1:{port} is a controller; give the address of a broker" in reported
+    assert reported.count("\n") == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_a_reader_that_leaves_ends_a_command_quietly(shell, more):
+    """As for cat and grep, the exit code is that of SIGPIPE."""
+    if "flood" not in [topic["topic"] for topic in shell.json("topics", "list")["topics"]]:
+        shell("topics", "create", "flood", "--partitions", "1")
+        shell("produce", "flood", given="".join(f"{number:0100}\n" for number in range(5_000)))
+    command = [sys.executable, "-m", "moldau_cli", "consume", "flood", "--from-beginning", *more]
+    with subprocess.Popen(command, cwd=shell.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
+        assert consume.stdout.readline().endswith(b"\n")
+        consume.stdout.close()
+        assert consume.stderr.read() == b""
+        assert consume.wait(120) == 141
 
 
 def test_nodes_are_paused_killed_and_restarted(shell):

@@ -1,5 +1,6 @@
-"""Goal: the demo runs from start to end on any file, ends with the proof, and leaves no process behind; bad input is
-told in one line. Method: the command as a process of its own, without Spark (which has tests of its own).
+"""Goal: the demo runs from start to end on any file, ends with the proof, and leaves no process behind.
+
+Bad input is reported in one line. Method: the command as a separate process, without Spark, which has its own tests.
 """
 
 import json
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau_cli.main import main
 from moldau_jepsen.launcher import open_cluster
 from moldau_jepsen.launcher.process import ProcessState
 
@@ -43,13 +45,26 @@ def test_the_demo_proves_exactly_once_on_any_file(tmp_path):
     assert {nodes.state(node.node_id) for node in nodes.nodes} == {ProcessState.STOPPED}
 
 
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_a_missing_package_of_spark_is_told_first(missing, tmp_path, monkeypatch, capsys):
+    """The demo once ended with a traceback, after all its other phases."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert main(["demo", "--dir", str(tmp_path / "out")]) == 2
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.count("\n") == 1
+    assert f"needs {missing}, not installed here: pip install 'moldau[spark]', or leave" in reported.err
+    assert "--no-spark" in reported.err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--input", "missing"], "cannot read missing"),
         (["--input", "empty"], "empty is empty"),
         (["--input", "empty", "--bogus"], "No such option"),
-        (["--input", "full/file", "--dir", "full"], "holds something else than a demo"),
+        (["--input", "full/file", "--dir", "full"], "holds something other than a demo"),
     ],
 )
 def test_bad_input_is_told_before_anything_starts(tmp_path, arguments, words):

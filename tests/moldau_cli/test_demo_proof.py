@@ -1,5 +1,6 @@
-"""Goal: the proof calls a run exactly-once only if it was. Method: small histories by hand, good and bad; the input
-readers on small files.
+"""Goal: the proof reports exactly-once only for runs that were.
+
+Method: small hand-made histories, good and bad; the input readers on small files.
 """
 
 import pytest
@@ -21,12 +22,14 @@ def good(seen):
     return Tally(reader="reader", seen=seen, lost=0, duplicated=0, unknown=0, disordered=0)
 
 
-def test_each_record_once_and_in_order_of_its_key_is_exactly_once():
+def test_each_record_once_and_in_key_order_is_exactly_once():
+    """A reader that sees each record once and in the order of its key has read exactly once."""
     assert judged([(b"c", 3), (b"a", 0), (b"b", 1), (b"a", 2)]) == good(4)
     assert judged([(b"c", 3), (b"a", 0), (b"b", 1), (b"a", 2)]).exactly_once
 
 
-def test_a_record_that_was_not_acknowledged_may_be_missing_or_there():
+def test_an_unacknowledged_record_may_be_missing_or_present():
+    """A record that was not acknowledged may be missing or present."""
     acknowledged = bytearray(b"\1\0\1\1")
     assert judged([(b"a", 0), (b"a", 2), (b"c", 3)], acknowledged) == good(3)
     assert judged([(b"a", 0), (b"b", 1), (b"a", 2), (b"c", 3)], acknowledged) == good(4)

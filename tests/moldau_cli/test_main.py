@@ -39,8 +39,14 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, words, tmp_path, cap
     assert code == 2
     assert output.out == ""
     assert output.err.count("\n") == 1
-    assert output.err.startswith("moldau: ")
-    assert words in output.err.lower()
+    reported = output.err
+    if "--json" in arguments:
+        document = json.loads(reported)
+        assert document["exit_code"] == 2
+        reported = document["error"]
+    else:
+        assert reported.startswith("moldau: ")
+    assert words in reported.lower()
 
 
 def test_an_unknown_configuration_key_names_the_nearest(tmp_path, capsys):

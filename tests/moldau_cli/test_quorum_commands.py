@@ -1,6 +1,6 @@
-"""Goal: voters, leadership, feature levels and replicas are changed from the command line on a real cluster.
+"""Goal: the command line changes voters, leadership, feature levels and replicas of a real cluster.
 
-Method: three controllers and three brokers as processes, and the commands as a shell runs them.
+Method: three controllers and three brokers as processes; the commands run as separate processes.
 """
 
 import json
@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from interop_clients import WAIT_S, wait_for, wait_known, wait_until
 from moldau.admin import NewTopic
 from moldau.blocking import Admin
 from moldau_jepsen.testing import cluster
+from support.interop.clients import WAIT_S, wait_for, wait_known, wait_until
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
 def running():
-    # No broker dies here, however long it gets no processor time.
+    # No broker's session may end in this test, even if the broker gets no processor time for long.
     with cluster(brokers=3, controllers=3, settings={"broker.session.timeout.ms": "120000"}, links=False) as found:
         yield found
 
@@ -44,11 +44,11 @@ def moldau(running):
 def quorum(moldau):
     """The quorum, once it has a leader."""
 
-    def told():
+    def reported():
         found = json.loads(moldau("quorum", "status", "--json").stdout)
         return found if found["leader_id"] >= 0 else None
 
-    return wait_for(told, "the quorum has a leader")
+    return wait_for(reported, "the quorum has a leader")
 
 
 def voters(moldau):
@@ -74,10 +74,10 @@ def test_leadership_goes_to_the_voter_that_is_named(moldau):
 def test_a_voter_goes_and_comes_back(moldau, running):
     leader = quorum(moldau)["leader_id"]
     gone = next(node for node in voters(moldau) if node != leader)
-    assert f"node {gone} votes no more" in moldau("quorum", "remove-voter", str(gone)).stdout
+    assert f"node {gone} is no longer a voter" in moldau("quorum", "remove-voter", str(gone)).stdout
     assert voters(moldau) == [node for node in (101, 102, 103) if node != gone]
     address = running.node(gone).address
-    assert f"node {gone} votes" in moldau("quorum", "add-voter", str(gone), address).stdout
+    assert f"node {gone} is a voter" in moldau("quorum", "add-voter", str(gone), address).stdout
     wait_until(lambda: voters(moldau) == [101, 102, 103], "all vote again")
     assert moldau("quorum", "add-voter", str(gone), address, code=1).stderr
     assert "expected HOST:PORT" in moldau("quorum", "add-voter", "104", "nowhere", code=2).stderr

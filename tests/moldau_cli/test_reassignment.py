@@ -1,6 +1,6 @@
-"""Goal: a plan moves no more than balance needs, and a damaged plan is named.
+"""Goal: a plan moves no more replicas than balance needs, and errors name a damaged plan.
 
-Method: properties over random placements; files by hand.
+Method: properties over random placements; hand-made files.
 """
 
 import json
@@ -24,9 +24,8 @@ placements = st.integers(1, 6).flatmap(
 
 @example([[1, 2, 3], [1, 2, 3], [4], [4], [4]], {1, 2, 4})
 @given(placements, st.sets(st.integers(1, 9), min_size=3, max_size=6))
-def test_a_plan_keeps_the_factor_spreads_evenly_and_uses_no_other_broker(
-    replicas: list[list[int]], targets: set[int]
-) -> None:
+def test_a_plan_keeps_the_factor_and_spreads_evenly(replicas: list[list[int]], targets: set[int]) -> None:
+    """A plan keeps the replication factor, spreads evenly, and uses only the given brokers."""
     current = {("t", number): found for number, found in enumerate(replicas)}
     moves = plan_moves(current, sorted(targets))
     after = {**current, **moves}
@@ -53,8 +52,8 @@ def test_too_few_brokers_and_damaged_plans_are_named() -> None:
         plan_moves({("t", 0): [1, 2, 3]}, [1, 2])
     for text, said in (
         ("{", "is not JSON"),
-        ("[]", "is no plan"),
-        ('{"version": 2, "partitions": []}', "is no plan"),
+        ("[]", "is not a plan"),
+        ('{"version": 2, "partitions": []}', "is not a plan"),
         ('{"version": 1, "partitions": [{"topic": "t"}]}', "expected topic, partition and different replicas"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "different replicas"),
     ):

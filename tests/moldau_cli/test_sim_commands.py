@@ -1,4 +1,4 @@
-"""Goal: the simulation's commands run seeds, leave a report, shrink, keep runs, and end with the right exit code.
+"""Goal: the simulation's commands run seeds, write a report, shrink, keep runs, and end with the right exit code.
 
 Method: the command line in this process, with few and short runs; campaigns use one worker process.
 """
@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from moldau_cli.commands import sim
+from moldau_cli.commands.sim import runs as sim
 from moldau_cli.main import run
 from moldau_jepsen import simulation
-from moldau_jepsen.simulation import RunOptions, case, controls, mutants, run_seed, runner, shrink
-from moldau_jepsen.simulation.campaign import kit_failed
-from moldau_jepsen.simulation.case import read_case
-from moldau_jepsen.simulation.faults import FaultKind
+from moldau_jepsen.faults.kinds import FaultKind
+from moldau_jepsen.simulation import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign import case, controls, runner, shrink
+from moldau_jepsen.simulation.campaign.campaign import kit_failed
+from moldau_jepsen.simulation.campaign.case import read_case
+from moldau_jepsen.simulation.mutants import mutants
 
 
 @pytest.fixture
@@ -48,11 +50,11 @@ def call(tmp_path, monkeypatch, capsys):
         (["sim", "replay"], "give a seed or --schedule"),
         (["sim", "replay", "1", "--schedule", "absent.json"], "give a seed or --schedule"),
         (["sim", "replay", "--schedule", "absent.json"], "absent.json"),
-        (["sim", "replay", "--schedule", "absent.json", "--mutant", "dedup-off"], "names its mutant itself"),
+        (["sim", "replay", "--schedule", "absent.json", "--mutant", "dedup-off"], "names its own mutant"),
         (["sim", "corpus", "run"], "there are no cases in tests/simulation/corpus, which does not exist; --dir names"),
         (["sim", "corpus", "list", "--dir", "."], "there are no cases in .; --dir names another folder"),
         (["sim", "corpus", "add", "absent.json", "--name", "x", "--why", "y"], "absent.json"),
-        (["sim", "corpus", "add", "absent.json", "--name", "a b", "--why", "y"], "cannot be the name of a case"),
+        (["sim", "corpus", "add", "absent.json", "--name", "a b", "--why", "y"], "is not a valid case name"),
     ],
 )
 def test_wrong_words_end_with_two_and_one_line(call, words, said):
@@ -70,7 +72,8 @@ def test_one_seed_answers_with_its_trace_hash(call):
     assert answer["replay"] == "moldau sim run --seed 3"
 
 
-def test_a_campaign_that_fails_leaves_a_page_a_document_and_a_folder_per_failed_seed(call, tmp_path):
+def test_a_failed_campaign_writes_page_document_and_folders(call, tmp_path):
+    """A failed campaign writes a page, a document, and a folder for each failed seed."""
     words = ("sim", "run", "--seeds", "2", "--first", "2", "--jobs", "1", "--mutant", "acknowledged-at-once")
     code, out, err = call(*words, "--no-controls", "--dir", "made", "--json")
     assert code == 1
@@ -230,7 +233,8 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(call, two_seeds_fai
     assert json.loads(page.with_name("campaign.json").read_text())["seeds"] == 1
 
 
-def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_run(call, monkeypatch, tmp_path):
+def test_an_unwritable_directory_is_reported_before_any_run(call, monkeypatch, tmp_path):
+    """A directory that cannot be written to is reported before any seed runs."""
     monkeypatch.setattr(simulation, "run_seeds", raises_planted)
     (tmp_path / "file").write_text("")
     code, _, err = call("sim", "run", "--dir", "file")
@@ -278,7 +282,7 @@ def test_a_failing_seed_is_shrunk_kept_and_run_again(call, tmp_path):
 
 
 class PlantedError(Exception):
-    """Comes out of a run: the kit is broken."""
+    """The error that a run raises if the kit is broken."""
 
 
 def raises_planted(*_, **__):
@@ -293,7 +297,9 @@ def told_in_one_line(err):
     return err.strip().splitlines()[-1]
 
 
-def test_a_kit_that_breaks_in_the_last_detailed_run_of_shrinking_is_told_as_a_run_is(call, tmp_path, monkeypatch):
+def test_a_kit_failure_in_the_last_shrinking_run_is_reported(call, tmp_path, monkeypatch):
+    """A failure of the kit in the last, detailed run of shrinking is reported like that of a run."""
+
     def in_detail_broken(seed, options, *, detailed=False):
         return raises_planted() if detailed else run_seed(seed, options)
 
@@ -322,7 +328,8 @@ def test_a_kit_that_breaks_in_the_last_detailed_run_of_shrinking_is_told_as_a_ru
     assert json.loads((folder / "verdict.json").read_text())["violations"][-1] == f"at the end: {KIT_FAILED}"
 
 
-def test_a_seed_that_breaks_the_kit_is_shrunk_and_its_schedule_breaks_it_again(call, tmp_path, monkeypatch):
+def test_a_seed_that_breaks_the_kit_is_shrunk_to_a_schedule(call, tmp_path, monkeypatch):
+    """A seed that makes the kit fail can be shrunk, and its schedule makes the kit fail again."""
     for module in (shrink, runner, case):
         monkeypatch.setattr(module, "run_seed", raises_planted)
     code, out, err = call("sim", "shrink", "3", "--dir", "made", "--json")
@@ -344,7 +351,8 @@ def test_a_seed_that_breaks_the_kit_is_shrunk_and_its_schedule_breaks_it_again(c
         assert "seed 3 failed; see made/seed-3" in told_in_one_line(err)
 
 
-def test_shrinking_that_cannot_even_begin_is_told_as_a_failure_of_the_kit(call, tmp_path, monkeypatch):
+def test_shrinking_that_cannot_start_is_a_failure_of_the_kit(call, tmp_path, monkeypatch):
+    """If shrinking fails before its first run, it is reported as a failure of the kit."""
     monkeypatch.setattr(shrink, "planned_faults", raises_planted)
     code, out, err = call("sim", "shrink", "3", "--dir", "made")
     assert code == 1
@@ -393,7 +401,7 @@ def test_rules_are_put_on_trial_alone(call, monkeypatch):
     assert code == 1
     assert asked == [([], ["one-leader"])]
     assert json.loads(out)["mutants"][0]["rule"] == "one-leader"
-    assert "1 rules convicted nobody alone: one-leader" in err
+    assert "1 rules convicted no mutant alone: one-leader" in err
     assert "survived" not in err
     call("sim", "mutants")
     assert asked[1] == (list(mutants.MUTANTS), list(mutants.ALONE))

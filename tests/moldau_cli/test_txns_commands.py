@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from interop_clients import WAIT_S, wait_until
 from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.testing import cluster
+from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -82,7 +82,8 @@ def test_a_transaction_is_listed_described_and_terminated(bootstrap, moldau):
     wait_until(lambda: moldau.json("txns", "describe", "mover")["partitions"] == [], "the transaction is complete")
 
 
-def test_a_transaction_that_hangs_in_one_partition_is_aborted_there(bootstrap, moldau):
+def test_a_hanging_transaction_is_aborted_in_its_partition(bootstrap, moldau):
+    """``txns abort`` ends a transaction that hangs in one partition."""
     with Producer({"bootstrap.servers": bootstrap, "transactional.id": "hanger"}) as producer:
         producer.init_transactions()
         producer.begin_transaction()

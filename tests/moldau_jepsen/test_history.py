@@ -75,7 +75,8 @@ def written(history: list[Operation]) -> bytes:
     return stream.getvalue()
 
 
-def test_a_file_of_operations_without_groups_is_as_it_was_before_there_were_any() -> None:
+def test_operations_without_groups_keep_the_old_file_format() -> None:
+    """Operations without groups have the file format from before there were groups."""
     fields = [0, 1, "poll", "ok", 0.0, 1.0, [], 2, [["t", 0]], 3, "why"]
     packed: bytes = msgpack.packb(fields)
     expected = Operation(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from interop_clients import WAIT_S, ConfluentClient, create_topic
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from moldau_jepsen.launcher.probe import fetch_metadata
 from moldau_jepsen.launcher.process import ProcessState
+from support.interop.clients import WAIT_S, ConfluentClient, create_topic
 
 pytestmark = pytest.mark.processes
 

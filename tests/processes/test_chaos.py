@@ -21,7 +21,7 @@ from moldau_jepsen import history
 from moldau_jepsen.chaos import run as chaos_run
 from moldau_jepsen.chaos.clients import RunClients
 from moldau_jepsen.chaos.folder import HISTORY, REPORT, RUN, VERDICT, judge
-from moldau_jepsen.chaos.nemesis import Nemesis
+from moldau_jepsen.chaos.nemesis.nemesis import Nemesis
 from moldau_jepsen.chaos.options import ChaosOptions
 from moldau_jepsen.chaos.run import run_chaos
 from moldau_jepsen.history import HistoryFile, HistoryWriter, Kind, Status
@@ -68,11 +68,11 @@ class Headings(HTMLParser):
 
 def assert_sound(done, verdict):
     """No anomaly, nobody died, and the control is convicted by what it is known for."""
-    told = (verdict["deaths"], verdict["anomalies"], verdict["controls"], done.stderr)
-    assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), told
-    assert [one for one in verdict["anomalies"] if not one["allowed"]] == [], told
+    reported = (verdict["deaths"], verdict["anomalies"], verdict["controls"], done.stderr)
+    assert (done.returncode, verdict["valid"], verdict["deaths"]) == (0, True, []), reported
+    assert [one for one in verdict["anomalies"] if not one["allowed"]] == [], reported
     (control,) = verdict["controls"]
-    assert (control["name"], control["convicted"]) == (CONTROL, True), told
+    assert (control["name"], control["convicted"]) == (CONTROL, True), reported
     assert "G1a" in control["convicted_by"]
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from interop_clients import WAIT_S, ConfluentClient, create_topic, wait_for, wait_until
 from moldau_jepsen.launcher.process import ProcessState
+from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_for, wait_until
 
 pytestmark = pytest.mark.processes
 

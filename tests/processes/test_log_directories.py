@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from interop_clients import WAIT_S, wait_until
 from moldau import KafkaError
 from moldau.admin import NewTopic
 from moldau.blocking import Admin, Producer
 from moldau.protocol.errors import ErrorCode
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
+from support.interop.clients import WAIT_S, wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from interop_clients import WAIT_S, ConfluentClient, create_topic, wait_until
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.launcher.probe import fetch_metadata
+from support.interop.clients import WAIT_S, ConfluentClient, create_topic, wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -1,6 +1,6 @@
-"""Goal: processes that start Spark at the same time do not take each other's Java away.
+"""Goal: processes that start Spark at the same time do not disturb each other's Java.
 
-Method: a Java home that needs a wrapper, made by hand; processes that make the wrapper and run it side by side.
+Method: a hand-made Java home that needs a wrapper; concurrent processes that create the wrapper and run it.
 """
 
 import os
@@ -18,7 +18,7 @@ ECHO = '#!/bin/sh\necho {name} "$@"\n'
 
 @pytest.fixture
 def packaged(tmp_path, monkeypatch):
-    """Makes ``find_java`` find a Java of some name that needs the wrapper."""
+    """Makes ``find_java`` find a Java of the given name that needs the wrapper."""
 
     def install(name: str) -> Path:
         home = tmp_path / name
@@ -38,7 +38,8 @@ def run(home: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_wrapper_takes_one_flag_away_and_is_left_alone_when_it_is_there(packaged, tmp_path):
+def test_the_wrapper_removes_one_flag_and_is_never_rewritten(packaged, tmp_path):
+    """The wrapper removes one flag, and an existing wrapper is not written again."""
     packaged("first")
     home = java.java_home(tmp_path / "wrapper")
     assert java.java_version(home) == 21
@@ -54,8 +55,8 @@ def test_the_wrapper_takes_one_flag_away_and_is_left_alone_when_it_is_there(pack
         assert sorted(path.name for path in made.rglob("*")) == ["bin", "java", "release"]
 
 
-def test_a_wrapper_that_is_made_by_several_at_once_can_be_started_as_soon_as_one_has_it(packaged, tmp_path):
-    """It was emptied before it was written: the Spark that was started by it in that moment ended without a word."""
+def test_concurrent_processes_never_see_half_a_wrapper(packaged, tmp_path):
+    """A wrapper once was emptied before it was written; a Spark that started from it at that moment ended silently."""
     packaged("shared")
     program = (
         "import sys, subprocess\n"
@@ -76,5 +77,5 @@ def test_a_wrapper_that_is_made_by_several_at_once_can_be_started_as_soon_as_one
             assert starter.stdin is not None
             starter.stdin.write("go\n")
             starter.stdin.flush()
-        told = [starter.communicate(timeout=240)[0] for starter in starters]
-    assert told == ["".join(f"shared {number}\n" for number in range(25))] * 3
+        reported = [starter.communicate(timeout=240)[0] for starter in starters]
+    assert reported == ["".join(f"shared {number}\n" for number in range(25))] * 3

@@ -1,4 +1,4 @@
-"""Goal: micro-batches lose and repeat nothing, whatever the limits. Method: properties of the arithmetic on offsets."""
+"""Goal: micro-batches lose and repeat no records, for any limits. Method: properties of the arithmetic on offsets."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,8 @@ def test_the_checkpoint_form_is_lossless_and_ordered(spans):
 
 
 @given(starts_and_lengths, st.integers(1, 10**7))
-def test_a_limited_batch_makes_progress_in_every_partition_and_stays_near_the_limit(spans, rows_max):
+def test_a_limited_batch_makes_progress_in_every_partition(spans, rows_max):
+    """A limited batch makes progress in every partition, and its size stays near the limit."""
     start = {partition: low for partition, (low, _) in spans.items()}
     end = {partition: low + length for partition, (low, length) in spans.items()}
     limited = limit_rows(start, end, rows_max)
@@ -50,7 +51,8 @@ def test_split_ranges_cover_exactly_what_they_were_made_of(spans, partitions_min
         assert records_max is None or all(piece.end - piece.start <= records_max for piece in pieces)
 
 
-def test_large_partitions_are_divided_until_there_are_enough_tasks():
+def test_large_partitions_are_divided_into_enough_tasks():
+    """Large partitions are divided until there are enough tasks."""
     whole = [
         OffsetRange(topic="a", partition=0, start=0, end=900),
         OffsetRange(topic="a", partition=1, start=0, end=100),

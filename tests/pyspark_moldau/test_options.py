@@ -1,4 +1,4 @@
-"""Goal: a query's mistakes are told before anything connects. Method: option mappings in, values or errors out."""
+"""Goal: wrong options are reported before any connection. Method: option mappings in, values or errors out."""
 
 import pytest
 
@@ -33,7 +33,8 @@ def test_offsets_by_partition_keep_their_special_values():
     assert starting.offsets == {"a": {0: 5, 1: EARLIEST}, "b": {0: LATEST}}
 
 
-def test_one_timestamp_wins_over_timestamps_by_partition_and_those_over_offsets():
+def test_timestamps_take_precedence_over_offsets():
+    """One timestamp overrides timestamps by partition, which override offsets."""
     by_partition = '{"a": {"0": 7}}'
     assert parse(startingTimestamp="5", startingOffsetsByTimestamp=by_partition).starting.timestamp_ms == 5
     found = parse(startingOffsets="earliest", startingOffsetsByTimestamp=by_partition).starting
@@ -64,7 +65,7 @@ def test_one_timestamp_wins_over_timestamps_by_partition_and_those_over_offsets(
         ({"streaming": False, "startingOffsets": "latest"}, "a batch query cannot start at latest"),
         ({"streaming": False, "endingOffsets": '{"a": {"0": -2}}'}, "cannot end at earliest"),
         ({"streaming": False, "maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger is for streaming queries"),
-        ({"without": ["subscribe"], "subscribePattern": "a("}, "is no regular expression"),
+        ({"without": ["subscribe"], "subscribePattern": "a("}, "is not a regular expression"),
         ({"without": ["subscribe"], "assign": '{"a": ["0"]}'}, 'expected {"topic": \\[0, 1\\]}'),
         ({"without": ["subscribe"], "assign": "{}"}, "no partition is named"),
         ({"kafka__isolation__level": "serializable"}, "read_uncommitted or read_committed"),

@@ -1,6 +1,7 @@
-"""Goal: the reader shows exactly the records of a range, whatever batches lie in the log, and gives up in time.
-Method: its decoder on real batches (plain, transactional, aborted, control, both timestamp types); a broker of a few
-lines that misbehaves.
+"""Goal: the reader returns exactly the records of a range, for any batches in the log, and gives up in time.
+
+Method: its decoder on real batches (plain, transactional, aborted, control, both timestamp types); a misbehaving fake
+broker.
 """
 
 import contextlib
@@ -105,7 +106,7 @@ def test_a_flipped_bit_is_an_error_not_a_record():
         decoded(bytes(log), 0, 3)
 
 
-class RudeBroker(threading.Thread):
+class MisbehavingBroker(threading.Thread):
     """Answers every connection with ``answer`` and closes it."""
 
     def __init__(self, answer):
@@ -138,9 +139,10 @@ class RudeBroker(threading.Thread):
     [b"", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x0a\0\0\0\x01", b"\0\0\0\x0c" + b"\xff" * 12],
     ids=["closed", "endless", "negative", "cut", "garbage"],
 )
-def test_a_broker_that_talks_nonsense_is_asked_again_and_given_up_in_time(answer, monkeypatch):
-    broker = RudeBroker(answer)
-    # The reader's clock stands still but for its waits between attempts, so that a slow machine gives it no less time.
+def test_malformed_responses_are_retried_until_the_timeout(answer, monkeypatch):
+    """The reader retries after malformed responses, and gives up when the timeout has passed."""
+    broker = MisbehavingBroker(answer)
+    # The reader's clock advances only during its waits between attempts, so that a slow machine gives it no less time.
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(reader, "time", clock)
@@ -154,6 +156,6 @@ def test_a_broker_that_talks_nonsense_is_asked_again_and_given_up_in_time(answer
 
 
 def test_final_errors_are_not_retried():
-    waits = reader._Patience("read t-0", 60_000)
+    waits = reader._RetryTimer("read t-0", 60_000)
     with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
         waits.failed(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))

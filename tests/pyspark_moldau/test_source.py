@@ -1,5 +1,6 @@
-"""Goal: the source plans and reads exactly the records between two checkpoints. Method: its readers, as Spark calls
-them, over a log in memory with real record batches; Spark itself is not started.
+"""Goal: the source plans and reads exactly the records between two checkpoints.
+
+Method: its readers, called as Spark calls them, over a log in memory with real record batches; Spark does not run.
 """
 
 import datetime
@@ -14,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_moldau import arrow, source
 from pyspark_moldau.options import OptionError, parse_options
 from pyspark_moldau.reader import DataLossError
-from spark_memory_log import MemoryLog
+from support.spark.memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -43,7 +44,8 @@ def offsets_of(found):
     return sorted((row["partition"], row["offset"]) for row in found)
 
 
-def test_the_arrow_schema_is_exactly_what_spark_makes_of_the_columns():
+def test_the_arrow_schema_equals_sparks_schema_of_the_columns():
+    """The Arrow schema is exactly the one that Spark derives from the columns."""
     header = types.StructType(
         [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
     )
@@ -150,7 +152,8 @@ def test_a_log_that_was_cut_below_the_position_is_data_loss(log, monkeypatch):
         reader.partitions(start, end)
 
 
-def test_batch_reads_from_earliest_to_latest_by_default_and_between_offsets_if_asked(log):
+def test_batch_reads_everything_or_between_given_offsets(log):
+    """A batch query reads from earliest to latest by default, or between the given offsets."""
     reader = batch(log)
     assert len(rows(reader, reader.partitions())) == 14
     reader = batch(log, startingOffsets='{"t": {"0": 3, "1": -2}}', endingOffsets='{"t": {"0": 5, "1": -1}}')
@@ -162,7 +165,8 @@ def test_batch_between_timestamps(log):
     assert offsets_of(rows(reader, reader.partitions())) == [(0, 8), (0, 9), (1, 0), (1, 1)]
 
 
-def test_a_start_that_no_record_reaches_is_an_error_unless_latest_is_asked_for(log):
+def test_a_start_after_the_last_record_is_an_error_by_default(log):
+    """A starting timestamp after the last record is an error unless the strategy is latest."""
     with pytest.raises(OptionError, match="no record of t-0 is that late"):
         batch(log, startingTimestamp="2001").partitions()
     reader = batch(log, startingTimestamp="2001", startingOffsetsByTimestampStrategy="latest")

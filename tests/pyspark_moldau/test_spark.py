@@ -1,5 +1,6 @@
-"""Goal: Spark reads a real cluster: in batches and in streams, across leader failures, exactly once into Parquet,
-and with a source it found by itself. Method: one local Spark session, one cluster of three brokers.
+"""Goal: Spark reads a real cluster in batches and streams, across leader failures, exactly once into Parquet.
+
+Spark finds the source by itself. Method: one local Spark session and one cluster of three brokers.
 """
 
 import json
@@ -8,9 +9,9 @@ import time
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from interop_clients import ConfluentClient, create_topic, wait_for
 from moldau_jepsen.testing import cluster
 from pyspark_moldau.java import find_java
+from support.interop.clients import ConfluentClient, create_topic, wait_for
 
 pytestmark = [
     pytest.mark.spark,
@@ -88,7 +89,8 @@ def values_in(spark, home):
     return sorted(row["value"] for row in spark.read.parquet(str(home / "data")).collect())
 
 
-def test_a_batch_query_sees_rows_as_sparks_kafka_source_shows_them(spark, brokers):
+def test_a_batch_query_has_the_rows_of_sparks_kafka_source(spark, brokers):
+    """A batch query returns the same rows as Spark's Kafka source."""
     create_topic(brokers.bootstrap, "batch", 3, 3)
     placed = ConfluentClient(brokers.bootstrap).produce("batch", records_of(0, 200))
     table = spark.read.format("moldau").options(**options_of(brokers, "batch", includeHeaders="true")).load()

@@ -10,11 +10,11 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
+from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.simulation import RunOptions, run_seed
-from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
-from moldau_jepsen.simulation.invariants import ClusterInvariants
-from moldau_jepsen.simulation.observer import ClusterObserver
-from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
+from moldau_jepsen.simulation.judge.observer import ClusterObserver
+from moldau_jepsen.world.world import run_world
 
 RECORDS = 300
 

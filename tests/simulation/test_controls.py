@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 from moldau_jepsen.checkers import Anomaly, AnomalyKind
-from moldau_jepsen.simulation import controls, outside_controls, run_seed
-from moldau_jepsen.simulation.campaign import kit_failed
-from moldau_jepsen.simulation.clients import VIOLATIONS_SHOWN_MAX as SHOWN_MAX
-from moldau_jepsen.simulation.clients import shown_of
-from moldau_jepsen.simulation.controls import CONTROLS, control_names, judge_control, run_controls
-from moldau_jepsen.simulation.mutants import finder_of
-from moldau_jepsen.simulation.outside_controls import OUTSIDE_CONTROLS, STOCK_PYSYNCOBJ
+from moldau_jepsen.simulation import run_seed
+from moldau_jepsen.simulation.campaign import controls, outside_controls
+from moldau_jepsen.simulation.campaign.campaign import kit_failed
+from moldau_jepsen.simulation.campaign.clients import VIOLATIONS_SHOWN_MAX as SHOWN_MAX
+from moldau_jepsen.simulation.campaign.clients import shown_of
+from moldau_jepsen.simulation.campaign.controls import CONTROLS, control_names, judge_control, run_controls
+from moldau_jepsen.simulation.campaign.outside_controls import OUTSIDE_CONTROLS, STOCK_PYSYNCOBJ
+from moldau_jepsen.simulation.mutants.mutants import finder_of
 
 
 @pytest.mark.parametrize("name", list(CONTROLS))
@@ -105,7 +106,7 @@ def test_an_installed_moldau_without_the_test_tree_tells_why_it_skips(monkeypatc
     verdict = judge_control("stock-pysyncobj")
     assert not verdict.convicted
     assert verdict.seeds == 0
-    assert "raft_stock_pysyncobj.py, belongs to the tests of a working copy" in verdict.skipped
+    assert "support/raft/stock_pysyncobj.py, belongs to the tests of a working copy" in verdict.skipped
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch):

@@ -12,14 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from moldau_jepsen.simulation.case import CaseError, CaseVerdict, case_from_json, read_case, run_case, write_case
-from moldau_jepsen.simulation.corpus import read_corpus
-from moldau_jepsen.simulation.faults import FaultKind, PlannedFault
+from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
+from moldau_jepsen.simulation.campaign.case import (
+    CaseError,
+    CaseVerdict,
+    case_from_json,
+    read_case,
+    run_case,
+    write_case,
+)
+from moldau_jepsen.simulation.campaign.corpus import read_corpus
 
 CASES = read_corpus(Path(__file__).parent / "corpus")
 
 
-def told(verdict: CaseVerdict) -> str:
+def reported(verdict: CaseVerdict) -> str:
     """What to say of a case that did not end as it must."""
     wanted = " or ".join(verdict.case.convicted_by) or "a clean run"
     return "\n".join([f"wanted {wanted}: {verdict.text}", verdict.case.why, *verdict.result.timeline[-200:]])
@@ -28,7 +35,7 @@ def told(verdict: CaseVerdict) -> str:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_kept_runs_end_as_they_must(case):
     verdict = run_case(case)
-    assert verdict.kept, told(verdict)
+    assert verdict.kept, reported(verdict)
 
 
 def test_there_are_cases_of_both_kinds():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from moldau_jepsen.simulation.mutants import MUTANTS, finder_of, owner_of, planted, run_mutant
-from moldau_jepsen.simulation.shrink import shrink_seed
+from moldau_jepsen.simulation.campaign.shrink import shrink_seed
+from moldau_jepsen.simulation.mutants.mutants import MUTANTS, finder_of, owner_of, planted, run_mutant
 
 FIRST_SEEDS = {"metadata-configuration-late": 9}
 """Of those that show soon, but not within the first seeds."""

@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 import trio
 
-from cluster_story import TOPIC, tell
 from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.protocol.errors import KafkaError
+from support.cluster.story import TOPIC, tell
 
 QUICK = {
     "replica.lag.time.max.ms": "1000",
@@ -35,32 +35,32 @@ async def loss_of_2013(scene):
     await scene.until(lambda: scene.partition().isr == (leader,))
     began = scene.recorder.acknowledged
     await trio.sleep(4)
-    scene.told["acknowledged alone"] = scene.recorder.acknowledged - began
+    scene.reported["acknowledged alone"] = scene.recorder.acknowledged - began
     others = [name for name in scene.world.network.host_names if name != scene.cluster.host(leader)]
     scene.cut([scene.cluster.host(leader)], others)
     await trio.sleep(8)
-    scene.told["leader meanwhile"] = scene.partition().leader
-    scene.told["old leader"] = leader
+    scene.reported["leader meanwhile"] = scene.partition().leader
+    scene.reported["old leader"] = leader
 
 
 def test_2013_with_two_in_sync_and_clean_elections_nothing_is_acknowledged_and_nothing_lost():
     outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    assert outcome.told["acknowledged alone"] == 0
+    assert outcome.reported["acknowledged alone"] == 0
 
 
 def test_2013_with_one_in_sync_and_clean_elections_the_partition_waits_for_the_one_that_has_everything():
     outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "1"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    assert outcome.told["acknowledged alone"] > 20
-    assert outcome.told["leader meanwhile"] == -1
+    assert outcome.reported["acknowledged alone"] > 20
+    assert outcome.reported["leader meanwhile"] == -1
 
 
 def test_2013_with_unclean_elections_is_convicted():
     settings = {**QUICK, "min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     outcome = tell(loss_of_2013, settings=settings)
-    assert outcome.told["acknowledged alone"] > 20
-    assert outcome.told["leader meanwhile"] not in (-1, outcome.told["old leader"])
+    assert outcome.reported["acknowledged alone"] > 20
+    assert outcome.reported["leader meanwhile"] not in (-1, outcome.reported["old leader"])
     assert "leader-completeness" in outcome.invariants
     assert {"lost-write", "unseen", "inconsistent-offsets"} & set(outcome.anomalies), outcome.anomalies
 
@@ -81,47 +81,47 @@ async def last_replica_standing(scene):
     others = [name for name in scene.world.network.host_names if name != host]
     scene.cut([host], others)
     await scene.until(lambda: second not in scene.partition().isr)
-    scene.told["elr"] = scene.partition().elr
+    scene.reported["elr"] = scene.partition().elr
     began = scene.recorder.acknowledged
     await trio.sleep(2)
-    scene.told["acknowledged alone"] = scene.recorder.acknowledged - began
+    scene.reported["acknowledged alone"] = scene.recorder.acknowledged - began
     cluster.lose_power(leader)
     cluster.start(first)
     await trio.sleep(8)
-    scene.told["leader among those that lack records"] = scene.partition().leader
+    scene.reported["leader among those that lack records"] = scene.partition().leader
     for other in others:
         scene.world.network.heal(host, other)
         scene.world.network.heal(other, host)
     await scene.until(lambda: scene.partition().leader == second)
     await scene.acknowledged_more(5)
-    scene.told["second"] = second
+    scene.reported["second"] = second
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_last_replica_standing_hands_over_to_an_eligible_one(seed):
     outcome = tell(last_replica_standing, seed, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    assert outcome.told["acknowledged alone"] == 0
-    assert outcome.told["second"] in outcome.told["elr"]
-    assert outcome.told["leader among those that lack records"] == -1
+    assert outcome.reported["acknowledged alone"] == 0
+    assert outcome.reported["second"] in outcome.reported["elr"]
+    assert outcome.reported["leader among those that lack records"] == -1
 
 
 async def rolling_restart(scene):
     """Every broker, then every controller, is restarted in order, each when the one before is back in sync."""
     cluster = scene.cluster
-    scene.told["begin"] = scene.now()
+    scene.reported["begin"] = scene.now()
     for node_id in [*cluster.broker_ids, *cluster.controller_ids]:
         await scene.stop(node_id)
         cluster.start(node_id)
         await cluster.wait_healthy(60)
         await scene.acknowledged_more(3)
-    scene.told["end"] = scene.now()
+    scene.reported["end"] = scene.now()
 
 
 def test_a_rolling_restart_under_load_is_no_more_than_a_few_elections():
     outcome = tell(rolling_restart, settings={**QUICK, "min.insync.replicas": "2"}, partitions=3)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    silence = outcome.longest_silence(outcome.told["begin"], outcome.told["end"])
+    silence = outcome.longest_silence(outcome.reported["begin"], outcome.reported["end"])
     assert silence < 1.5, f"no send was acknowledged for {silence:.2f} s"
     failed = [one.error for one in outcome.history if one.status.value != "ok" and one.kind.value == "send"]
     assert failed == []
@@ -146,8 +146,8 @@ async def reassignment_under_faults(scene):
         await trio.sleep(2)
         cluster.start_all()
         await scene.until(lambda: scene.partition().replicas == tuple(target) and len(scene.partition().isr) == 3, 60)
-        scene.told["left"] = await admin.list_partition_reassignments()
-    scene.told["moved"] = (set(old.replicas), set(scene.partition().replicas))
+        scene.reported["left"] = await admin.list_partition_reassignments()
+    scene.reported["moved"] = (set(old.replicas), set(scene.partition().replicas))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -155,8 +155,8 @@ def test_a_reassignment_under_faults_ends_and_loses_nothing(seed):
     settings = {**QUICK, "min.insync.replicas": "2", "log.flush.interval.messages": "1"}
     outcome = tell(reassignment_under_faults, seed, brokers=5, settings=settings)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    assert outcome.told["left"] == {}
-    before, after = outcome.told["moved"]
+    assert outcome.reported["left"] == {}
+    before, after = outcome.reported["moved"]
     assert len(after - before) == 2
 
 
@@ -166,7 +166,7 @@ async def majority_of_voters_lost(scene):
     gone = cluster.controller_ids[:2]
     for node_id in gone:
         cluster.kill(node_id)
-    scene.told["begin"] = scene.now()
+    scene.reported["begin"] = scene.now()
     config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 6_000}
     async with Admin(config, environment=scene.world.node("admin").environment) as admin:
         try:
@@ -178,9 +178,9 @@ async def majority_of_voters_lost(scene):
                 }
             )
         except (KafkaError, trio.TooSlowError) as error:
-            scene.told["change"] = error
+            scene.reported["change"] = error
     await trio.sleep(10)
-    scene.told["end"] = scene.now()
+    scene.reported["end"] = scene.now()
     for node_id in gone:
         cluster.start(node_id)
     await scene.until(lambda: cluster.active_controller() is not None)
@@ -190,8 +190,8 @@ async def majority_of_voters_lost(scene):
 def test_without_a_majority_of_voters_data_flows_and_metadata_waits():
     outcome = tell(majority_of_voters_lost, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    assert isinstance(outcome.told["change"], KafkaError | trio.TooSlowError)
-    assert outcome.longest_silence(outcome.told["begin"], outcome.told["end"]) < 1.0
+    assert isinstance(outcome.reported["change"], KafkaError | trio.TooSlowError)
+    assert outcome.longest_silence(outcome.reported["begin"], outcome.reported["end"]) < 1.0
 
 
 async def power_cut(scene):
@@ -233,15 +233,15 @@ async def rot(scene, suffix):
     disk = cluster.machines[victim].disk
     files = [path for path in disk.files("/data") if f"/{TOPIC}-0/" in path and path.endswith(suffix)]
     draw = scene.world.random("rot")
-    scene.told["rotten"] = [path for path in files[1:-1] if disk.lookup(path).content]
-    for path in scene.told["rotten"]:
+    scene.reported["rotten"] = [path for path in files[1:-1] if disk.lookup(path).content]
+    for path in scene.reported["rotten"]:
         disk.flip_bit(path, draw.randrange(len(disk.lookup(path).content)), draw.randrange(8))
     cluster.start(victim)
     await cluster.wait_healthy(60)
     for node_id in others:
         await scene.stop(node_id)
     await scene.until(lambda: scene.partition().leader == victim)
-    scene.told["read"] = await scene.read_for(5)
+    scene.reported["read"] = await scene.read_for(5)
     for node_id in others:
         cluster.start(node_id)
     await cluster.wait_healthy(60)
@@ -260,11 +260,11 @@ def test_what_rots_on_one_disk_is_never_read_for_true_and_is_there_on_others(suf
     }
     outcome = tell(partial(rot, suffix=suffix), settings=settings)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
-    assert len(outcome.told["rotten"]) > 2
+    assert len(outcome.reported["rotten"]) > 2
     sent = {
         send.offset: send.value for operation in outcome.history for send in operation.sends if send.offset is not None
     }
-    read = outcome.told["read"]
+    read = outcome.reported["read"]
     assert read, "the rotten replica was read"
     assert all(sent.get(offset, value) == value for offset, value in read)
     if suffix == ".log":

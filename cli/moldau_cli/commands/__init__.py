@@ -1,1 +1,1 @@
-"""One module per command group."""
+"""The commands, one module per group."""

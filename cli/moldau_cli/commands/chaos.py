@@ -1,4 +1,4 @@
-"""``moldau chaos``: faults on real processes, and the verdict on what clients saw."""
+"""``moldau chaos``: injects faults into real processes and judges what clients saw."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from moldau_jepsen.chaos.folder import ChaosResult
     from moldau_jepsen.chaos.options import Network
     from moldau_jepsen.chaos.run import Progress
-    from moldau_jepsen.chaos.schedule import FaultKind
     from moldau_jepsen.checkers import CheckOptions, Verdict
+    from moldau_jepsen.faults.kinds import FaultKind
     from moldau_jepsen.history import HistoryFile
 
 commands = typer.Typer(help="Break a cluster under load and judge what its clients saw.", rich_markup_mode=None)
@@ -44,16 +44,14 @@ def run(
     faults: Annotated[str, typer.Option(help="Comma-separated kinds, all, or none.")] = "all",
     network: Annotated[
         str,
-        typer.Option(
-            help="What rules the links: proxies (before every node), or namespaces (of the network; as root)."
-        ),
+        typer.Option(help="How links are controlled: proxies (before every node), or network namespaces (as root)."),
     ] = "proxies",
     duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
     seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
-    window: Annotated[float, typer.Option(min=1, help="Seconds until other faults are drawn.")] = 30.0,
+    window: Annotated[float, typer.Option(min=1, help="Seconds between draws of new faults.")] = 30.0,
     churn: Annotated[
         bool,
-        typer.Option("--churn", help="Reassign, elect and change voters all the while, not only now and then."),
+        typer.Option("--churn", help="Reassign, elect and change voters continuously, not only now and then."),
     ] = False,
     brokers: Annotated[int, typer.Option(min=1, help="Brokers of the cluster.")] = 3,
     controllers: Annotated[int, typer.Option(min=1, help="Controllers of the fresh cluster.")] = 3,
@@ -74,7 +72,7 @@ def run(
     ] = None,
     control: Annotated[
         str | None,
-        typer.Option("--control", metavar="NAME", help="A negative control instead: it must be convicted. all: each."),
+        typer.Option("--control", metavar="NAME", help="Run a negative control, which must be convicted, or all."),
     ] = None,
     controls: Annotated[
         bool, typer.Option(help="Also run negative controls, which must be convicted: one, or all from 600 s on.")
@@ -83,15 +81,16 @@ def run(
         bool, typer.Option("--keep-data", help="Keep the nodes' data and logs, and topics elsewhere.")
     ] = False,
 ) -> None:
-    """Run clients against a cluster while faults strike it, and negative controls.
+    """Run clients against a cluster under faults, and negative controls.
 
-    Exit code 1 when an anomaly was found, or a control was not convicted.
+    Exit code 1 if an anomaly was found or a control was not convicted.
     """
     from moldau_jepsen.chaos.campaign import choose_controls, run_campaign
     from moldau_jepsen.chaos.clients import ClientOptions, Workload
     from moldau_jepsen.chaos.foreign import FOREIGN_KINDS
+    from moldau_jepsen.chaos.nemesis.schedule import PROXY_KINDS
     from moldau_jepsen.chaos.options import ChaosOptions, Network, refuse_impossible
-    from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
+    from moldau_jepsen.faults.kinds import CHAOS_KINDS
     from moldau_jepsen.workloads.queue import QueueOptions
 
     if network not in NETWORKS:
@@ -106,7 +105,7 @@ def run(
             control, target, chosen, Network(network), keep_data=keep_data, bootstrap=bootstrap, brokers=brokers
         )
         return
-    everything = tuple(FaultKind) if network == Network.NAMESPACES.value else PROXY_KINDS
+    everything: tuple[FaultKind, ...] = CHAOS_KINDS if network == Network.NAMESPACES.value else PROXY_KINDS
     if bootstrap is not None:
         everything = FOREIGN_KINDS
     with run_errors():
@@ -136,14 +135,14 @@ def run(
             keep_data=keep_data,
         )
         refuse_impossible(options)
-        with interrupted_by_sigterm(), progress_bar(duration) as tell:
-            result = run_campaign(options, choose_controls(options) if controls else (), tell)
+        with interrupted_by_sigterm(), progress_bar(duration) as report:
+            result = run_campaign(options, choose_controls(options) if controls else (), report)
     _answer(result)
 
 
 OF_A_PLAN = ("workload", "faults", "duration", "window", "churn", "controllers", "partitions")
 OF_CLIENTS_AND_NODES = ("config", "settings", "producer", "consumer")
-"""Parameters of ``run`` that a control decides by itself."""
+"""Parameters of ``run`` that a control sets itself."""
 
 
 def _refuse_beside_control(context: typer.Context) -> None:
@@ -156,7 +155,7 @@ def _refuse_beside_control(context: typer.Context) -> None:
 def _run_controls(
     name: str, directory: Path, seed: int, network: Network, *, keep_data: bool, bootstrap: str | None, brokers: int
 ) -> None:
-    """Runs one control, or each that the cluster will do for; exits with 1 when one is acquitted."""
+    """Runs one control, or each that can run against the cluster; exits with 1 if one is acquitted."""
     from moldau_jepsen.chaos.campaign import CONTROL_SECONDS, control_options
     from moldau_jepsen.chaos.controls import CONTROLS
     from moldau_jepsen.chaos.options import refuse_impossible
@@ -181,8 +180,8 @@ def _run_controls(
         )
         with run_errors():
             refuse_impossible(options)
-            with interrupted_by_sigterm(), progress_bar(CONTROL_SECONDS) as tell:
-                result = run_chaos(options, tell)
+            with interrupted_by_sigterm(), progress_bar(CONTROL_SECONDS) as report:
+                result = run_chaos(options, report)
         row = result.control
         assert row is not None
         rows.append(
@@ -202,14 +201,16 @@ def _run_controls(
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
     spark: Annotated[
-        bool, typer.Option("--spark", help="Check the history as a Spark job, for one too large for a process.")
+        bool, typer.Option("--spark", help="Check the history as a Spark job, if it is too large for one process.")
     ] = False,
 ) -> None:
-    """Judge a recorded run again, and write its verdict and its page anew."""
+    """Judge a recorded run again, and rewrite its verdict and its page."""
     from moldau_jepsen.chaos.folder import judge
+    from moldau_jepsen.checkers import check_history
+    from moldau_jepsen.origin import origin
 
     with run_errors():
-        result = judge(directory, _check_with_spark) if spark else judge(directory)
+        result = judge(directory, _check_with_spark if spark else check_history, origin())
     _answer(result)
 
 
@@ -233,12 +234,12 @@ def _answer(result: ChaosResult) -> None:
     figures = verdict.figures
     wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
     struck = sum(fault.struck for fault in result.faults)
-    sound = "no anomaly" if struck else "no anomaly, but no fault struck"
+    sound = "no anomaly" if struck else "no anomaly, but no fault took effect"
     said = sound if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
     said += "".join(f"; {death}" for death in result.deaths)
     said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
     missed = len(result.faults) - struck
-    more = f" ({missed} more of the plan struck nobody)" if missed else ""
+    more = f" ({missed} more of the plan had no effect)" if missed else ""
     text = (
         f"{said}; {figures.sends_acknowledged:,} writes acknowledged, {figures.sends_unknown:,} of unknown outcome, "
         f"{figures.records_polled:,} records read, {struck} faults{more}, "
@@ -251,14 +252,18 @@ def _answer(result: ChaosResult) -> None:
 
 
 def parse_kinds(text: str, everything: tuple[FaultKind, ...]) -> tuple[FaultKind, ...]:
-    """Reads ``--faults``; ``everything`` is what ``all`` stands for. Raises ``UsageError``."""
-    from moldau_jepsen.chaos.schedule import FaultKind
+    """Parses ``--faults``; ``everything`` is the meaning of ``all``.
+
+    Raises:
+        UsageError: a kind is unknown.
+    """
+    from moldau_jepsen.faults.kinds import CHAOS_KINDS
 
     if text == "all":
         return everything
     if text == "none":
         return ()
-    known = {kind.value: kind for kind in FaultKind}
+    known = {kind.value: kind for kind in CHAOS_KINDS}
     kinds = []
     for word in text.split(","):
         kind = known.get(word.strip())
@@ -304,7 +309,7 @@ def progress_bar(duration_s: float) -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=console, disable=output.wants_json()) as bar:
         task = bar.add_task("start", total=duration_s, figures="")
 
-        def tell(progress: Progress) -> None:
+        def report(progress: Progress) -> None:
             figures = f"{progress.acknowledged:,} acknowledged, {progress.polled:,} read"
             done = min(progress.elapsed_s, duration_s)
             bar.update(task, description=progress.phase, completed=done, figures=figures)
@@ -313,4 +318,4 @@ def progress_bar(duration_s: float) -> Iterator[Callable[[Progress], None]]:
             if progress.fault:
                 bar.console.print(f"{progress.elapsed_s:8.1f} s  {progress.fault}", highlight=False)
 
-        yield tell
+        yield report

@@ -1,4 +1,4 @@
-"""``moldau cluster``: local clusters of separate processes."""
+"""``moldau cluster``: manages local clusters of separate processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.launcher import LocalCluster
 
-commands = typer.Typer(help="Start, look at and harm a local cluster.", rich_markup_mode=None)
+commands = typer.Typer(help="Start, inspect and disturb a local cluster.", rich_markup_mode=None)
 
 DEFAULT_DIRECTORY = Path("moldau-cluster")
 
@@ -52,7 +52,11 @@ def _changing(directory: Path) -> Iterator[LocalCluster]:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """``KEY=VALUE`` words as a mapping; raises ``UsageError`` for a word without ``=``."""
+    """Parses ``KEY=VALUE`` words.
+
+    Raises:
+        UsageError: a word has no ``=`` or no key.
+    """
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -75,7 +79,7 @@ def start(
     ] = None,
     timeout: TimeoutS = 120.0,
 ) -> None:
-    """Start a cluster (again) and return when every broker serves; the nodes keep running."""
+    """Start a new or stopped cluster and return when every broker serves; the nodes keep running."""
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
     from moldau_jepsen.launcher.cluster import exclusive
     from moldau_jepsen.launcher.ports import usual_base_port
@@ -90,7 +94,7 @@ def start(
                 raise UsageError(f"{directory} holds a cluster already; --set and --base-port are for a new one")
             cluster = open_cluster(directory)
             if all(status.state is not ProcessState.STOPPED for status in cluster.status()):
-                raise CommandError(f"the cluster in {directory} runs already at {cluster.bootstrap}")
+                raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             cluster.start_all(ready_timeout_ms=timeout * 1000)
         else:
             spec = ClusterSpec(
@@ -119,8 +123,9 @@ def start(
 
 @commands.command()
 def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Show every node: process, state, memory, and what the quorum and the brokers say. Exit code 1 if a node is
-    down.
+    """Show every node: process, state, memory, and its state in the quorum or as a broker.
+
+    Exit code 1 if a node is down.
     """
     from moldau_jepsen.launcher import open_cluster
     from moldau_jepsen.launcher.process import ProcessState
@@ -160,9 +165,9 @@ def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
 @commands.command()
 def stop(
     directory: Directory = DEFAULT_DIRECTORY,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a node that does not end is killed.")] = 15.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a node that does not end is killed.")] = 330.0,
 ) -> None:
-    """Stop all nodes in order (controlled shutdown). The data stays; ``start`` takes it up again."""
+    """Stop all nodes in order (controlled shutdown). The data stays, and ``start`` uses it again."""
     with _changing(directory) as cluster:
         killed = cluster.stop_all(timeout_ms=timeout * 1000)
     output.answer({"stopped": len(cluster.nodes), "killed": list(killed)}, "")
@@ -188,7 +193,7 @@ def pause(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 @commands.command()
 def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Let a paused node go on (SIGCONT)."""
+    """Let a paused node continue (SIGCONT)."""
     with _changing(directory) as cluster:
         cluster.resume(node)
     output.answer({"node": node, "state": "running"}, "")
@@ -196,7 +201,7 @@ def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 @commands.command()
 def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY, timeout: TimeoutS = 120.0) -> None:
-    """Start a node again, after stopping it in order if it runs, and wait until it serves."""
+    """Stop a node in order if it runs, start it again, and wait until it serves."""
     with _changing(directory) as cluster:
         cluster.restart(node, ready_timeout_ms=timeout * 1000)
         pid = cluster.node(node).pid

@@ -1,4 +1,4 @@
-"""``moldau configs``: configuration of topics and brokers."""
+"""``moldau configs``: configuration of topics, brokers, groups and metrics subscriptions, and logger levels."""
 
 from __future__ import annotations
 
@@ -16,37 +16,59 @@ if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import ConfigEntry, ConfigResource
 
-commands = typer.Typer(help="Describe and alter the configuration of topics and brokers.", rich_markup_mode=None)
+commands = typer.Typer(
+    help="Describe and alter the configuration of topics, brokers, groups ... .", rich_markup_mode=None
+)
 
 
 class EntityType(enum.StrEnum):
-    """What has a configuration."""
+    """The types of entities that have a configuration."""
 
     TOPICS = "topics"
     BROKERS = "brokers"
+    GROUPS = "groups"
+    BROKER_LOGGERS = "broker-loggers"
+    CLIENT_METRICS = "client-metrics"
 
 
 Kind = Annotated[EntityType, typer.Option("--entity-type")]
-Name = Annotated[str, typer.Option("--entity-name", help="Topic name or broker id.")]
+Name = Annotated[str | None, typer.Option("--entity-name", help="Topic, group or subscription, or a broker id.")]
+Default = Annotated[bool, typer.Option("--entity-default", help="The default of all brokers.")]
 
 
-def _resource(kind: EntityType, name: str) -> ConfigResource:
+def _resource(kind: EntityType, name: str | None, *, is_default: bool) -> ConfigResource:
     from moldau.admin import ConfigResource, ResourceType
 
-    if kind is EntityType.BROKERS and not name.isdigit():
+    if is_default:
+        if name is not None:
+            raise UsageError("give --entity-name or --entity-default, not both")
+        if kind is not EntityType.BROKERS:
+            raise UsageError(f"--entity-default goes with --entity-type brokers, not with {kind.value}")
+        return ConfigResource(type=ResourceType.BROKER, name="")
+    if not name:
+        raise UsageError("--entity-name is missing" + (", or --entity-default" if kind is EntityType.BROKERS else ""))
+    if kind in (EntityType.BROKERS, EntityType.BROKER_LOGGERS) and not name.isdigit():
         raise UsageError(f"--entity-name: a broker id is a number, not {name!r}")
-    return ConfigResource(type=ResourceType.TOPIC if kind is EntityType.TOPICS else ResourceType.BROKER, name=name)
+    types = {
+        EntityType.TOPICS: ResourceType.TOPIC,
+        EntityType.BROKERS: ResourceType.BROKER,
+        EntityType.GROUPS: ResourceType.GROUP,
+        EntityType.BROKER_LOGGERS: ResourceType.BROKER_LOGGER,
+        EntityType.CLIENT_METRICS: ResourceType.CLIENT_METRICS,
+    }
+    return ConfigResource(type=types[kind], name=name)
 
 
 @commands.command()
 def describe(
-    entity_name: Name,
+    entity_name: Name = None,
     entity_type: Kind = EntityType.TOPICS,
+    entity_default: Default = False,
     everything: Annotated[bool, typer.Option("--all", help="Show defaults too.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Show configuration keys with their values and where they come from."""
-    resource = _resource(entity_type, entity_name)
+    """Show configuration keys with their values and sources."""
+    resource = _resource(entity_type, entity_name, is_default=entity_default)
 
     async def work(admin: Admin) -> list[ConfigEntry]:
         found = await admin.describe_configs([resource])
@@ -71,19 +93,20 @@ def describe(
 
 @commands.command()
 def alter(
-    entity_name: Name,
+    entity_name: Name = None,
     entity_type: Kind = EntityType.TOPICS,
+    entity_default: Default = False,
     add: Annotated[list[str] | None, typer.Option("--add-config", metavar="KEY=VALUE")] = None,
     remove: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the default.")
+        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Reset to the default.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Set keys, or give them back to their defaults."""
+    """Set keys, or reset them to their defaults."""
     settings = parse_settings(add or [])
     if not settings and not remove:
         raise UsageError("nothing to change: give --add-config or --delete-config")
-    resource = _resource(entity_type, entity_name)
+    resource = _resource(entity_type, entity_name, is_default=entity_default)
 
     async def work(admin: Admin) -> None:
         from moldau.admin import ConfigAlteration, ConfigOperation
@@ -94,4 +117,5 @@ def alter(
 
     with_admin(bootstrap_server, work)
     changed = [*settings, *(remove or [])]
-    output.answer({"entity": entity_name, "changed": list(changed)}, f"changed {', '.join(changed)} of {entity_name}")
+    entity = entity_name or "all brokers"
+    output.answer({"entity": entity, "changed": list(changed)}, f"changed {', '.join(changed)} of {entity}")

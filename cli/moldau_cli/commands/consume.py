@@ -1,4 +1,4 @@
-"""``moldau consume TOPIC``: records to stdout, in the manner of kcat."""
+"""``moldau consume TOPIC``: writes records to stdout, like kcat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
+from moldau_cli.client import (
+    BootstrapServer,
+    ClientSettings,
+    bootstrap_of,
+    check_offset,
+    check_topic,
+    command_config,
+    run,
+)
 from moldau_cli.commands.cluster import parse_settings
 from moldau_cli.errors import UsageError
 
@@ -33,13 +41,21 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the earliest record instead of the next one.")
     ] = False,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after so many records.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="End after this many records.")] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="End at the present end of the topic (implies --from-beginning).")
     ] = False,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Consume as a member of this group.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", "-o", min=0, help="Start here (needs --partition).")] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            min=0,
+            help="Start here (needs --partition). Out of range is an error unless auto.offset.reset is set.",
+        ),
+    ] = None,
     show_key: Annotated[bool, typer.Option("--show-key", "-k", help="Write the key and a tab first.")] = False,
     settings: ClientSettings = None,
     bootstrap_server: BootstrapServer = None,
@@ -60,11 +76,13 @@ def consume(
     }
     if group is not None:
         config["group.id"] = group
+    given = {**command_config("consumer"), **parse_settings(settings or [])}
+    resets = given.get("auto.offset.reset", "none") != "none"
 
     async def work() -> bool:
         from moldau import Consumer
 
-        await check_topic(topic, address)
+        await check_topic(topic, config)
         async with Consumer(config) as consumer:
             if group is not None:
                 consumer.subscribe([topic])
@@ -74,7 +92,9 @@ def consume(
                 raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {partition}")
             wanted = [(topic, number) for number in known if partition in (None, number)]
             consumer.assign(wanted)
-            if offset is not None:
+            if offset is not None and partition is not None:
+                if not resets:
+                    await check_offset(topic, partition, offset, config)
                 consumer.seek(wanted[0], offset)
             left: dict[int, int] | None = None
             if exit_at_end:
@@ -90,9 +110,7 @@ def consume(
 
 
 async def _pump_until_signal(consumer: Consumer, left: dict[int, int], count: int | None, *, show_key: bool) -> bool:
-    """Runs ``_pump``; returns False when a signal ended it. The consumer can then be closed in order (commit,
-    leave).
-    """
+    """Runs ``_pump``; returns False if a signal ended it, so that the caller can close the consumer in order."""
     import trio
 
     signalled = False
@@ -112,7 +130,10 @@ async def _pump_until_signal(consumer: Consumer, left: dict[int, int], count: in
 
 
 async def _pump(consumer: Consumer, left: dict[int, int], count: int | None, *, show_key: bool) -> None:
-    """Writes what comes until ``count`` records are written or, where ``left`` was given, all partitions are read."""
+    """Writes records until ``count`` are written or, if ``left`` was given, until all partitions are read.
+
+    ``left`` holds the end offset of each partition that is not read to its end.
+    """
     ends = bool(left)
     written = 0
     while True:
@@ -153,7 +174,7 @@ def _document(batch: ConsumedBatch, record: Record) -> dict[str, output.Json]:
 
 
 def _field(name: str, content: bytes | None) -> dict[str, output.Json]:
-    """Text where it is text; otherwise base64 under ``<name>_base64``."""
+    """Returns the content as text if it is UTF-8; otherwise as base64 under ``<name>_base64``."""
     if content is None:
         return {name: None}
     try:

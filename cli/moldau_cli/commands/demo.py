@@ -1,4 +1,4 @@
-"""``moldau demo``."""
+"""``moldau demo``: runs the demo and prints its result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DEFAULT_DIRECTORY = Path("moldau-demo")
 def demo(
     source: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE", help="Any file, one record a line, instead of the flights."),
+        typer.Option("--input", metavar="FILE", help="A file with one record per line, instead of the flights."),
     ] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave the Spark part out.")] = False,
-    directory: Annotated[Path, typer.Option("--dir", help="Where cluster, Parquet and report go.")] = DEFAULT_DIRECTORY,
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of cluster, Parquet, report.")] = DEFAULT_DIRECTORY,
 ) -> None:
     """Send real records through a cluster whose leader is killed, to Spark and Parquet, and prove exactly once."""
     from moldau_cli.demo.run import run_demo, write_report

@@ -1,4 +1,4 @@
-"""``moldau features``: levels of features that the whole cluster has agreed on."""
+"""``moldau features``: the finalised feature levels of the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ Levels = Annotated[list[str], typer.Option("--feature", metavar="NAME=LEVEL", he
 
 
 def parse_levels(words: list[str]) -> dict[str, int]:
-    """``NAME=LEVEL`` words as a mapping; raises ``UsageError``."""
+    """Parses ``NAME=LEVEL`` words.
+
+    Raises:
+        UsageError: a word has another form.
+    """
     levels = {}
     for word in words:
         name, _, level = word.partition("=")
@@ -32,7 +36,7 @@ def parse_levels(words: list[str]) -> dict[str, int]:
 
 @commands.command()
 def describe(bootstrap_server: BootstrapServer = None) -> None:
-    """List features with the levels that are supported and the one in force."""
+    """List features with their supported levels and their current level."""
 
     async def work(admin: Admin) -> list[FeatureDescription]:
         return await admin.describe_features()
@@ -49,17 +53,17 @@ def describe(bootstrap_server: BootstrapServer = None) -> None:
 
 @commands.command()
 def upgrade(feature: Levels, bootstrap_server: BootstrapServer = None) -> None:
-    """Raise levels, all or none."""
+    """Raise levels, either all or none."""
     _update(feature, bootstrap_server)
 
 
 @commands.command()
 def downgrade(
     feature: Levels,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Also where something recorded is forgotten by it.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Allow it even if recorded metadata is lost.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Lower levels, all or none; refused where something recorded needs the higher one."""
+    """Lower levels, either all or none; the controller refuses if recorded metadata needs the higher level."""
     _update(feature, bootstrap_server, allow_downgrade=True, unsafe=unsafe)
 
 

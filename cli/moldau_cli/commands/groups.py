@@ -21,7 +21,7 @@ DEAD = "Dead"
 
 
 class ResetTo(enum.StrEnum):
-    """Where ``reset`` puts a group."""
+    """The positions to which ``reset`` moves a group."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -93,7 +93,8 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
 def reset(
     group: Annotated[str, typer.Argument(help="Group id; it must have no members.")],
     topic: Annotated[str, typer.Option(help="Topic whose offsets are reset.")],
-    to: Annotated[ResetTo, typer.Option("--to", help="Where the group goes on.")],
+    to: Annotated[ResetTo, typer.Option("--to", help="Where the group continues.")],
+    create: Annotated[bool, typer.Option("--create", help="Create the group if it does not exist.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Move the committed offsets of a group to the beginning or the end of a topic."""
@@ -101,6 +102,8 @@ def reset(
     async def work(admin: Admin) -> dict[TopicPartition, int]:
         from moldau.admin import EARLIEST, LATEST
 
+        if not create:
+            await _existing(admin, group, "; --create makes it")
         described = (await admin.describe_topics([topic]))[topic]
         where = EARLIEST if to is ResetTo.EARLIEST else LATEST
         found = await admin.list_offsets({(topic, part.partition): where for part in described.partitions})
@@ -133,15 +136,15 @@ def delete(
     output.answer({"deleted": list(groups)}, f"deleted {', '.join(groups)}")
 
 
-async def _existing(admin: Admin, group: str) -> GroupDescription:
+async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescription:
     description = (await admin.describe_groups([group]))[group]
     if description.state == DEAD:
-        raise UsageError(f"there is no group {group!r}")
+        raise UsageError(f"there is no group {group!r}{hint}")
     return description
 
 
 async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-    """Log end offsets; None for partitions of topics that were deleted."""
+    """Returns log end offsets; None for partitions of deleted topics."""
     from moldau.admin import LATEST
 
     counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}

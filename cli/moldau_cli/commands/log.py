@@ -1,4 +1,4 @@
-"""``moldau log``: look into the files of a broker."""
+"""``moldau log``: prints the files of a broker's log directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 
-commands = typer.Typer(help="Look into log files.", rich_markup_mode=None)
+commands = typer.Typer(help="Inspect log files.", rich_markup_mode=None)
 
 
 @commands.callback()
@@ -25,14 +25,14 @@ def dump(
         bool, typer.Option("--print-data-log", "--records", help="Show keys and values of the records too.")
     ] = False,
 ) -> None:
-    """Print what files of a log directory hold, batch by batch, and whether it is sound. Exit code 1 if it is not."""
-    from moldau.runtime.real import real_environment
-    from moldau_broker.log.dump import BAD_BYTE, dump_file
+    """Print the contents of files of a log directory, batch by batch. Exit code 1 if a file is damaged."""
+    from moldau.runtime.ports.real import real_environment
+    from moldau_broker.log.files.dump import BAD_BYTE, dump_file
 
     disk = real_environment().disk
     for path in files:
         if not path.is_file():
-            raise UsageError(f"{path} is no file" if path.exists() else f"cannot read {path}: no such file")
+            raise UsageError(f"{path} is not a file" if path.exists() else f"cannot read {path}: no such file")
     damaged = 0
     for path in files:
         try:
@@ -43,7 +43,7 @@ def dump(
                     output.write_line(line)
                 damaged += line.startswith(BAD_BYTE)
         except BrokenPipeError:
-            raise  # it is the reader of our output that went away
+            raise  # the reader of this command's output closed the pipe
         except ValueError as error:
             raise UsageError(str(error)) from error
         except OSError as error:

@@ -1,4 +1,4 @@
-"""``moldau produce TOPIC``: lines of stdin as records, in the manner of kcat."""
+"""``moldau produce TOPIC``: sends lines of stdin as records, like kcat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def produce(
     topic: str,
     source: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Read here instead of stdin.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What stands between key and value of a line.")
+        str | None, typer.Option("--key-separator", "-K", help="Separator between key and value of a line.")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of all records.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
@@ -67,7 +67,7 @@ def produce(
 
         with _opened(source) as stream:
             async with Producer(config) as producer:
-                await check_topic(topic, address)
+                await check_topic(topic, config)
                 while lines := await trio.to_thread.run_sync(_read_lines, stream, abandon_on_cancel=True):
                     for line in lines:
                         line_key, value = _split(line, separator, fixed_key)
@@ -94,7 +94,7 @@ def _opened(source: Path | None) -> BinaryIO:
 
 
 def _read_lines(stream: BinaryIO) -> list[bytes]:
-    """The next lines: what is there now, at most ``LINES_AT_ONCE``; empty at the end."""
+    """Reads the next lines, at most ``LINES_AT_ONCE``; returns an empty list at the end."""
     return list(_some_lines(stream))
 
 
@@ -105,7 +105,7 @@ def _some_lines(stream: BinaryIO) -> Iterator[bytes]:
             return
         yield line.rstrip(b"\r\n")
         if stream is sys.stdin.buffer and sys.stdin.isatty():
-            return  # someone types: send each line when it is typed
+            return  # on a terminal, send each line as soon as it is typed
 
 
 def _split(line: bytes, separator: bytes | None, key: bytes | None) -> tuple[bytes | None, bytes]:

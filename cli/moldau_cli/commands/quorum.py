@@ -1,4 +1,4 @@
-"""``moldau quorum``: the metadata quorum."""
+"""``moldau quorum``: status, voters and leadership of the metadata quorum."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import ClusterDescription, QuorumDescription
 
-commands = typer.Typer(help="Look at the metadata quorum, and change who votes and who leads.", rich_markup_mode=None)
+commands = typer.Typer(help="Inspect the metadata quorum, and change its voters and its leader.", rich_markup_mode=None)
 
 
 @commands.command()
 def status(bootstrap_server: BootstrapServer = None) -> None:
-    """Show leader, epoch, high watermark, and how far each replica of the metadata log is behind."""
+    """Show leader, epoch, high watermark, and the lag of each replica of the metadata log."""
 
     async def work(admin: Admin) -> tuple[QuorumDescription, ClusterDescription]:
         return await admin.describe_quorum(), await admin.describe_cluster()
@@ -62,7 +62,7 @@ def add_voter(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Its controller listener.")],
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Let a running controller vote; returns when it has caught up and the change is committed."""
+    """Make a running controller a voter; returns when it has caught up and the change is committed."""
     from moldau.runtime.config import ConfigError, parse_address
 
     try:
@@ -74,23 +74,23 @@ def add_voter(
         await admin.add_voter(node, host, port)
 
     with_admin(bootstrap_server, work)
-    output.answer({"voter": node, "address": address}, f"node {node} votes")
+    output.answer({"voter": node, "address": address}, f"node {node} is a voter")
 
 
 @commands.command("remove-voter")
 def remove_voter(node: VoterId, bootstrap_server: BootstrapServer = None) -> None:
-    """Take a controller's vote away; returns when the change is committed."""
+    """Remove a controller from the voters; returns when the change is committed."""
 
     async def work(admin: Admin) -> None:
         await admin.remove_voter(node)
 
     with_admin(bootstrap_server, work)
-    output.answer({"voter": node}, f"node {node} votes no more")
+    output.answer({"voter": node}, f"node {node} is no longer a voter")
 
 
 @commands.command()
 def transfer(
-    to: Annotated[int, typer.Option("--to", metavar="NODE", help="Voter that shall lead; default: the furthest.")] = -1,
+    to: Annotated[int, typer.Option("--to", metavar="NODE", help="New leader; default: the most advanced voter.")] = -1,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Hand the leadership of the quorum to another voter."""
@@ -98,7 +98,7 @@ def transfer(
     async def work(admin: Admin) -> int:
         import trio
 
-        from moldau_quorum.leadership_transfer import transfer_leadership
+        from moldau_quorum.node.leadership_transfer import transfer_leadership
 
         voters = {node: (host, port) for node, host, port in (await admin.describe_quorum()).endpoints}
         if to >= 0 and to not in voters:

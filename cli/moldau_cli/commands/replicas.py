@@ -1,4 +1,4 @@
-"""``moldau reassign``, ``moldau elect`` and ``moldau logdirs``: where replicas are, and who leads."""
+"""``moldau reassign``, ``moldau elect`` and ``moldau logdirs``: placement and leadership of replicas."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from moldau.admin import LogDirDescription, PartitionReassignment
 
 reassign = typer.Typer(help="Move replicas between brokers.", rich_markup_mode=None)
-logdirs = typer.Typer(help="Look at log directories.", rich_markup_mode=None)
+logdirs = typer.Typer(help="Inspect log directories.", rich_markup_mode=None)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
 
 
 def parse_brokers(text: str) -> list[int]:
-    """``1,2,3`` as broker ids; raises ``UsageError``."""
+    """Parses broker ids such as ``1,2,3``.
+
+    Raises:
+        UsageError: a word is not a number, or a broker is named twice.
+    """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() for word in words) or len(set(words)) != len(words):
         raise UsageError(f"expected different broker ids such as 1,2,3, not {text!r}")
@@ -38,7 +42,7 @@ def start(
     brokers: Annotated[str, typer.Argument(metavar="BROKERS", help="New replicas, the preferred leader first: 1,2,3")],
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Begin to move a partition to other brokers; the old replicas serve until the new ones have caught up."""
+    """Start to move a partition to other brokers; the old replicas serve until the new ones have caught up."""
     replicas = parse_brokers(brokers)
 
     async def work(admin: Admin) -> None:
@@ -53,7 +57,7 @@ def start(
 
 @reassign.command()
 def cancel(topic: Topic, partition: Number, bootstrap_server: BootstrapServer = None) -> None:
-    """Take a move back while it is under way."""
+    """Cancel a move in progress."""
 
     async def work(admin: Admin) -> None:
         await admin.alter_partition_reassignments({(topic, partition): None})
@@ -64,7 +68,7 @@ def cancel(topic: Topic, partition: Number, bootstrap_server: BootstrapServer = 
 
 @reassign.command()
 def status(bootstrap_server: BootstrapServer = None) -> None:
-    """List the moves that are under way."""
+    """List the moves in progress."""
 
     async def work(admin: Admin) -> dict[TopicPartition, PartitionReassignment]:
         return await admin.list_partition_reassignments()
@@ -89,7 +93,7 @@ def status(bootstrap_server: BootstrapServer = None) -> None:
 @reassign.command()
 def plan(
     brokers: Annotated[
-        str, typer.Option("--brokers", metavar="IDS", help="Brokers that shall hold the replicas: 1,2,3")
+        str, typer.Option("--brokers", metavar="IDS", help="Brokers that will hold the replicas: 1,2,3")
     ],
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics; default: all.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File for the plan; default: stdout.")] = None,
@@ -126,10 +130,10 @@ def plan(
 
 @reassign.command()
 def execute(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="File that plan has written.")],
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="File written by plan.")],
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Begin all moves of a plan; ``status`` lists those that are under way."""
+    """Start all moves of a plan; ``status`` lists those in progress."""
     from moldau_cli.reassignment import parse_plan
 
     try:
@@ -150,11 +154,11 @@ def elect(
     topic: Annotated[str | None, typer.Option(help="Only this topic; default: all.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition (needs --topic).")] = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Let a replica lead that may lack acknowledged records (needs --topic).")
+        bool, typer.Option("--unclean", help="Allow a leader that may lack acknowledged records (needs --topic).")
     ] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Give leadership back to the preferred replicas."""
+    """Move leadership back to the preferred replicas."""
     if topic is None and (partition is not None or unclean):
         raise UsageError("--partition and --unclean need --topic")
 

@@ -1,4 +1,4 @@
-"""``moldau topics``."""
+"""``moldau topics``: creates, lists, describes, alters and deletes topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Topic configuration.")
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is not an error.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Create a topic."""

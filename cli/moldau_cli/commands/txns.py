@@ -1,4 +1,4 @@
-"""``moldau txns``: transactional ids, their transactions, and ending those that hang."""
+"""``moldau txns``: transactional ids and their transactions; ends hanging transactions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def producers(
     partition: Annotated[int, typer.Argument(min=0, help="Partition.")],
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Show the producers that a partition remembers, with the start of the transaction that each has open there."""
+    """Show the producers that a partition knows, each with the start of its open transaction."""
 
     async def work(admin: Admin) -> list[ProducerDescription]:
         return await admin.describe_producers((topic, partition))
@@ -111,7 +111,7 @@ def terminate(
     """Fence the producer of a transactional id; its open transaction is aborted."""
 
     async def work(admin: Admin) -> None:
-        await admin.describe_transactions([transactional_id])  # an id that does not exist is not to be created
+        await admin.describe_transactions([transactional_id])  # fails for an unknown id, which must not be created
         await admin.terminate_transaction(transactional_id)
 
     with_admin(bootstrap_server, work)
@@ -123,14 +123,14 @@ def abort(
     topic: Annotated[str, typer.Argument(help="Topic.")],
     partition: Annotated[int, typer.Argument(min=0, help="Partition.")],
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", min=0, help="First offset of the transaction that hangs there.")
+        int | None, typer.Option("--start-offset", min=0, help="First offset of the hanging transaction.")
     ] = None,
     producer_id: Annotated[
         int | None, typer.Option("--producer-id", min=0, help="Its producer id, instead of the offset.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """End a transaction that hangs in one partition because no coordinator knows of it any more."""
+    """Abort a transaction that hangs in one partition because no coordinator knows it any more."""
     if (start_offset is None) == (producer_id is None):
         raise UsageError("give either --start-offset or --producer-id (see `moldau txns producers`)")
 

@@ -1,3 +1,1 @@
-"""``moldau demo``: real records through a cluster whose leader is killed, to Spark and Parquet, with a proof at the
-end.
-"""
+"""The phases of ``moldau demo``: produce while a leader is killed, consume, run Spark, and prove exactly once."""

@@ -1,9 +1,8 @@
-"""The demo's Spark part: Structured Streaming reads the topic, writes every record to Parquet, and aggregates by
-window.
+"""The demo's Spark part: Structured Streaming reads the topic, writes Parquet, and aggregates by window.
 
-Two queries with a checkpoint each run until they have read what the log held when they started. The first keeps every
-record with its partition, offset and number, for the proof. The second counts by windows of the records' own time and
-replaces its result after each micro-batch; its total must agree with the proof.
+Two queries, each with a checkpoint, run until they have read the records that the log held when they started. The first
+keeps every record with its partition, offset and number, for the proof. The second counts records by windows of their
+timestamps and replaces its result after each micro-batch; its total must agree with the proof.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Aggregate:
 
 
 class Pipeline:
-    """The session and its two queries. ``directory`` takes Parquet, checkpoints and Spark's log."""
+    """The session and its two queries. ``directory`` holds Parquet files, checkpoints and Spark's log."""
 
     def __init__(self, directory: Path, bootstrap: str, topic: str, *, is_flights: bool) -> None:
         self._directory = directory
@@ -52,7 +51,11 @@ class Pipeline:
         self._session: SparkSession | None = None
 
     def start_session(self) -> None:
-        """Starts Spark; its own output goes to ``spark.log``. Raises ``NoJavaError``."""
+        """Starts Spark; its own output goes to ``spark.log``.
+
+        Raises:
+            NoJavaError: no suitable Java was found.
+        """
         from pyspark_moldau.session import local_session
 
         with _stderr_to(self._directory / "spark.log"):
@@ -64,9 +67,10 @@ class Pipeline:
             self._session.stop()
 
     def run(self, progress: Callable[[int], None]) -> None:
-        """Runs both queries to the present end of the topic; ``progress`` is told the rows of both so far.
+        """Runs both queries to the present end of the topic; ``progress`` gets the number of rows of both so far.
 
-        Raises ``CommandError`` when a query fails or does not end in time.
+        Raises:
+            CommandError: a query fails or does not end in time.
         """
         queries = [self._start_records(self._source()), self._start_aggregate(self._source())]
         deadline = time.monotonic() + TIMEOUT_S
@@ -91,7 +95,7 @@ class Pipeline:
                 query.stop()
 
     def records(self) -> Iterator[tuple[bytes | None, int]]:
-        """Key and number of each record in Parquet, by partition and offset, as any reader of the table sees them."""
+        """Yields key and number of each record in Parquet, by partition and offset."""
         import pyarrow.parquet
 
         session = self._active()

@@ -1,7 +1,7 @@
-"""The demo's produce phase: all records with acks=all, a leader killed on the way, and what was acknowledged when.
+"""The demo's produce phase: sends all records with acks=all, kills a leader, and times the acknowledgements.
 
-One trio task sends, one watches the deliveries (those of a partition settle in order) and strikes when the chosen share
-is acknowledged. The killed broker is started again as soon as all its partitions acknowledge under new leaders.
+One trio task sends; another watches the deliveries (those of a partition settle in order) and kills a leader when the
+chosen share is acknowledged. The killed broker is started again once all its partitions acknowledge under new leaders.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PRODUCER_SETTINGS = {"acks": "all", "enable.idempotence": "true", "linger.ms": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What became of the records. ``acknowledged[n]`` is 1 where record n was acknowledged."""
+    """The outcome of the phase. ``acknowledged[n]`` is 1 if record n was acknowledged."""
 
     acknowledged: bytearray
     seconds: float  # from the first send to the last acknowledgement
@@ -51,7 +51,7 @@ class ProducePhase:
     def __init__(
         self, cluster: LocalCluster, topic: str, records: DemoInput, *, progress: Callable[[int], None]
     ) -> None:
-        """``progress`` is told the number of acknowledged records."""
+        """Takes the cluster and the records; ``progress`` is called with the number of acknowledged records."""
         self._cluster = cluster
         self._topic = topic
         self._records = records
@@ -72,7 +72,11 @@ class ProducePhase:
         self._restarted_s: float | None = None
 
     async def run(self) -> Produced:
-        """Produces everything. Raises ``CommandError`` when records are not acknowledged."""
+        """Produces all records.
+
+        Raises:
+            CommandError: records were not acknowledged.
+        """
         settings = {"bootstrap.servers": self._cluster.bootstrap, **PRODUCER_SETTINGS}
         async with Producer(settings) as producer:
             partitions = await producer.partitions_for(self._topic)
@@ -111,7 +115,7 @@ class ProducePhase:
             queue.append((number, delivery))
 
     async def _watch(self, nursery: trio.Nursery, producer: Producer, leaders: dict[int, int]) -> None:
-        """Collects outcomes until all are known; kills at the chosen share and starts the broker again."""
+        """Collects outcomes until all are known; kills a broker at the chosen share and starts it again."""
         next_sample_s = SAMPLE_S
         restarting = False
         while not self._all_sent or any(self._waiting.values()) or (self._led and not restarting):
@@ -152,7 +156,7 @@ class ProducePhase:
                     self._led[partition] = min(self._led[partition], now_s)
 
     async def _kill(self, leaders: dict[int, int]) -> None:
-        """Kills the leader of most partitions."""
+        """Kills the broker that leads the most partitions."""
         led = sorted(leaders.values())
         self._victim = max(led, key=led.count)
         self._led = {partition: math.inf for partition, leader in leaders.items() if leader == self._victim}
@@ -160,15 +164,17 @@ class ProducePhase:
         await trio.to_thread.run_sync(self._cluster.kill, self._victim)
 
     async def _notice_leaders(self, producer: Producer) -> None:
-        """Marks the partitions that moved. An answer that the victim had sent before it died does not count as one of
-        its successor, so only acknowledgements collected after this count.
+        """Marks the partitions that have a new leader.
+
+        Only acknowledgements collected after this count as the new leader's, because the killed broker may have sent
+        the earlier ones.
         """
         for one in await producer.partitions_for(self._topic):
             if one.partition in self._led and one.leader not in (self._victim, NO_LEADER):
                 self._moved.add(one.partition)
 
     def _is_healed(self) -> bool:
-        """All partitions of the victim acknowledge again, or have nothing left to acknowledge."""
+        """Returns whether all partitions of the killed broker acknowledge again, or have no records left."""
         return all(at_s < math.inf or (self._all_sent and not self._waiting.get(p)) for p, at_s in self._led.items())
 
     async def _restart(self) -> None:
@@ -176,7 +182,7 @@ class ProducePhase:
         self._restarted_s = self._now_s()
 
     def _rates(self) -> list[tuple[float, float]]:
-        """Acknowledged records per second between samples, at the end of each interval."""
+        """Returns the acknowledged records per second between samples, at the end of each interval."""
         rates = [(0.0, 0.0)]
         for (before_s, before), (after_s, after) in zip(self._samples, self._samples[1:], strict=False):
             if after_s > before_s and before_s < self._last_ack_s:

@@ -1,4 +1,4 @@
-"""The exactly-once proof: what a reader saw against what was acknowledged, by key and number. Pure."""
+"""The exactly-once proof: compares the records that a reader saw with the acknowledged ones. The module is pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def tally(
     reader: str, keys: Sequence[bytes], acknowledged: bytes | bytearray, seen: Iterable[tuple[bytes | None, int]]
 ) -> Tally:
-    """Compares.
+    """Counts lost, duplicated, unknown and disordered records of one reader.
 
     Args:
         reader: Its name in the report.

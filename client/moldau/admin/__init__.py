@@ -1,10 +1,13 @@
 """The admin client and the values it takes and returns."""
 
-from moldau.admin.admin import EARLIEST, LATEST, MAX_TIMESTAMP, AdminError
-from moldau.admin.groups import Admin
+from moldau.admin.admin import Admin
+from moldau.admin.failures import AdminError
 from moldau.admin.quorum import FeatureDescription
 from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
 from moldau.admin.values import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
     ClusterDescription,
     ConfigAlteration,
     ConfigEntry,

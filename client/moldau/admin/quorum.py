@@ -1,4 +1,4 @@
-"""The admin client's calls about the metadata quorum and feature levels."""
+"""The cluster, its metadata quorum and its feature levels."""
 
 from __future__ import annotations
 
@@ -6,19 +6,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from moldau.admin.admin import raise_failures
-from moldau.admin.transactions import TransactionsAdmin
+from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
+from moldau.admin.values import (
+    ClusterDescription,
+    QuorumDescription,
+    QuorumReplica,
+)
+from moldau.cluster import arguments
+from moldau.cluster.metadata import BrokerNode
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+    ReplicaState,
+)
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from moldau.admin.requester import Requester
+
+
+_METADATA_TOPIC = "__cluster_metadata"
 NO_DIRECTORY = UUID(int=0)
-"""Directory id of voters that are known by their id alone."""
+"""Directory id of voters that have only an id."""
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
@@ -27,7 +45,7 @@ _UNSAFE_DOWNGRADE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """A feature: the levels that the answering node knows, and the one that is in force (0: none)."""
+    """A feature: the levels that the answering node supports, and the finalized level (0: none)."""
 
     name: str
     level_min: int
@@ -35,43 +53,97 @@ class FeatureDescription:
     level: int
 
 
-def _raise(code: int, message: str | None) -> None:
-    found = ErrorCode.of(code)
-    if found is not ErrorCode.NONE:
-        raise KafkaError(found, message)
+class Quorum:
+    """Sends the requests about the cluster, its voters and its feature levels."""
 
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
 
-class QuorumAdmin(TransactionsAdmin):
-    """Voters and feature levels."""
+    async def describe_cluster(self) -> ClusterDescription:
+        """Implements ``Admin.describe_cluster``."""
+        response = await self._requester.ask(
+            DescribeClusterResponse, DescribeClusterRequest(), code_of=lambda each: ErrorCode.of(each.error_code)
+        )
+        error = error_of(response.error_code, response.error_message)
+        if error is not None:
+            raise error
+        return ClusterDescription(
+            cluster_id=response.cluster_id,
+            controller_id=response.controller_id,
+            brokers=tuple(
+                BrokerNode(node_id=each.broker_id, host=each.host, port=each.port, rack=each.rack)
+                for each in sorted(response.brokers, key=lambda each: each.broker_id)
+            ),
+        )
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """Implements ``Admin.describe_quorum``."""
+        request = DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopicData(
+                    topic_name=_METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+                )
+            ]
+        )
+        response = await self._requester.ask(
+            DescribeQuorumResponse,
+            request,
+            code_of=lambda each: first_retriable(
+                [each.error_code, *(p.error_code for topic in each.topics for p in topic.partitions)]
+            ),
+        )
+        error = error_of(response.error_code, response.error_message)
+        if error is not None:
+            raise error
+        partitions = [part for topic in response.topics for part in topic.partitions]
+        if not partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer to DescribeQuorum holds no partition")
+        part = partitions[0]
+        error = error_of(part.error_code, part.error_message)
+        if error is not None:
+            raise error
+        return QuorumDescription(
+            leader_id=part.leader_id,
+            leader_epoch=part.leader_epoch,
+            high_watermark=part.high_watermark,
+            voters=tuple(map(_quorum_replica, part.current_voters)),
+            observers=tuple(map(_quorum_replica, part.observers)),
+            endpoints=tuple(
+                (node.node_id, node.listeners[0].host, node.listeners[0].port)
+                for node in sorted(response.nodes, key=lambda each: each.node_id)
+                if node.listeners
+            ),
+        )
 
     async def add_voter(
         self, voter_id: int, host: str, port: int, *, directory_id: UUID = NO_DIRECTORY, listener: str = "CONTROLLER"
     ) -> None:
-        """Lets a running controller vote (KIP-853). Returns when it has caught up and the change is committed.
-
-        Raises ``KafkaError``: DUPLICATE_VOTER, INVALID_REQUEST, REQUEST_TIMED_OUT (it did not catch up).
-        """
+        """Implements ``Admin.add_voter``."""
+        arguments.integer("add_voter", "voter_id", voter_id)
+        arguments.text("add_voter", "host", host)
+        arguments.integer("add_voter", "port", port)
         request = AddRaftVoterRequest(
-            timeout_ms=int(self._timeout_ms),
+            timeout_ms=self._requester.timeout_ms,
             voter_id=voter_id,
             voter_directory_id=directory_id,
             listeners=[Listener(name=listener, host=host, port=port)],
         )
-        # Not tried again: the second try of one that took effect would be told of a duplicate.
-        response = await self._ask(AddRaftVoterResponse, request)
-        _raise(response.error_code, response.error_message)
+        # Not retried: after a first attempt that took effect, the second would fail with DUPLICATE_VOTER.
+        response = await self._requester.ask(AddRaftVoterResponse, request)
+        raise_error(response.error_code, response.error_message)
 
     async def remove_voter(self, voter_id: int, *, directory_id: UUID = NO_DIRECTORY) -> None:
-        """Takes a voter's vote away; the change is committed on return. Raises ``KafkaError``: VOTER_NOT_FOUND ..."""
+        """Implements ``Admin.remove_voter``."""
+        arguments.integer("remove_voter", "voter_id", voter_id)
         request = RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id)
-        response = await self._ask(RemoveRaftVoterResponse, request)
-        _raise(response.error_code, response.error_message)
+        response = await self._requester.ask(RemoveRaftVoterResponse, request)
+        raise_error(response.error_code, response.error_message)
 
     async def describe_features(self) -> list[FeatureDescription]:
-        """Returns the features that a broker supports, by name."""
+        """Implements ``Admin.describe_features``."""
         request = ApiVersionsRequest(client_software_name="moldau", client_software_version="1")
-        response = await self._ask(ApiVersionsResponse, request)
-        _raise(response.error_code, None)
+        response = await self._requester.ask(ApiVersionsResponse, request)
+        raise_error(response.error_code, None)
         levels = {each.name: each.max_version_level for each in response.finalized_features}
         return [
             FeatureDescription(
@@ -91,14 +163,12 @@ class QuorumAdmin(TransactionsAdmin):
         unsafe: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Puts feature levels into force, all or none.
-
-        Levels go down with ``allow_downgrade`` where nothing is forgotten by it, and with ``unsafe`` also where the
-        lower level has no words for something that is recorded. Raises ``KafkaError``, ``AdminError``.
-        """
+        """Implements ``Admin.update_features``."""
+        for name, level in arguments.mapping("update_features", "levels", levels, '{"metadata.version": 29}').items():
+            arguments.integer("update_features", f"the level of {name}", level)
         downgrade = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
         request = UpdateFeaturesRequest(
-            timeout_ms=int(self._timeout_ms),
+            timeout_ms=self._requester.timeout_ms,
             feature_updates=[
                 FeatureUpdateKey(
                     feature=name,
@@ -110,8 +180,10 @@ class QuorumAdmin(TransactionsAdmin):
             ],
             validate_only=validate_only,
         )
-        response = await self._ask(UpdateFeaturesResponse, request, code_of=lambda each: ErrorCode.of(each.error_code))
-        _raise(response.error_code, response.error_message)
+        response = await self._requester.ask(
+            UpdateFeaturesResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+        )
+        raise_error(response.error_code, response.error_message)
         raise_failures(
             {
                 each.feature: KafkaError(ErrorCode.of(each.error_code), each.error_message)
@@ -119,3 +191,12 @@ class QuorumAdmin(TransactionsAdmin):
                 if each.error_code
             }
         )
+
+
+def _quorum_replica(state: ReplicaState) -> QuorumReplica:
+    return QuorumReplica(
+        replica_id=state.replica_id,
+        log_end_offset=state.log_end_offset,
+        last_fetch_ms=state.last_fetch_timestamp,
+        last_caught_up_ms=state.last_caught_up_timestamp,
+    )

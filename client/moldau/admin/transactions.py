@@ -1,12 +1,12 @@
-"""The admin client's calls about transactions and producers (KIP-664, KIP-1152)."""
+"""Transactions and producers (KIP-664, KIP-1152)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.admin.admin import TopicsAdmin, raise_failures
-from moldau.cluster.client import TRANSACTION_COORDINATOR, TRANSPORT_ERRORS
+from moldau.admin.failures import raise_failures
+from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_producers import (
@@ -27,6 +27,10 @@ from moldau.protocol.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from moldau.admin.quorum import Quorum
+    from moldau.admin.requester import Requester
+    from moldau.admin.topics import Topics
+
 _TERMINATION_TIMEOUT_MS = 60_000
 
 
@@ -43,8 +47,9 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id and what its transaction includes. Times in milliseconds; ``start_ms`` (Unix) is -1 for
-    none.
+    """A transactional id and its transaction.
+
+    Times are in milliseconds; ``start_ms`` (Unix) is -1 without a transaction.
     """
 
     transactional_id: str
@@ -59,7 +64,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """What a partition knows of a producer. ``transaction_start_offset`` is -1 where no transaction is open."""
+    """A producer's state in a partition. ``transaction_start_offset`` is -1 if no transaction is open."""
 
     producer_id: int
     producer_epoch: int
@@ -69,23 +74,27 @@ class ProducerDescription:
     transaction_start_offset: int
 
 
-class TransactionsAdmin(TopicsAdmin):
-    """Transactions and producers."""
+class Transactions:
+    """Sends the requests about transactions and the producers that partitions remember."""
+
+    def __init__(self, requester: Requester, topics: Topics, quorum: Quorum) -> None:
+        self._requester = requester
+        self._topics = topics
+        self._quorum = quorum
 
     async def list_transactions(
         self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
     ) -> list[TransactionListing]:
-        """Returns the transactional ids of all coordinators, by id; those that pass every filter that is given.
-
-        Raises ``KafkaError``: a state that does not exist (INVALID_REQUEST), a coordinator that cannot say yet.
-        """
+        """Implements ``Admin.list_transactions``."""
         request = ListTransactionsRequest(
-            state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=min_duration_ms
+            state_filters=arguments.texts("list_transactions", "states", states),
+            producer_id_filters=arguments.integers("list_transactions", "producer_ids", producer_ids),
+            duration_filter=arguments.integer("list_transactions", "min_duration_ms", min_duration_ms),
         )
         found: dict[str, TransactionListing] = {}
-        for broker in (await self.describe_cluster()).brokers:
-            await self._node_known(broker.node_id)
-            response = await self._ask(
+        for broker in (await self._quorum.describe_cluster()).brokers:
+            await self._requester.ensure_broker_known(broker.node_id)
+            response = await self._requester.ask(
                 ListTransactionsResponse,
                 request,
                 node_id=broker.node_id,
@@ -106,35 +115,14 @@ class TransactionsAdmin(TopicsAdmin):
                 )
         return [found[name] for name in sorted(found)]
 
-    async def _transaction_coordinator(self, transactional_id: str) -> int:
-        client = self._opened()
-        deadline_ms = client.now_ms + self._timeout_ms
-        failures = 0
-        while True:
-            try:
-                return await client.find_coordinator(transactional_id, TRANSACTION_COORDINATOR)
-            except TRANSPORT_ERRORS as error:
-                last: Exception = error
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                last = error
-            failures += 1
-            if client.now_ms >= deadline_ms:
-                raise KafkaError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"transactional id {transactional_id}: {last}"
-                ) from last
-            await client.backoff(failures)
-
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Returns transactional ids with what their transactions include. Raises ``AdminError``
-        (TRANSACTIONAL_ID_NOT_FOUND).
-        """
+        """Implements ``Admin.describe_transactions``."""
         found: dict[str, TransactionDescription] = {}
         failures: dict[str, KafkaError] = {}
-        for name in dict.fromkeys(transactional_ids):
-            node_id = await self._transaction_coordinator(name)
-            response = await self._ask(
+        names = arguments.texts("describe_transactions", "transactional_ids", transactional_ids)
+        for name in dict.fromkeys(names):
+            node_id = await self._requester.find_transaction_coordinator(name)
+            response = await self._requester.ask(
                 DescribeTransactionsResponse,
                 DescribeTransactionsRequest(transactional_ids=[name]),
                 node_id=node_id,
@@ -162,23 +150,10 @@ class TransactionsAdmin(TopicsAdmin):
         raise_failures(failures)
         return found
 
-    async def _leader(self, partition: TopicPartition) -> int:
-        described = (await self.describe_topics([partition.topic]))[partition.topic]
-        for part in described.partitions:
-            if part.partition == partition.partition:
-                if part.leader < 0:
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at the moment")
-                await self._node_known(part.leader)
-                return part.leader
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"{partition.topic} has partitions 0 to {len(described.partitions) - 1}, not {partition.partition}",
-        )
-
     async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
-        """Returns the producers that the leader of a partition remembers, by producer id. Raises ``KafkaError``."""
-        wanted = TopicPartition(*partition)
-        response = await self._ask(
+        """Implements ``Admin.describe_producers``."""
+        wanted = arguments.partition("describe_producers", partition)
+        response = await self._requester.ask(
             DescribeProducersResponse,
             DescribeProducersRequest(topics=[TopicRequest(name=wanted.topic, partition_indexes=[wanted.partition])]),
             node_id=await self._leader(wanted),
@@ -201,14 +176,28 @@ class TransactionsAdmin(TopicsAdmin):
                 ]
         return sorted(found, key=lambda each: each.producer_id)
 
+    async def _leader(self, partition: TopicPartition) -> int:
+        described = (await self._topics.describe_topics([partition.topic]))[partition.topic]
+        for part in described.partitions:
+            if part.partition == partition.partition:
+                if part.leader < 0:
+                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at the moment")
+                await self._requester.ensure_broker_known(part.leader)
+                return part.leader
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"{partition.topic} has partitions 0 to {len(described.partitions) - 1}, not {partition.partition}",
+        )
+
     async def abort_transaction(
         self, partition: tuple[str, int], *, producer_id: int, producer_epoch: int, coordinator_epoch: int
     ) -> None:
-        """Ends a transaction that hangs in one partition, behind its coordinator's back. Raises ``KafkaError``.
-
-        For transactions that no coordinator knows any more; where one does, use ``terminate_transaction``.
-        """
-        wanted = TopicPartition(*partition)
+        """Implements ``Admin.abort_transaction``."""
+        call = "abort_transaction"
+        wanted = arguments.partition(call, partition)
+        arguments.integer(call, "producer_id", producer_id)
+        arguments.integer(call, "producer_epoch", producer_epoch)
+        arguments.integer(call, "coordinator_epoch", coordinator_epoch)
         marker = WritableTxnMarker(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -216,7 +205,7 @@ class TransactionsAdmin(TopicsAdmin):
             topics=[WritableTxnMarkerTopic(name=wanted.topic, partition_indexes=[wanted.partition])],
             coordinator_epoch=coordinator_epoch,
         )
-        response = await self._ask(
+        response = await self._requester.ask(
             WriteTxnMarkersResponse, WriteTxnMarkersRequest(markers=[marker]), node_id=await self._leader(wanted)
         )
         for result in response.markers:
@@ -227,14 +216,15 @@ class TransactionsAdmin(TopicsAdmin):
                         raise KafkaError(code, f"{wanted}: {code.message}")
 
     async def terminate_transaction(self, transactional_id: str) -> None:
-        """Fences the producer of a transactional id and aborts what it left open. Raises ``KafkaError``."""
+        """Implements ``Admin.terminate_transaction``."""
+        arguments.text("terminate_transaction", "transactional_id", transactional_id)
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=_TERMINATION_TIMEOUT_MS
         )
-        response = await self._ask(
+        response = await self._requester.ask(
             InitProducerIdResponse,
             request,
-            node_id=await self._transaction_coordinator(transactional_id),
+            node_id=await self._requester.find_transaction_coordinator(transactional_id),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         code = ErrorCode.of(response.error_code)

@@ -1,4 +1,4 @@
-"""What the admin client takes and returns."""
+"""Arguments and results of the admin client."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ if TYPE_CHECKING:
     from moldau.protocol.errors import ErrorCode
 
 
+EARLIEST = -2
+"""Time of ``list_offsets``: the log start offset."""
+
+LATEST = -1
+"""Time of ``list_offsets``: the high watermark, or the last stable offset for isolation level 1."""
+
+MAX_TIMESTAMP = -3
+"""Time of ``list_offsets``: the record with the greatest timestamp."""
+
+
 class ResourceType(enum.IntEnum):
-    """What a configuration belongs to; the numbers are Kafka's."""
+    """The kinds of objects that have a configuration; the numbers are Kafka's."""
 
     TOPIC = 2
     BROKER = 4
@@ -28,14 +38,17 @@ class ResourceType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A topic, broker or group whose configuration is meant. An empty broker name means the default of all brokers."""
+    """Names the owner of a configuration, such as a topic, broker or group.
+
+    An empty broker name means the default of all brokers.
+    """
 
     type: ResourceType
     name: str
 
 
 class ConfigOperation(enum.IntEnum):
-    """What an alteration does to a key (KIP-339)."""
+    """The operations on a key (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -45,7 +58,7 @@ class ConfigOperation(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAlteration:
-    """A change of one key. ``value`` is left out with DELETE."""
+    """A change of one key. ``value`` is None for DELETE."""
 
     name: str
     value: str | None = None
@@ -65,13 +78,15 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
+        """Whether the value is the default."""
         return self.source is ConfigSource.DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. -1 takes the brokers' default; ``assignments`` (partition to brokers) excludes both
-    numbers.
+    """A topic to create.
+
+    The number -1 means the brokers' default. ``assignments`` (partition to brokers) replaces both numbers.
     """
 
     name: str
@@ -153,7 +168,7 @@ class QuorumDescription:
     high_watermark: int
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
-    endpoints: tuple[tuple[int, str, int], ...] = ()  # id, host and port of each voter, where it was told
+    endpoints: tuple[tuple[int, str, int], ...] = ()  # id, host and port of each voter, if known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +183,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member of a group with what is assigned to it."""
+    """A member of a group with its assigned partitions."""
 
     member_id: str
     instance_id: str | None
@@ -191,7 +206,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReassignment:
-    """A move of replicas that is under way."""
+    """A move of replicas that is in progress."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -200,8 +215,9 @@ class PartitionReassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirPartition:
-    """A partition in a log directory. ``offset_lag`` is how far it is behind the high watermark or the present
-    replica.
+    """A partition in a log directory.
+
+    ``offset_lag`` is its distance in offsets to the high watermark, or of a future replica to the current one.
     """
 
     topic_partition: TopicPartition
@@ -212,7 +228,10 @@ class LogDirPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """A log directory of a broker; ``error`` tells that it is offline. Sizes of the volume are -1 where unknown."""
+    """A log directory of a broker.
+
+    ``error`` is not NONE if it is offline. The sizes of the volume are -1 if unknown.
+    """
 
     path: str
     error: ErrorCode

@@ -1,16 +1,15 @@
-"""The clients for ordinary threads: the same calls, blocking.
+"""Clients for ordinary threads, with the same calls as the trio clients, blocking.
 
     with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
         delivery = producer.send("flights", b"value", key=b"key")
         print(delivery.result())
 
-Theory of operation: each client has one thread of its own that runs trio and, in it, the trio client; calls are handed
-over to that thread and wait for its answer. It is the only thread that Moldau starts besides those for disks, and it
-is needed because heartbeats, fetching ahead and deliveries must go on while the caller's thread does something else.
-Any number of threads may share a producer or an admin client; a consumer belongs to one thread at a time. Records
-handed to ``send`` wait in a bounded queue until the trio thread takes them, many at a time: a hand-over for each would
-cost more than the record itself. A call that is interrupted (Ctrl-C) is cancelled there, and what it had taken is put
-back.
+Theory of operation: each client starts one thread that runs trio and the trio client. A call runs in that thread, and
+the caller waits for its result. The thread is needed because heartbeats, prefetching and deliveries must go on while
+the caller's thread does something else; Moldau starts no other threads except those for disks. Any number of threads
+may share a producer or an admin client; one thread at a time may use a consumer. Records passed to ``send`` wait in a
+bounded queue until the trio thread takes them, many at a time: a thread switch for each record would cost more than
+the record itself. An interrupt (Ctrl-C) cancels the call in the trio thread and undoes its effects.
 """
 
 from moldau.blocking.admin import Admin

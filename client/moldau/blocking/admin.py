@@ -38,7 +38,11 @@ class Admin(PortalClient):
     """An admin client for ordinary threads; see ``moldau.admin.Admin``. Threads may share it."""
 
     def __init__(self, config: Mapping[str, object] | Config) -> None:
-        """Raises ``ConfigError``."""
+        """Takes Kafka's admin configuration keys.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
+        """
         self._admin = TrioAdmin(config)
         self._portal: Portal[TrioAdmin] = Portal("moldau-admin", self._admin)
 
@@ -48,15 +52,27 @@ class Admin(PortalClient):
         return self
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
-        """Creates topics. Raises ``AdminError``."""
+        """Creates topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.create_topics, topics, validate_only=validate_only)
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Deletes topics. Raises ``AdminError``."""
+        """Deletes topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         self._portal.call(self._admin.delete_topics, names)
 
     def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Raises the number of partitions of topics. Raises ``AdminError``."""
+        """Increases the numbers of partitions of topics.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         self._portal.call(self._admin.create_partitions, counts)
 
     def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
@@ -64,21 +80,33 @@ class Admin(PortalClient):
         return self._portal.call(self._admin.list_topics, include_internal=include_internal)
 
     def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
-        """Returns topics with their partitions, as any broker (or ``node_id``) knows them. Raises ``AdminError``."""
+        """Returns topics with their partitions, as any broker (or ``node_id``) knows them.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.describe_topics, names, node_id=node_id)
 
     def describe_configs(self, resources: Iterable[ConfigResource]) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """Returns configurations. Raises ``AdminError``."""
+        """Returns configurations.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.describe_configs, resources)
 
     def alter_configs(
         self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
     ) -> None:
-        """Changes single keys. Raises ``AdminError``."""
+        """Changes single keys.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         self._portal.call(self._admin.alter_configs, changes, validate_only=validate_only)
 
     def describe_cluster(self) -> ClusterDescription:
-        """Returns id, controller and live brokers."""
+        """Returns the id, the controller and the live brokers of the cluster."""
         return self._portal.call(self._admin.describe_cluster)
 
     def describe_quorum(self) -> QuorumDescription:
@@ -86,21 +114,34 @@ class Admin(PortalClient):
         return self._portal.call(self._admin.describe_quorum)
 
     def add_voter(self, voter_id: int, host: str, port: int) -> None:
-        """Lets a running controller vote; committed on return. Raises ``KafkaError``."""
+        """Makes a running controller a voter; the change is committed on return.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         self._portal.call(self._admin.add_voter, voter_id, host, port)
 
     def remove_voter(self, voter_id: int) -> None:
-        """Takes a voter's vote away; committed on return. Raises ``KafkaError``."""
+        """Removes a voter; the change is committed on return.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         self._portal.call(self._admin.remove_voter, voter_id)
 
     def describe_features(self) -> list[FeatureDescription]:
-        """Returns the features that a broker supports, with the levels in force."""
+        """Returns the features that a broker supports, with the finalized levels."""
         return self._portal.call(self._admin.describe_features)
 
     def update_features(
         self, levels: Mapping[str, int], *, allow_downgrade: bool = False, unsafe: bool = False
     ) -> None:
-        """Puts feature levels into force, all or none; see ``Admin``. Raises ``KafkaError``, ``AdminError``."""
+        """Finalizes feature levels, all or none; see ``moldau.Admin``.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+            AdminError: some of the items failed.
+        """
         self._portal.call(self._admin.update_features, levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
 
     def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
@@ -110,23 +151,39 @@ class Admin(PortalClient):
     def list_transactions(
         self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), min_duration_ms: int = -1
     ) -> list[TransactionListing]:
-        """Returns the transactional ids of all coordinators. Raises ``KafkaError``."""
+        """Returns the transactional ids of all coordinators.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         return self._portal.call(
             self._admin.list_transactions, states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms
         )
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Returns transactional ids with what their transactions include. Raises ``AdminError``."""
+        """Returns transactional ids with the partitions of their transactions.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.describe_transactions, transactional_ids)
 
     def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
-        """Returns the producers that the leader of a partition remembers. Raises ``KafkaError``."""
+        """Returns the active producers of a partition, from its leader.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         return self._portal.call(self._admin.describe_producers, partition)
 
     def abort_transaction(
         self, partition: tuple[str, int], *, producer_id: int, producer_epoch: int, coordinator_epoch: int
     ) -> None:
-        """Ends a transaction that hangs in one partition. Raises ``KafkaError``."""
+        """Aborts a hanging transaction in one partition, without its coordinator.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         self._portal.call(
             self._admin.abort_transaction,
             partition,
@@ -136,7 +193,11 @@ class Admin(PortalClient):
         )
 
     def terminate_transaction(self, transactional_id: str) -> None:
-        """Fences the producer of a transactional id and aborts what it left open. Raises ``KafkaError``."""
+        """Fences the producer of a transactional id and aborts its open transaction.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         self._portal.call(self._admin.terminate_transaction, transactional_id)
 
     def list_groups(self) -> list[GroupListing]:
@@ -144,11 +205,19 @@ class Admin(PortalClient):
         return self._portal.call(self._admin.list_groups)
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """Returns classic groups with their members. Raises ``AdminError``."""
+        """Returns classic groups with their members.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.describe_groups, group_ids)
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Deletes empty groups. Raises ``AdminError``."""
+        """Deletes empty groups.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         self._portal.call(self._admin.delete_groups, group_ids)
 
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
@@ -160,21 +229,33 @@ class Admin(PortalClient):
         self._portal.call(self._admin.alter_group_offsets, group_id, offsets)
 
     def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
-        """Deletes the records before the offsets; returns log start offsets. Raises ``AdminError``."""
+        """Deletes the records below the offsets and returns the new log start offsets.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.delete_records, before)
 
     def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
     ) -> list[TopicPartition]:
-        """Elects preferred leaders; returns the partitions that changed. Raises ``AdminError``."""
+        """Elects preferred leaders; returns the partitions that changed.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         return self._portal.call(self._admin.elect_leaders, partitions, unclean=unclean)
 
     def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
-        """Moves replicas; None cancels a move. Raises ``AdminError``."""
+        """Moves replicas; None cancels a move.
+
+        Raises:
+            AdminError: some of the items failed.
+        """
         self._portal.call(self._admin.alter_partition_reassignments, targets)
 
     def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
-        """Returns the moves of replicas that are under way."""
+        """Returns the moves of replicas that are in progress."""
         return self._portal.call(self._admin.list_partition_reassignments)
 
     def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:

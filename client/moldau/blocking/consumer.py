@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import TYPE_CHECKING, Self
 
 import trio
 
 from moldau.blocking.portal import Portal, PortalClient
+from moldau.cluster import arguments
+from moldau.cluster.arguments import shown
 from moldau.consumer import Consumer as TrioConsumer
 
 if TYPE_CHECKING:
@@ -16,16 +19,17 @@ if TYPE_CHECKING:
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo, TopicPartition
     from moldau.consumer import CommittedOffset, ConsumedBatch, ConsumedColumns
-    from moldau.consumer.values import RebalanceCallback
+    from moldau.consumer.core.values import RebalanceCallback
     from moldau.runtime.config import Config
 
 
 class Consumer(PortalClient):
     """A consumer for ordinary threads; see ``moldau.consumer.Consumer``. One thread at a time uses it.
 
-    Closing commits positions (where that is on), leaves the group and ends the thread; after an exception it just ends.
+    Closing commits positions (with ``enable.auto.commit``), leaves the group and ends the thread. After an exception
+    the consumer leaves the group without a commit.
 
-    Rebalance callbacks are ordinary functions; they run in the trio thread while ``poll`` waits and must be short.
+    Rebalance callbacks are ordinary functions. They run in the trio thread while ``poll`` waits and must be short.
     """
 
     def __init__(
@@ -36,12 +40,16 @@ class Consumer(PortalClient):
         on_revoked: Callable[[list[TopicPartition]], None] | None = None,
         on_lost: Callable[[list[TopicPartition]], None] | None = None,
     ) -> None:
-        """Raises ``ConfigError``."""
+        """Takes Kafka's consumer configuration keys and rebalance callbacks.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
+        """
         self._consumer = TrioConsumer(
             config,
-            on_assigned=_as_async(on_assigned),
-            on_revoked=_as_async(on_revoked),
-            on_lost=_as_async(on_lost),
+            on_assigned=_as_async("on_assigned", on_assigned),
+            on_revoked=_as_async("on_revoked", on_revoked),
+            on_lost=_as_async("on_lost", on_lost),
         )
         self._portal: Portal[TrioConsumer] = Portal("moldau-consumer", self._consumer)
 
@@ -51,31 +59,36 @@ class Consumer(PortalClient):
         return self
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions."""
-        self._portal.call_sync(self._consumer.assign, list(partitions))
+        """Assigns exactly these partitions, without a group."""
+        self._portal.call_sync(self._consumer.assign, arguments.partitions("assign", partitions))
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Joins the group for these topics, or for all that match ``pattern``, at the next ``poll``."""
-        self._portal.call_sync(self._consumer.subscribe, list(topics), pattern=pattern)
+        names = arguments.texts("subscribe", "topics", topics)
+        self._portal.call_sync(self._consumer.subscribe, names, pattern=pattern)
 
     def unsubscribe(self) -> None:
-        """Reads nothing any more, and leaves the group."""
+        """Gives up all partitions and leaves the group."""
         self._portal.call(self._consumer.unsubscribe)
 
     def group_metadata(self) -> GroupMetadata:
-        """This member's place in its group, for ``Producer.send_offsets_to_transaction``. Raises ``ConfigError``."""
+        """Returns this member's group metadata, for ``Producer.send_offsets_to_transaction``.
+
+        Raises:
+            ConfigError: ``group.id`` is not set.
+        """
         return self._portal.call_sync(self._consumer.group_metadata)
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """The assigned partitions."""
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
     def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns records, or nothing after ``timeout_ms``. Raises ``KafkaError``.
 
-        Interrupting it (Ctrl-C, a signal handler that raises) loses nothing: the next poll returns the same records,
-        and positions do not cover them before.
+        An interrupt (Ctrl-C, a signal handler that raises) loses no records: the next poll returns them again, and
+        positions do not cover them until then.
         """
         return self._portal.call_or_undo(self._put_back, self._consumer.poll, timeout_ms, max_records=max_records)
 
@@ -86,9 +99,9 @@ class Consumer(PortalClient):
         )
 
     def _put_back(self, batches: Iterable[ConsumedBatch]) -> None:
-        """Goes back to before records that were taken and that nobody received."""
+        """Sets positions back before records that were taken but did not reach the caller."""
         for batch in batches:
-            with contextlib.suppress(LookupError):  # what is not assigned any more has no position to set back
+            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
                 self._consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)
 
     def _put_back_columns(self, taken: Iterable[ConsumedColumns]) -> None:
@@ -129,33 +142,42 @@ class Consumer(PortalClient):
         self._portal.call_sync(self._consumer.resume, *partitions)
 
     def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
-        """Commits offsets, by default the present positions. Raises ``CommitFailedError``, ``KafkaError``."""
+        """Commits offsets, by default the present positions.
+
+        Raises:
+            CommitFailedError: this member no longer belongs to the group's generation.
+            KafkaError: the broker or the client reports an error.
+        """
         self._portal.call(self._consumer.commit, offsets)
 
     def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""
-        return self._portal.call(self._consumer.committed, list(partitions))
+        return self._portal.call(self._consumer.committed, arguments.partitions("committed", partitions))
 
     def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
-        return self._portal.call(self._consumer.beginning_offsets, list(partitions))
+        wanted = arguments.partitions("beginning_offsets", partitions)
+        return self._portal.call(self._consumer.beginning_offsets, wanted)
 
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the high watermark of each partition."""
-        return self._portal.call(self._consumer.end_offsets, list(partitions))
+        return self._portal.call(self._consumer.end_offsets, arguments.partitions("end_offsets", partitions))
 
     def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of the first record at or after each time."""
-        return self._portal.call(self._consumer.offsets_for_times, dict(times))
+        return self._portal.call(self._consumer.offsets_for_times, times)
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic."""
         return self._portal.call(self._consumer.partitions_for, topic)
 
 
-def _as_async(callback: Callable[[list[TopicPartition]], None] | None) -> RebalanceCallback | None:
+def _as_async(name: str, callback: Callable[[list[TopicPartition]], None] | None) -> RebalanceCallback | None:
     if callback is None:
         return None
+    if inspect.iscoroutinefunction(callback) or not callable(callback):
+        wanted = "must be an ordinary function that takes a list of partitions"
+        raise TypeError(f"moldau.blocking.Consumer: {name} {wanted}, not {shown(callback)}")
 
     async def run(partitions: list[TopicPartition]) -> None:
         callback(partitions)

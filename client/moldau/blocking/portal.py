@@ -1,17 +1,17 @@
-"""A thread that runs trio, and the way into it.
+"""A thread that runs trio, and calls into it from other threads.
 
-Theory of operation: a call waits in the caller's thread while its coroutine runs in trio's. An exception that arises in
-the waiting thread itself (Ctrl-C, a signal handler that raises) does not leave the call before the coroutine has been
-cancelled and has ended, so that nothing goes on behind the caller's back. Where it had an answer already, which nobody
-receives now, the call is undone by a function that came with it. All that is decided in the trio thread, in the order
-in which calls come there: what the caller does next finds it done.
+Theory of operation: the caller's thread waits while the coroutine of its call runs in the trio thread. If an exception
+arises in the waiting thread (Ctrl-C, a signal handler that raises), the call cancels the coroutine and waits for its
+end before the exception leaves the call. If the coroutine has already returned, the call's ``undo`` function reverts
+its effects, because the caller does not receive the result. The trio thread decides this in the order in which calls
+arrive, so the caller's next call sees the coroutine either completed or undone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import trio
 
@@ -25,15 +25,24 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 INTERRUPTED_WAIT_S = 5.0
-"""How long an interrupted thread waits for the end of its call. A cancelled coroutine ends at once, but for cleanup
-that it shields and a trio thread that is busy; it is cancelled, and undone, also when nobody waits any more."""
+"""How long an interrupted thread waits for the end of its call.
+
+A cancelled coroutine ends at once unless it shields cleanup or the trio thread is busy. It is cancelled and undone
+even if the thread has stopped waiting.
+"""
 
 
 class Call(Generic[R]):
-    """A coroutine that runs for a waiting thread. Once it has begun, all but ``is_over`` belongs to the trio thread."""
+    """A coroutine that runs for a waiting thread.
+
+    Once the coroutine has begun, only the trio thread uses the fields; the waiting thread uses ``is_over``.
+    """
 
     def __init__(self, function: Callable[[], Awaitable[R]], undo: Callable[[R], object]) -> None:
-        """``undo`` is called with an answer that the thread does not receive; it must not raise or wait."""
+        """Takes the function to run and ``undo``, which must not raise or wait.
+
+        ``undo`` is called with the result if the thread does not receive it.
+        """
         self._function = function
         self._undo = undo
         self._scope = trio.CancelScope()
@@ -45,7 +54,10 @@ class Call(Generic[R]):
         self.is_over = threading.Event()
 
     async def run(self) -> None:
-        """Runs the coroutine function. Its answer is in ``answers``; what it raises is raised, and in ``error``."""
+        """Runs the coroutine function and stores its result in ``answers``.
+
+        An exception is stored in ``error`` and raised.
+        """
         if self._is_given_up:
             return
         self._has_begun = True
@@ -56,10 +68,10 @@ class Call(Generic[R]):
             self.error = error
             raise
         finally:
-            self._finish()  # without a checkpoint since the answer: nobody has seen yet what it changed
+            self._finish()  # no checkpoint since the result: no other task has seen its effects yet
 
     def give_up(self) -> None:
-        """The thread does not wait any more: cancels the coroutine, or undoes what it has answered."""
+        """Cancels the coroutine or undoes its result, because the thread no longer waits."""
         self._is_given_up = True
         if self._has_begun and not self._has_ended:
             self._scope.cancel()
@@ -91,7 +103,8 @@ class Portal(Generic[C]):
         self._client: C | None = None
 
     def start(self) -> C:
-        """Starts the thread and opens the client. Raises what opening it raises."""
+        """Starts the thread and opens the client; passes on the exceptions of opening."""
+        self._check_caller()
         self._thread.start()
         self._started.wait()
         if self._client is None:
@@ -120,25 +133,49 @@ class Portal(Generic[C]):
                     scope.cancel()
                     await trio.lowlevel.checkpoint()
 
+    def _check_caller(self) -> None:
+        """Refuses calls that would block a trio event loop.
+
+        Raises:
+            RuntimeError: the calling thread runs trio.
+        """
+        if not trio.lowlevel.in_trio_run():
+            return
+        kind = self._thread.name.removeprefix("moldau-").capitalize()
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                f"a callback of moldau.blocking.{kind} runs in the client's own thread, and cannot call the client"
+            )
+        raise RuntimeError(
+            f"moldau.blocking.{kind} would stop trio's event loop while it waits: use `async with moldau.{kind}(...)`"
+        )
+
     @property
     def token(self) -> trio.lowlevel.TrioToken:
-        """The way into the thread. Raises ``RuntimeError`` when the client is not open."""
+        """The trio token of the thread.
+
+        Raises:
+            RuntimeError: the client is not open, or the calling thread runs trio.
+        """
+        self._check_caller()
         if self._token is None or not self._thread.is_alive():
             raise RuntimeError("the client is not open; use it as `with ... as ...`")
         return self._token
 
     def call(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a coroutine function in the thread and returns what it returns.
+        """Runs a coroutine function in the thread and returns its result.
 
-        Interrupted, it cancels the coroutine, and waits for its end for at most ``INTERRUPTED_WAIT_S``.
+        An interrupt cancels the coroutine and waits for its end for at most ``INTERRUPTED_WAIT_S``.
         """
         return self.call_or_undo(lambda _: None, function, *args, **kwargs)
 
     def call_or_undo(
         self, undo: Callable[[R], object], function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """As ``call``. ``undo`` is called in the trio thread with what the function returned when it was too late for
-        the interrupted thread to return it; it must not raise or wait.
+        """Works like ``call``, and undoes a result that the caller does not receive.
+
+        If the thread was interrupted too late to return the result, the trio thread calls ``undo`` with it. ``undo``
+        must not raise or wait.
         """
         token = self.token
         call = Call(lambda: function(*args, **kwargs), undo)
@@ -155,7 +192,7 @@ class Portal(Generic[C]):
             raise
 
     def call_sync(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a function in the thread and returns what it returns."""
+        """Runs a function in the thread and returns its result."""
         token = self.token
         try:
             return trio.from_thread.run_sync(lambda: function(*args, **kwargs), trio_token=token)
@@ -163,11 +200,11 @@ class Portal(Generic[C]):
             raise RuntimeError("the client was closed during the call") from error
 
     def stop(self, *, gives_up: bool) -> None:
-        """Closes the client and ends the thread. Raises what closing it raises."""
+        """Closes the client and ends the thread; passes on the exceptions of closing."""
         if self._thread.is_alive() and self._token is not None and self._stop is not None:
             stop = self._stop
             self._gives_up = gives_up
-            # It may have ended by itself; the failure below then says why.
+            # The thread may have ended on its own; the failure below then says why.
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(stop.set)
             self._thread.join()
@@ -181,12 +218,25 @@ class PortalClient:
 
     _portal: Portal[Any]
 
+    async def __aenter__(self) -> NoReturn:
+        """Raises ``TypeError``."""
+        kind = type(self).__name__
+        raise TypeError(f"use `with moldau.blocking.{kind}(...)`, or `async with moldau.{kind}(...)` under trio")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Never reached: ``__aenter__`` raises."""
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the client and ends the thread; after an exception what is left to do is given up."""
+        """Closes the client and ends the thread; after an exception pending work is dropped.
+
+        Even then a consumer leaves its group, and a producer aborts its open transaction.
+        """
         self._portal.stop(gives_up=kind is not None)
 
     def close(self) -> None:
-        """As leaving the ``with`` block without an exception; idempotent."""
+        """Closes the client as leaving the ``with`` block without an exception does; idempotent."""
         self._portal.stop(gives_up=False)

@@ -1,4 +1,4 @@
-"""The producer for ordinary threads, and the queue between them and the thread that sends."""
+"""The producer for ordinary threads, and the queue between them and the trio thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from moldau.blocking.portal import Portal, PortalClient
+from moldau.cluster import arguments
 from moldau.producer import AbortableTransactionError, TransactionError
 from moldau.producer import Producer as TrioProducer
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.sync import Signal
+from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -31,7 +32,7 @@ HANDOVER_RECORDS_MAX = 10_000
 
 
 class BlockingDelivery:
-    """The fate of one record handed to a blocking producer."""
+    """The outcome of one record passed to a blocking producer."""
 
     __slots__ = ("_delivery", "_error", "_producer")
 
@@ -46,12 +47,17 @@ class BlockingDelivery:
         return self._error is not None or (self._delivery is not None and self._delivery.is_done)
 
     def resolve(self, delivery: Delivery | None, error: BaseException | None) -> None:
-        """Called in the trio thread when the record was taken, or could not be."""
+        """Notes that the trio producer took or refused the record; the trio thread calls it."""
         self._delivery = delivery
         self._error = error
 
     def result(self, timeout_ms: float = 120_000) -> RecordMetadata:
-        """Waits for the outcome. Raises the record's error, and ``TimeoutError`` after ``timeout_ms``."""
+        """Waits for the outcome and returns it, or raises the record's error.
+
+        Raises:
+            TimeoutError: the outcome is unknown after ``timeout_ms``.
+        """
+        arguments.milliseconds("result", timeout_ms)
         if not self.is_done:
             self._producer.wait_delivery(self, timeout_ms)
         if self._error is not None:
@@ -72,13 +78,17 @@ class BlockingDelivery:
 class Producer(PortalClient):
     """A producer for ordinary threads; see ``moldau.producer.Producer``. Threads may share it.
 
-    Closing delivers what is left; after an exception it is given up.
+    Closing delivers pending records. After an exception it drops them and aborts an open transaction.
     """
 
     def __init__(
         self, config: Mapping[str, object] | Config, *, partitioner: PartitionerFunction | None = None
     ) -> None:
-        """Raises ``ConfigError``."""
+        """Takes Kafka's producer configuration keys.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
+        """
         self._trio_producer = TrioProducer(config, partitioner=partitioner)
         self._portal: Portal[_Handover] = Portal("moldau-producer", _handed_over(self._trio_producer))
         self._handover: _Handover | None = None
@@ -98,19 +108,24 @@ class Producer(PortalClient):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> BlockingDelivery:
-        """Hands a record over; blocks only while ``HANDOVER_RECORDS_MAX`` records wait. Buffers must not change until
-        then.
+        """Queues a record and returns its delivery; blocks only while ``HANDOVER_RECORDS_MAX`` records wait.
 
-        Errors of every kind come from the delivery's ``result``.
+        Buffers must not change until the trio thread has taken the record. ``send`` itself raises only ``TypeError``
+        and ``ValueError``, for invalid arguments; the delivery's ``result`` raises all other errors.
         """
         token = self._portal.token
         assert self._handover is not None
         delivery = BlockingDelivery(self)
-        self._handover.put((topic, value, key, tuple(headers), partition, timestamp, delivery), token)
+        given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
+        self._handover.put((topic, value, key, tuple(given), partition, timestamp, delivery), token)
         return delivery
 
     def wait_delivery(self, delivery: BlockingDelivery, timeout_ms: float) -> None:
-        """Waits until a delivery is done. Raises ``TimeoutError``."""
+        """Waits until a delivery is done.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
         assert self._handover is not None
         taken = self._handover.taken
 
@@ -124,30 +139,49 @@ class Producer(PortalClient):
             raise TimeoutError(f"the record was not delivered within {timeout_ms:g} ms")
 
     def flush(self, timeout_ms: float = 120_000) -> None:
-        """Waits until every record handed over before is delivered or failed. Raises ``TimeoutError``."""
+        """Waits until every record sent before is delivered or failed.
+
+        Raises:
+            TimeoutError: records are pending after ``timeout_ms``.
+        """
         assert self._handover is not None
+        arguments.milliseconds("flush", timeout_ms)
         try:
             self._portal.call(self._handover.flush, timeout_ms)
         except trio.TooSlowError as error:
             raise TimeoutError(str(error)) from error
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
-        """Returns the partitions of a topic. Raises ``KafkaError``."""
+        """Returns the partitions of a topic.
+
+        Raises:
+            KafkaError: the broker or the client reports an error.
+        """
         return self._portal.call(self._trio_producer.partitions_for, topic)
 
-    # Transactions: see ``moldau.producer.Producer`` for what each call waits for and raises. Records handed over before
-    # a commit belong to it.
+    # Transactions: ``moldau.producer.Producer`` documents what each call waits for and raises. Records sent before a
+    # commit belong to it.
 
     def init_transactions(self, timeout_ms: float | None = None) -> None:
-        """Takes over the transactional id. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT)."""
-        self._portal.call_or_undo(self._untell, self._trio_producer.init_transactions, timeout_ms)
+        """Takes over the transactional id.
 
-    def _untell(self, _: None) -> None:
-        """A call of a transaction ended, but its thread was interrupted."""
-        self._trio_producer.untell_outcome()
+        Raises:
+            FatalTransactionError: the coordinator refuses.
+            KafkaError: REQUEST_TIMED_OUT.
+        """
+        self._portal.call_or_undo(self._undeliver, self._trio_producer.init_transactions, timeout_ms)
+
+    def _undeliver(self, _: None) -> None:
+        """Keeps the outcome of a transaction call whose thread was interrupted."""
+        self._trio_producer.undeliver_outcome()
 
     def begin_transaction(self) -> None:
-        """Begins a transaction. Raises ``TransactionError``, ``RuntimeError`` where one is open."""
+        """Begins a transaction.
+
+        Raises:
+            RuntimeError: a transaction is open.
+            TransactionError: the producer has failed.
+        """
         assert self._handover is not None
         self._portal.call(self._handover.begin_transaction)
 
@@ -157,22 +191,35 @@ class Producer(PortalClient):
         group: GroupMetadata | str,
         timeout_ms: float | None = None,
     ) -> None:
-        """Commits a consumer's offsets with the transaction. Raises ``TransactionError``, ``KafkaError``."""
+        """Commits a consumer's offsets with the transaction.
+
+        Raises:
+            TransactionError: the producer has failed.
+            KafkaError: the broker or the client reports an error.
+        """
         self._portal.call(self._trio_producer.send_offsets_to_transaction, offsets, group, timeout_ms)
 
     def commit_transaction(self, timeout_ms: float | None = None) -> None:
-        """Delivers and commits. Raises ``AbortableTransactionError`` (abort it), ``FatalTransactionError``,
-        ``KafkaError`` (REQUEST_TIMED_OUT: call again, also after an interrupt, to know whether it is committed).
+        """Delivers the transaction's records and commits it.
+
+        Raises:
+            AbortableTransactionError: the transaction must be aborted.
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again, also after an interrupt, to learn whether it is committed.
         """
         assert self._handover is not None
-        self._portal.call_or_undo(self._untell, self._handover.commit_transaction, timeout_ms)
+        self._portal.call_or_undo(self._undeliver, self._handover.commit_transaction, timeout_ms)
 
     def abort_transaction(self, timeout_ms: float | None = None) -> None:
-        """Aborts the transaction. Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT: call again), and
-        ``RuntimeError`` where a commit whose outcome was open has committed it.
+        """Aborts the transaction.
+
+        Raises:
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again.
+            RuntimeError: an earlier commit without a known outcome has committed the transaction.
         """
         assert self._handover is not None
-        self._portal.call_or_undo(self._untell, self._handover.abort_transaction, timeout_ms)
+        self._portal.call_or_undo(self._undeliver, self._handover.abort_transaction, timeout_ms)
 
 
 _Handed = tuple[
@@ -198,10 +245,10 @@ class _Handover:
         self._wanted = Signal()
         self.taken = Signal()
         self._is_busy = False
-        self._refused: Exception | None = None  # why a record of the present transaction was not taken
+        self._refused: Exception | None = None  # why the trio producer refused a record of this transaction
 
     def end(self) -> None:
-        """Refuses further records and fails those that wait."""
+        """Refuses further records and fails the queued ones."""
         with self._room:
             self._is_ended = True
             self._room.notify_all()
@@ -211,7 +258,7 @@ class _Handover:
         self.taken.notify()
 
     def put(self, record: _Handed, token: trio.lowlevel.TrioToken) -> None:
-        """Called in any thread."""
+        """Adds a record to the queue; any thread may call it."""
         with self._room:
             while len(self._queue) >= HANDOVER_RECORDS_MAX and not self._is_ended:
                 self._room.wait()
@@ -227,7 +274,7 @@ class _Handover:
             raise RuntimeError("the producer is closed") from error
 
     async def empty_forever(self) -> None:
-        """Hands records to the trio producer until cancelled."""
+        """Passes records to the trio producer until cancelled."""
         while True:
             with self._room:
                 handed = list(self._queue)
@@ -258,19 +305,23 @@ class _Handover:
         await self.taken.wait_until(lambda: not self._queue and not self._is_busy)
 
     async def flush(self, timeout_ms: float) -> None:
-        """Waits until the queue is empty and everything is delivered. Raises ``trio.TooSlowError``."""
+        """Waits until the queue is empty and all records are delivered.
+
+        Raises:
+            trio.TooSlowError: records are pending after ``timeout_ms``.
+        """
         with trio.fail_after(timeout_ms / 1000):
             await self.wait_empty()
             await self._producer.flush()
 
     async def begin_transaction(self) -> None:
-        """Begins a transaction once the records before it are taken."""
+        """Begins a transaction once the queue is empty."""
         await self.wait_empty()
         self._producer.begin_transaction()
         self._refused = None
 
     async def commit_transaction(self, timeout_ms: float | None) -> None:
-        """Commits once the records handed over before are taken; not without a record that could not be."""
+        """Commits once the queue is empty; refuses if the producer refused a record of the transaction."""
         await self.wait_empty()
         if self._refused is not None and not isinstance(self._refused, TransactionError):
             code = self._refused.code if isinstance(self._refused, KafkaError) else ErrorCode.INVALID_RECORD
@@ -279,7 +330,7 @@ class _Handover:
         await self._producer.commit_transaction(timeout_ms)
 
     async def abort_transaction(self, timeout_ms: float | None) -> None:
-        """Aborts once the records handed over before are taken."""
+        """Aborts once the queue is empty."""
         await self.wait_empty()
         self._refused = None
         await self._producer.abort_transaction(timeout_ms)
@@ -287,7 +338,7 @@ class _Handover:
 
 @asynccontextmanager
 async def _handed_over(producer: TrioProducer) -> AsyncIterator[_Handover]:
-    """Opens the producer with the task that empties the hand-over. Leaving hands over and delivers what is left."""
+    """Opens the producer with the task that empties the queue; leaving delivers pending records."""
     handover = _Handover(producer)
     async with producer, trio.open_nursery() as nursery:
         nursery.start_soon(handover.empty_forever)

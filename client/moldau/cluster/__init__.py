@@ -1,3 +1,1 @@
-"""What producer, consumer and admin client share: the picture of the cluster (pure) and the connections to its
-brokers.
-"""
+"""The base of producer, consumer and admin client: cluster metadata (pure) and connections to brokers."""

@@ -1,8 +1,10 @@
-"""Background tasks of an object that is used as ``async with``: a nursery that does not wrap its user's exceptions.
+"""Background tasks of an async context manager, in a nursery that does not wrap the block's exceptions.
 
-A plain nursery puts an exception of the block into an ``ExceptionGroup``, which is right for tasks and a nuisance for
-a client. Here an exception of the block goes through as it is, and one of a background task (a bug: they handle what
-can happen) comes as a group.
+A plain nursery wraps an exception of the block in an ``ExceptionGroup``, which would burden users of a client. Here an
+exception of the block passes unchanged; only an exception of a background task, which is a bug, comes as a group.
+
+The tasks are shielded from cancellations outside of the block and end with the block. So a client whose block raised
+an exception can still leave its group or abort its transaction, for a short time.
 """
 
 from __future__ import annotations
@@ -17,14 +19,19 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
+FAREWELL_MS = 2_000
+"""How long a client may take to send its last requests after an exception or Ctrl-C."""
+
+
 class Background:
     """One nursery, opened and closed by the owner's ``__aenter__`` and ``__aexit__``."""
 
-    __slots__ = ("_manager", "_nursery")
+    __slots__ = ("_manager", "_nursery", "_scope")
 
     def __init__(self) -> None:
         self._manager: AbstractAsyncContextManager[trio.Nursery, bool | None] | None = None
         self._nursery: trio.Nursery | None = None
+        self._scope = trio.CancelScope()
 
     @property
     def is_open(self) -> bool:
@@ -32,18 +39,24 @@ class Background:
 
     @property
     def nursery(self) -> trio.Nursery:
-        """The nursery. Raises ``RuntimeError`` outside of the block."""
+        """The nursery.
+
+        Raises:
+            RuntimeError: the block is not open.
+        """
         if self._nursery is None:
             raise RuntimeError("not open; use it as `async with ... as ...`")
         return self._nursery
 
     async def open(self, *tasks: Callable[..., Awaitable[object]]) -> trio.Nursery:
-        """Opens the nursery, once, and starts ``tasks`` in it (``nursery.start``); leaves it again if that fails."""
+        """Opens the nursery, once, and starts ``tasks`` in it; closes it again if a task does not start."""
         if self._manager is not None:
             raise RuntimeError("it can be opened only once")
         self._manager = trio.open_nursery()
-        self._nursery = await self._manager.__aenter__()
+        outer = await self._manager.__aenter__()
         try:
+            self._nursery = await outer.start(self._host)
+            self._scope.shield = True  # only now: a shielded start could not be cancelled
             for task in tasks:
                 await self._nursery.start(task)
         except BaseException as error:
@@ -51,10 +64,19 @@ class Background:
             raise
         return self._nursery
 
+    async def _host(self, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+        """Holds the nursery of the tasks.
+
+        The block runs outside of it, so that a cancellation reaches the block.
+        """
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                task_status.started(nursery)
+                await trio.sleep_forever()
+
     def cancel(self) -> None:
         """Ends the tasks; idempotent."""
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel()
+        self._scope.cancel()
 
     async def close(
         self,
@@ -63,17 +85,26 @@ class Background:
         traceback: TracebackType | None,
         *,
         closing: Callable[[], Awaitable[None]] | None = None,
+        departing: Callable[[], Awaitable[None]] | None = None,
         ended: Callable[[], None] | None = None,
     ) -> bool | None:
-        """Ends the tasks and waits for them; to be returned from ``__aexit__`` with its arguments.
+        """Ends the tasks and waits for them; ``__aexit__`` passes its arguments and returns the result.
 
-        ``closing`` runs first if the block ended without an exception, ``ended`` in any case before the tasks are
-        cancelled. The nursery is left in order whatever ``closing`` raises, cancellation included.
+        ``closing`` runs first if the block ended without an exception. ``departing`` runs if the block or ``closing``
+        raised one, shielded from cancellation, for at most ``FAREWELL_MS``. ``ended`` runs in any case before the tasks
+        are cancelled. The nursery is closed in order even if these raise or are cancelled.
         """
         failure: BaseException | None = None
         if error is None and closing is not None:
             try:
                 await closing()
+            except BaseException as raised:  # noqa: BLE001 - it is raised again below, when the nursery is left
+                failure = raised
+                kind, error, traceback = type(raised), raised, raised.__traceback__
+        if error is not None and departing is not None:
+            try:
+                with trio.move_on_after(FAREWELL_MS / 1000, shield=True):
+                    await departing()
             except BaseException as raised:  # noqa: BLE001 - it is raised again below, when the nursery is left
                 failure = raised
                 kind, error, traceback = type(raised), raised, raised.__traceback__
@@ -93,7 +124,7 @@ class Background:
 
 
 def _holds_cancellation(error: BaseException) -> bool:
-    """Whether trio's own exception is in it, which the nursery must see."""
+    """Returns whether an exception holds ``trio.Cancelled``, which the nursery must see."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None
     return isinstance(error, trio.Cancelled)

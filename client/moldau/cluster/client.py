@@ -1,11 +1,11 @@
-"""Connections to the brokers of a cluster, and the picture of it kept up to date: the shell under every client.
+"""Connections to the brokers of a cluster, and its metadata kept up to date: the shell under every client.
 
-Theory of operation: one ``ClusterClient`` serves one producer, consumer or admin client. It holds at most two
-connections for each broker (ordinary requests, and a second one for requests that the broker makes wait, so that a
-long poll holds up nothing else), opened on demand and again after a back-off. A background task refreshes metadata
-when it is asked to or when it is too old; whoever needs a change waits for ``changed``. Which broker to ask is drawn
-among those known; where none answers, the bootstrap servers are asked again. A question that a node leaves without an
-answer is put to the next one meanwhile: one process that hangs does not hold up a client that works with others.
+Theory of operation: one ``ClusterClient`` serves one producer, consumer or admin client. It holds one connection to
+each broker for ordinary requests and one for each kind of request that the broker delays (fetches, group requests), so
+that a long poll blocks nothing else. Connections are opened on demand and reopened after a back-off. A background task
+refreshes the metadata on request or when it is too old; tasks that need a change wait for ``changed``. The client draws
+a broker among those it knows, and tries the bootstrap servers if no broker answers. If a node does not answer a
+read-only request, the client sends it to the next node too, so that one hanging process does not block the client.
 """
 
 from __future__ import annotations
@@ -15,41 +15,47 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterPicture
+from moldau.cluster.bootstrap import BootstrapError, Misfits, explained, is_final
+from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterMetadata
+from moldau.cluster.troubles import Troubles
+from moldau.implementation import announce_implementation
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.config import addresses
-from moldau.runtime.log import EventLogger
-from moldau.runtime.rpc import RpcConnection
-from moldau.runtime.supervision import BackoffPolicy, TaskHost
-from moldau.runtime.sync import Signal
-from moldau.runtime.tls_context import client_environment
+from moldau.runtime.net.rpc import ControllerPeerError, RpcConnection, UnsupportedApiError
+from moldau.runtime.tasks.supervision import BackoffPolicy, TaskHost
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.tls.context import client_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 R = TypeVar("R", bound=Response)
 
 TRANSPORT_ERRORS = (OSError, trio.TooSlowError, ProtocolError)
-"""What a request raises when its connection, not its content, is at fault."""
+"""Exceptions of a request that a fault of its connection causes, not its content."""
 
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 METADATA_RETRY_MS = 100.0
 
 PATIENCE_MS = 1_000.0
-"""A question without an answer for so long is put to the next node too."""
+"""After this time without an answer, a read-only request goes to the next node too."""
 
 
 class _Link:
-    """One connection slot of a broker. Invariant: at most one task opens it at a time."""
+    """One connection slot of a broker.
+
+    Invariant: at most one task opens it at a time.
+    """
 
     __slots__ = ("connection", "failures", "lock", "opening", "retry_at_ms", "silent_until_ms", "used_at_ms")
 
@@ -59,7 +65,7 @@ class _Link:
         self.opening = False
         self.failures = 0
         self.retry_at_ms = -math.inf
-        self.silent_until_ms = -math.inf  # it has not answered in good time, or what it knows is in doubt
+        self.silent_until_ms = -math.inf  # it has not answered in time, or its metadata may be stale
         self.used_at_ms = -math.inf
 
 
@@ -69,12 +75,13 @@ class ClusterClient:
     def __init__(self, environment: Environment, config: Config, kind: str) -> None:
         self.environment = environment
         self.config = config
-        self.picture = ClusterPicture()
+        self.cluster_metadata = ClusterMetadata()
         self.changed = Signal()  # metadata came in, a connection opened or died
         self.client_id = config.get_str("client.id") or f"moldau-{kind}"
         self.logger = EventLogger("moldau.client", client=self.client_id)
+        announce_implementation(self.logger)
         self._bootstrap = addresses(config, "bootstrap.servers")
-        # Each client has an order of its own: a server that swallows what it is sent must not delay all of a list.
+        # Each client has its own order, so that one server that never answers does not delay all clients.
         self._bootstrap_nodes = [-1 - index for index in range(len(self._bootstrap))]
         environment.random.shuffle(self._bootstrap_nodes)
         self._links: dict[tuple[int, str], _Link] = {}
@@ -92,8 +99,12 @@ class ClusterClient:
         self.allow_auto_create = False
         self._wanted = trio.Event()
         self._refreshed_at_ms = -math.inf
-        self._answered_by: int | None = None  # the last question for metadata
+        self._answered_by: int | None = None  # the last Metadata request
         self._last_error: BaseException | None = None
+        self._troubles: Troubles[str] = Troubles()
+        self.bootstrap_error: KafkaError | None = None  # while no server can be used with these security settings
+        self.on_bootstrap_error: Callable[[], object] = lambda: None
+        self._misfits = Misfits(self.logger)
         self._tasks = TaskHost()
         self._closed = False
         self._outgoing = client_environment(environment, config)
@@ -112,7 +123,7 @@ class ClusterClient:
             self.close()
 
     def close(self) -> None:
-        """Closes every connection; idempotent. What was sent is left to the transport."""
+        """Closes every connection; idempotent. The transport still delivers the bytes it has taken."""
         self._closed = True
         for link in self._links.values():
             if link.connection is not None:
@@ -126,7 +137,7 @@ class ClusterClient:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this end closed the connections: errors that follow are no news."""
+        """Whether the client closed its connections; later errors are then expected."""
         return self._closed
 
     @property
@@ -139,16 +150,19 @@ class ClusterClient:
         if node_id < 0:
             index = -1 - node_id
             return self._bootstrap[index] if index < len(self._bootstrap) else None
-        broker = self.picture.brokers.get(node_id)
+        broker = self.cluster_metadata.brokers.get(node_id)
         return None if broker is None else (broker.host, broker.port)
 
     def _link(self, node_id: int, purpose: str) -> _Link:
         return self._links.setdefault((node_id, purpose), _Link())
 
     async def connection(self, node_id: int, purpose: str = "") -> RpcConnection:
-        """Returns an open connection to a broker, opening one if need be (waits out a back-off first).
+        """Returns an open connection to a broker; opens one if needed, after its back-off.
 
-        Raises ``OSError``, ``trio.TooSlowError`` or ``KafkaError`` when it cannot be opened.
+        Raises:
+            OSError: the connection cannot be opened.
+            trio.TooSlowError: opening took too long.
+            KafkaError: the broker refused ApiVersions.
         """
         link = self._link(node_id, purpose)
         link.used_at_ms = self.now_ms
@@ -182,13 +196,17 @@ class ClusterClient:
                 self.client_id,
                 timeout_ms=self._setup_timeout_ms,
             )
-        except (*TRANSPORT_ERRORS, KafkaError) as error:
+        except (*TRANSPORT_ERRORS, KafkaError) as failure:
+            error = await explained(failure, self._outgoing, *address)
             link.failures += 1
             link.retry_at_ms = self.now_ms + self._reconnect.delay_ms(link.failures, self.environment.random)
             self._last_error = error
-            self.logger.info("connection_failed", host=address[0], port=address[1], error=error)
-            self.changed.notify()  # whoever waits for this attempt waits for the back-off now
-            raise
+            self.logger.info("connection-failed", host=address[0], port=address[1], error=error)
+            self._misfits.failed(address, error)
+            self.changed.notify()  # tasks that wait for this attempt now wait for the back-off
+            if error is failure:
+                raise
+            raise error from failure
         finally:
             link.opening = False
         try:
@@ -197,20 +215,21 @@ class ClusterClient:
             connection.close()
             raise
         link.failures = 0
+        self._misfits.opened(address)
         link.retry_at_ms = -math.inf
         link.connection = connection
         self.changed.notify()
         return connection
 
     def connection_nowait(self, node_id: int, purpose: str = "") -> RpcConnection | None:
-        """Returns an open connection, or None after having started to open one where the back-off allows it."""
+        """Returns an open connection, or None; then it starts opening one if the back-off allows it."""
         link = self._link(node_id, purpose)
         link.used_at_ms = self.now_ms
         if link.connection is not None:
             if link.connection.is_open:
                 return link.connection
             link.connection = None
-            # A connection that just died is tried again after the first back-off.
+            # A connection that just died is reopened after the first back-off.
             link.retry_at_ms = max(link.retry_at_ms, self.now_ms + self._reconnect.initial_ms)
         if not link.opening and self._tasks.accepts and self.now_ms >= link.retry_at_ms and not self._closed:
             link.opening = True
@@ -218,9 +237,9 @@ class ClusterClient:
         return None
 
     def retry_delay_ms(self, node_id: int, purpose: str = "") -> float:
-        """Returns how long ``connection_nowait`` will not try to open anything.
+        """Returns the time during which ``connection_nowait`` opens no connection.
 
-        Infinite while a connection is being opened: ``changed`` tells when that is over.
+        It is infinite while a connection is being opened; ``changed`` is notified at its end.
         """
         link = self._link(node_id, purpose)
         return math.inf if link.opening else max(link.retry_at_ms - self.now_ms, 0.0)
@@ -231,7 +250,7 @@ class ClusterClient:
                 if link.connection is None or not link.connection.is_open:
                     await self._open(node_id, link)
         except (*TRANSPORT_ERRORS, KafkaError):
-            # A broker of unknown address was not even tried; it needs a pause like any other.
+            # A broker with an unknown address was not tried, but needs a pause too.
             link.retry_at_ms = max(link.retry_at_ms, self.now_ms + self._reconnect.initial_ms)
             # Leadership may have moved away from a broker that cannot be reached.
             self.request_update()
@@ -261,16 +280,22 @@ class ClusterClient:
         timeout_ms: float | None = None,
         purpose: str = "",
     ) -> R:
-        """Sends a request to a broker. Raises what ``TRANSPORT_ERRORS`` names, and ``KafkaError`` (unsupported API)."""
+        """Sends a request to a broker and returns the response.
+
+        Raises:
+            KafkaError: the broker does not support the API; ``TRANSPORT_ERRORS`` may be raised too.
+        """
         connection = await self.connection(node_id, purpose)
         limit_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         return await connection.request_as(response_class, message, version, limit_ms)
 
     def candidates(self) -> list[int]:
-        """Returns the nodes that may answer any request: brokers with an open connection first, bootstrap servers
-        last; of either, those that could not be reached last time or owe an answer come after the others.
+        """Returns the nodes that may answer any request, in the order in which to try them.
+
+        Brokers with an open connection come first, bootstrap servers last. Within each class, nodes that were
+        unreachable or have not answered come after the others.
         """
-        brokers = sorted(self.picture.brokers)
+        brokers = sorted(self.cluster_metadata.brokers)
         self.environment.random.shuffle(brokers)
         now_ms = self.now_ms
 
@@ -288,29 +313,31 @@ class ClusterClient:
         return [*brokers, *sorted(self._bootstrap_nodes, key=rank)]
 
     async def request_any(self, response_class: type[R], message: Request, *, timeout_ms: float | None = None) -> R:
-        """Asks brokers one after the other until one answers. Raises the last one's error when none does."""
-        last: Exception = ConnectionError("no broker is known")
+        """Sends a request to one broker after the other until one answers; raises the last error if none does."""
+        errors: list[Exception] = []
         for node_id in self.candidates():
             try:
                 return await self.request(node_id, response_class, message, timeout_ms=timeout_ms)
-            except TRANSPORT_ERRORS as error:
-                last = error
+            except (*TRANSPORT_ERRORS, UnsupportedApiError) as error:
+                errors.append(error)
                 self._last_error = error
-        raise self._nobody_answers(last) from last
+        if not errors:
+            raise ConnectionError("no broker is known")
+        raise self._nobody_answers(message, errors) from errors[-1]
 
     async def ask_any(self, response_class: type[R], question: Request, *, timeout_ms: float | None = None) -> R:
-        """Puts a question to brokers until one answers: as ``request_any``, for requests that change nothing.
+        """Sends a read-only request to brokers until one answers; raises the last error if none does.
 
-        A node that says nothing for ``PATIENCE_MS`` (a process that hangs, a host that is cut off) keeps its time, but
-        the next one is asked meanwhile, and the first answer counts. The silent one is asked last from then on, until
-        it answers or ``request.timeout.ms`` is over. Raises the last error when none answers.
+        If a node does not answer for ``PATIENCE_MS`` (a hanging process, an unreachable host), the client also sends
+        the request to the next node, and the first answer counts. The silent node comes last from then on, until it
+        answers or ``request.timeout.ms`` is over.
         """
         return (await self._asked(response_class, question, timeout_ms=timeout_ms))[1]
 
     async def _asked(
         self, response_class: type[R], question: Request, *, timeout_ms: float | None = None
     ) -> tuple[int, R]:
-        """As ``ask_any``; returns who answered, too."""
+        """Works like ``ask_any``, and also returns the node that answered."""
         ended: list[tuple[int, R | Exception]] = []
         news = Signal()
 
@@ -320,13 +347,16 @@ class ClusterClient:
                 outcome = await self.request(node_id, response_class, question, timeout_ms=timeout_ms)
             except (*TRANSPORT_ERRORS, KafkaError) as error:
                 outcome = error
+                address = self._address(node_id)
+                if address is not None and isinstance(error, ControllerPeerError):
+                    self._misfits.failed(address, error)
             finally:
                 self._link(node_id, "").silent_until_ms = -math.inf
                 ended.append((node_id, outcome))
                 news.notify()
 
         def decided() -> list[tuple[int, R | Exception]]:
-            return [each for each in ended if not isinstance(each[1], TRANSPORT_ERRORS)]
+            return [each for each in ended if not isinstance(each[1], (*TRANSPORT_ERRORS, UnsupportedApiError))]
 
         asked = 0
         for node_id in self.candidates():
@@ -342,32 +372,43 @@ class ClusterClient:
                 self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         await news.wait_until(lambda: bool(decided()) or len(ended) == asked)
         answered_by, outcome = (decided() or ended)[-1]
-        if isinstance(outcome, KafkaError):
+        if isinstance(outcome, KafkaError) and not isinstance(outcome, UnsupportedApiError):
             raise outcome
         if isinstance(outcome, Exception):
             self._last_error = outcome
-            raise self._nobody_answers(outcome) from outcome
+            errors = [error for _, error in ended if isinstance(error, Exception)]
+            raise self._nobody_answers(question, errors) from outcome
+        self.bootstrap_error = None
+        self._misfits.served()
         return answered_by, outcome
 
-    def _nobody_answers(self, last: Exception) -> ConnectionError:
+    def _nobody_answers(self, request: Request, errors: list[Exception]) -> Exception:
+        """Returns the error to raise when all candidates failed; it is final if no server can be used."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
-        return ConnectionError(f"no broker of {servers} answers: {last}")
+        if not all(map(is_final, errors)):
+            return ConnectionError(f"no broker of {servers} answers: {errors[-1]}")
+        if not isinstance(request, MetadataRequest) and isinstance(errors[-1], UnsupportedApiError):
+            return errors[-1]  # another request may be served
+        self.bootstrap_error = BootstrapError(f"no broker of {servers} can be used: {errors[-1]}")
+        self.on_bootstrap_error()
+        self.changed.notify()
+        return self.bootstrap_error
 
     # --- metadata
 
     def add_topic(self, name: str) -> None:
-        """Keeps the topic's metadata from now on, and asks for it if it is not known."""
+        """Starts to track the topic's metadata, and requests it if it is unknown."""
         if name not in self._topics:
             self._topics[name] = None
             self.request_update()
 
     def forget_topic(self, name: str) -> None:
-        """Stops keeping the metadata of a topic that is not used any more."""
+        """Stops tracking the metadata of a topic that is no longer used."""
         self._topics.pop(name, None)
-        self.picture.topics.pop(name, None)
+        self.cluster_metadata.topics.pop(name, None)
 
     def set_topics(self, names: Iterable[str]) -> None:
-        """Keeps the metadata of exactly these topics."""
+        """Tracks the metadata of exactly these topics."""
         wanted = dict.fromkeys(names)
         is_news = any(name not in self._topics for name in wanted)
         self._topics = wanted
@@ -376,44 +417,53 @@ class ClusterClient:
             self.request_update()
 
     def want_all_topics(self) -> None:
-        """Keeps the metadata of all topics (a consumer that subscribes to a pattern)."""
+        """Tracks the metadata of all topics (for a consumer that subscribes to a pattern)."""
         if not self._wants_all_topics:
             self._wants_all_topics = True
             self.request_update()
 
     def request_update(self) -> None:
-        """Asks the background task for fresh metadata."""
+        """Requests fresh metadata from the background task."""
         self._wanted.set()
 
     def doubt(self, node_id: int) -> None:
-        """Asks for fresh metadata, and not this node as long as another one answers: what it knows may be old."""
+        """Requests fresh metadata, preferably not from this node, whose metadata may be stale."""
         self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         self.request_update()
 
     def doubt_metadata(self, since_ms: float) -> None:
-        """Asks for fresh metadata: what is known is older than it should be since ``since_ms`` (of ``now_ms``).
+        """Requests fresh metadata, because the metadata is known to be stale since ``since_ms`` (on ``now_ms``).
 
-        A node that has told it after that is behind, and others are asked before it.
+        A node that has sent the metadata since then is behind, so the client asks other nodes before it.
         """
         node_id = self._answered_by
         if node_id is not None and self._refreshed_at_ms > since_ms:
             if self._link(node_id, "").silent_until_ms <= self.now_ms:
-                self.logger.info("metadata_behind", node=node_id)
+                self.logger.info("metadata-behind", node=node_id)
             self.doubt(node_id)
         self.request_update()
 
     @property
     def last_error(self) -> BaseException | None:
-        """Why the last request to any broker failed, for the text of timeouts."""
+        """The error of the last failed request to any broker, for the text of timeouts."""
         return self._last_error
 
     async def wait_update(self, deadline_ms: float) -> None:
-        """Asks for fresh metadata and waits until some came in. Raises ``trio.TooSlowError`` at the deadline."""
-        version = self.picture.version
+        """Requests fresh metadata and waits for it.
+
+        Raises:
+            trio.TooSlowError: the deadline has passed.
+            BootstrapError: no server can be used.
+        """
+        version = self.cluster_metadata.version
         self.request_update()
         remaining_ms = deadline_ms - self.now_ms
         with trio.move_on_after(max(remaining_ms, 0) / 1000):
-            await self.changed.wait_until(lambda: self.picture.version > version or self._closed)
+            await self.changed.wait_until(
+                lambda: self.cluster_metadata.version > version or self._closed or self.bootstrap_error is not None
+            )
+            if self.bootstrap_error is not None:
+                raise self.bootstrap_error
             return
         raise trio.TooSlowError(f"no metadata: {self._last_error or 'no broker answered in time'}")
 
@@ -423,7 +473,7 @@ class ClusterClient:
             wait_ms = max(self._refreshed_at_ms + self._max_age_ms - self.now_ms, 0.0)
             with trio.move_on_after(min(wait_ms, 1e9) / 1000):
                 await self._wanted.wait()
-            # A stale picture asks often; the brokers are asked at the pace of the retry back-off.
+            # Callers request updates often while metadata is stale; the retry back-off limits the rate.
             since_ms = self.now_ms - self._refreshed_at_ms
             if since_ms < self.retry.initial_ms:
                 await trio.sleep((self.retry.initial_ms - since_ms) / 1000)
@@ -433,14 +483,18 @@ class ClusterClient:
             except (*TRANSPORT_ERRORS, KafkaError) as error:
                 failures += 1
                 self._last_error = error
-                self.logger.info("metadata_failed", error=error, failures=failures)
+                # The error names the bootstrap servers and the cause. One that callers are raised needs no warning.
+                is_due = not isinstance(error, BootstrapError) and self._troubles.due(self.now_ms, ("metadata", ""))
+                report = self.logger.warning if is_due else self.logger.info
+                report("metadata-failed", error=error, failures=failures)
                 self._wanted.set()
                 await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)
             else:
                 failures = 0
+                self._troubles.due(self.now_ms)
 
     async def refresh(self) -> None:
-        """Fetches metadata once. Raises when no broker answers."""
+        """Fetches metadata once; raises the last error if no broker answers."""
         is_full = self._wants_all_topics
         names = list(self._topics)
         request = MetadataRequest(
@@ -448,12 +502,12 @@ class ClusterClient:
             allow_auto_topic_creation=self.allow_auto_create,
         )
         self._answered_by, response = await self._asked(MetadataResponse, request)
-        self.picture.update(response, is_full=is_full)
+        self.cluster_metadata.update(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
-        picture = self.picture
+        cluster_metadata = self.cluster_metadata
         if any(
             topic.error.refreshes_metadata or any(info.leader < 0 for info in topic.partitions)
-            for topic in (picture.topics[name] for name in names if name in picture.topics)
+            for topic in (cluster_metadata.topics[name] for name in names if name in cluster_metadata.topics)
         ):
             self._wanted.set()
         self.changed.notify()
@@ -463,7 +517,8 @@ class ClusterClient:
     async def find_coordinator(self, key: str, key_type: int) -> int:
         """Returns the node that coordinates a group or transactional id.
 
-        Raises ``KafkaError`` with the broker's code (``COORDINATOR_NOT_AVAILABLE`` is retriable) or a transport error.
+        Raises:
+            KafkaError: the broker's code (COORDINATOR_NOT_AVAILABLE is retriable); transport errors are raised too.
         """
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
         response = await self.ask_any(FindCoordinatorResponse, request)
@@ -476,9 +531,9 @@ class ClusterClient:
             node_id, host, port = response.node_id, response.host, response.port
         if code is not ErrorCode.NONE:
             raise KafkaError(code, message)
-        self.picture.add_broker(BrokerNode(node_id=node_id, host=host, port=port))
+        self.cluster_metadata.add_broker(BrokerNode(node_id=node_id, host=host, port=port))
         return node_id
 
     async def backoff(self, failures: int) -> None:
-        """Waits as ``retry.backoff.ms`` says before attempt number ``failures`` + 1."""
+        """Waits before attempt ``failures`` + 1, as ``retry.backoff.ms`` says."""
         await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)

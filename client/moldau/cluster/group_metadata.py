@@ -1,4 +1,4 @@
-"""How a consumer names its place in its group to a producer that commits offsets for it (KIP-447)."""
+"""The group metadata of a consumer, for a producer that commits offsets for it (KIP-447)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class GroupMetadata:
     """A member of a group in a generation.
 
-    With it the coordinator refuses offsets of a member that the group went on without; a group id alone is not checked.
+    The coordinator refuses offsets of a member that no longer belongs to the generation; it does not check a group id
+    alone.
     """
 
     group_id: str

@@ -1,9 +1,9 @@
-"""A client's picture of the cluster: brokers, topics, partition leaders. Pure.
+"""A client's cluster metadata: brokers, topics, partition leaders. Pure.
 
-Theory of operation: every Metadata answer is merged into the picture. An answer may come from a broker that is behind,
-so a partition's leader changes only to an equal or higher leader epoch as long as the topic id stays the same
-(KIP-320); a topic that was deleted and created again has a new id and starts anew. Produce and Fetch answers may tell
-of a new leader too (KIP-951).
+Theory of operation: the client merges every Metadata answer into its cluster metadata. An answer may come from a broker
+that is behind, so a partition's leader changes only to an equal or higher leader epoch as long as the topic id stays
+the same (KIP-320). A topic that was deleted and created again has a new id and starts again. Produce and Fetch answers
+may name a new leader too (KIP-951).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class TopicInfo:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClusterPicture:
-    """The picture. ``version`` grows with each change, so that waiters see that something came in."""
+class ClusterMetadata:
+    """The client's cluster metadata. ``version`` grows with each change, so that waiting tasks notice it."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -87,7 +87,7 @@ class ClusterPicture:
     version: int = 0
 
     def update(self, response: MetadataResponse, *, is_full: bool = False) -> None:
-        """Merges an answer; ``is_full`` if all topics were asked for: others are then gone."""
+        """Merges an answer. ``is_full`` means that all topics were requested; others no longer exist."""
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         if response.brokers:
@@ -109,7 +109,7 @@ class ClusterPicture:
         error = ErrorCode.of(topic.error_code)
         known = self.topics.get(name)
         if error is not ErrorCode.NONE:
-            # A passing error does not take away what is known; a missing topic does.
+            # A temporary error keeps the known metadata; a missing topic removes it.
             if known is not None and error.retriable and error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return replace(known, error=error)
             return TopicInfo(name=name, topic_id=NO_TOPIC_ID, error=error)
@@ -125,7 +125,7 @@ class ClusterPicture:
         )
 
     def set_leader(self, partition: TopicPartition, leader: int, epoch: int) -> bool:
-        """Takes a leader from a Produce or Fetch answer (KIP-951); returns whether it was news."""
+        """Takes a leader from a Produce or Fetch answer (KIP-951); returns whether it was new."""
         topic = self.topics.get(partition.topic)
         if topic is None or leader < 0 or not 0 <= partition.partition < len(topic.partitions):
             return False
@@ -145,7 +145,7 @@ class ClusterPicture:
             self.version += 1
 
     def partition_info(self, partition: TopicPartition) -> PartitionInfo | None:
-        """Returns what is known of a partition."""
+        """Returns the metadata of a partition, or None."""
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None

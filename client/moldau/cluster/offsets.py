@@ -1,4 +1,4 @@
-"""ListOffsets for many partitions at once, asked of their leaders, tried again until a deadline."""
+"""ListOffsets for many partitions: requests to their leaders, retried until a deadline."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 async def list_offsets(
     client: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float, isolation_level: int = 0
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Returns (offset, timestamp) for each partition and timestamp (-1 the end, -2 the start, -3 the greatest
-    timestamp).
+    """Returns (offset, timestamp) for each partition and timestamp; (-1, -1) if no record is that late.
 
-    (-1, -1) where no record is that late. Raises ``KafkaError`` (unknown partition, no authorization) and
-    ``trio.TooSlowError`` after ``timeout_ms``.
+    The timestamp -1 means the end, -2 the start, -3 the greatest timestamp.
+
+    Raises:
+        KafkaError: a partition is unknown, or the client is not authorized.
+        trio.TooSlowError: offsets are missing after ``timeout_ms``.
     """
     deadline_ms = client.now_ms + timeout_ms
     for partition in wanted:
@@ -41,18 +43,20 @@ async def list_offsets(
         by_node: dict[int, list[TopicPartition]] = {}
         for partition in wanted:
             if partition not in found:
-                leader = client.picture.leader(partition)
+                leader = client.cluster_metadata.leader(partition)
                 if leader is not None:
                     by_node.setdefault(leader[0], []).append(partition)
         for node_id, partitions in by_node.items():
             try:
                 code = await _ask(client, node_id, {each: wanted[each] for each in partitions}, isolation_level, found)
             except TRANSPORT_ERRORS as error:
-                client.logger.info("list_offsets_unanswered", node=node_id, error=error)
+                client.logger.info("list-offsets-unanswered", node=node_id, error=error)
                 code = ErrorCode.NETWORK_EXCEPTION
         if len(found) == len(wanted):
             return found
         failures += 1
+        if client.bootstrap_error is not None:
+            raise client.bootstrap_error
         if client.now_ms >= deadline_ms:
             missing = ", ".join(str(partition) for partition in wanted if partition not in found)
             raise trio.TooSlowError(f"no offsets of {missing} within {timeout_ms:g} ms ({code.name})")
@@ -67,10 +71,14 @@ async def _ask(
     isolation_level: int,
     found: dict[TopicPartition, tuple[int, int]],
 ) -> ErrorCode:
-    """Asks one leader; puts answers into ``found`` and returns the last retriable error. Raises ``KafkaError``."""
+    """Asks one leader, adds its answers to ``found``, and returns the last retriable error.
+
+    Raises:
+        KafkaError: an error is not retriable.
+    """
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for partition, timestamp in wanted.items():
-        leader = client.picture.leader(partition)
+        leader = client.cluster_metadata.leader(partition)
         topics.setdefault(partition.topic, []).append(
             ListOffsetsPartition(
                 partition_index=partition.partition,

@@ -1,9 +1,10 @@
-"""The consumer: positions, chunks, assignors and membership (pure), fetcher, group client and ``Consumer`` (trio)."""
+"""The consumer: the pure cores in ``core``, and the trio shell with fetcher, group client and ``Consumer``."""
 
+from moldau.cluster.troubles import InvalidTopicError
 from moldau.consumer.consumer import Consumer
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns
 from moldau.consumer.fetcher import CommittedOffset, LogTruncatedError, OffsetOutOfRangeError
 from moldau.consumer.group import CommitFailedError
-from moldau.consumer.values import ConsumedBatch, ConsumedColumns
 
 __all__ = [
     "CommitFailedError",
@@ -11,6 +12,7 @@ __all__ = [
     "ConsumedBatch",
     "ConsumedColumns",
     "Consumer",
+    "InvalidTopicError",
     "LogTruncatedError",
     "OffsetOutOfRangeError",
 ]

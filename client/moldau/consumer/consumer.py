@@ -1,4 +1,4 @@
-"""The consumer: reads partitions that it is assigned, or that its group assigns to it.
+"""The consumer: reads partitions that the application or the group assigns to it.
 
     async with Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "readers"}) as consumer:
         consumer.subscribe(["flights"])
@@ -6,10 +6,10 @@
             for record in batch.records:
                 ...
 
-Records are fetched ahead in the background and handed out by ``poll``, a run of one partition at a time. ``poll`` is
-also where a group rebalances (callbacks run inside it) and where positions are committed in the background, so what
-one poll returned counts as processed when the next one begins: at least once, as with Kafka's own consumer. A member
-that does not poll within ``max.poll.interval.ms`` leaves its group; heartbeats go on by themselves in between.
+The consumer prefetches records in the background, and ``poll`` returns them, a run of one partition at a time. ``poll``
+also performs rebalances (callbacks run inside it) and starts the background commits of positions. So the records of one
+poll count as processed when the next poll begins: at-least-once, as with Kafka's own consumer. A member that does not
+poll within ``max.poll.interval.ms`` leaves its group; a background task sends the heartbeats.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
 
+from moldau.cluster import arguments
 from moldau.cluster.background import Background
+from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import TRANSPORT_ERRORS, ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
-from moldau.cluster.metadata import PartitionInfo, TopicPartition
 from moldau.cluster.offsets import list_offsets
-from moldau.consumer.assignors import assignors_of
+from moldau.cluster.troubles import check_topic_names
+from moldau.consumer.core.assignors import assignors_of
+from moldau.consumer.core.membership import GroupIdentity, Membership
+from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
+from moldau.consumer.core.reset_policy import ResetPolicy
+from moldau.consumer.core.taking import take_columns, take_records
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, checked_callback
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
 from moldau.consumer.group import CommitFailedError, GroupClient
-from moldau.consumer.membership import GroupIdentity, Membership
-from moldau.consumer.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
 from moldau.consumer.rebalance import Rebalancer
-from moldau.consumer.taking import take_columns, take_records
-from moldau.consumer.values import ConsumedBatch, ConsumedColumns, duration_ms
+from moldau.consumer.topic_watch import TopicWatch
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
 
@@ -39,16 +43,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from moldau.cluster.metadata import PartitionInfo, TopicPartition
+    from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, RebalanceCallback
     from moldau.consumer.group import AskedCommit
-    from moldau.consumer.values import RebalanceCallback
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 T = TypeVar("T")
 
 
-class Consumer:
-    """Reads records. Use it as an async context manager; all methods belong to the trio thread that opened it, one
-    task.
+class Consumer(AsyncOnly):
+    """Reads records.
+
+    Use it as an async context manager. All methods belong to one task of the trio thread that opened it.
     """
 
     def __init__(
@@ -60,26 +66,21 @@ class Consumer:
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Takes Kafka's consumer configuration keys; raises ``ConfigError`` for what is wrong with them.
+        """Takes Kafka's consumer configuration keys and rebalance callbacks.
 
         The callbacks run inside ``poll``: ``on_revoked`` while the partitions still belong to this member (commit
-        there), ``on_lost`` when they already belong to others (default: ``on_revoked``), ``on_assigned`` before the
-        first record of the new ones.
+        there), ``on_lost`` when they may already belong to others (default: ``on_revoked``), ``on_assigned`` before
+        the first record of the new partitions.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._config = config if isinstance(config, Config) else CONSUMER_CONFIG.parse(config)
-        if self._config.schema is not CONSUMER_CONFIG:
-            raise ConfigError([f"a consumer cannot use a {self._config.schema.name} configuration"])
+        self._config = arguments.configuration("Consumer", config, CONSUMER_CONFIG)
         self._environment = environment
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._on_lost = on_lost or on_revoked
-        self._reset_policy = self._config.get_str("auto.offset.reset")
-        self._reset_duration_ms = 0
-        if self._reset_policy.startswith("by_duration:"):
-            try:
-                self._reset_duration_ms = duration_ms(self._reset_policy.removeprefix("by_duration:"))
-            except ValueError as error:
-                raise ConfigError([f"auto.offset.reset: {error}"]) from None
+        self._on_assigned = checked_callback("on_assigned", on_assigned)
+        self._on_revoked = checked_callback("on_revoked", on_revoked)
+        self._on_lost = checked_callback("on_lost", on_lost) or self._on_revoked
+        self._reset_policy = ResetPolicy(self._config.get_str("auto.offset.reset"))
         self._group_id = self._config.get_str_or_none("group.id")
         self._max_poll_records = self._config.get_int("max.poll.records")
         self._api_timeout_ms = self._config.get_int("default.api.timeout.ms")
@@ -89,6 +90,7 @@ class Consumer:
         self._is_committing = False
         self._positions = Positions()
         self._background = Background()
+        self._caller = Caller("Consumer")
         self._client: ClusterClient | None = None
         self._fetcher: Fetcher | None = None
         self._group: GroupClient | None = None
@@ -96,15 +98,17 @@ class Consumer:
         self._rebalancer: Rebalancer | None = None
         self._is_heartbeating = False
         self._last_poll_ms = 0.0
+        self._is_polled = False
         self._is_closed = False
 
     # --- life
 
     async def __aenter__(self) -> Self:
         """Starts the background tasks. Does not wait for a broker."""
+        self._caller.enter()
         environment = self._environment
         if environment is None:
-            from moldau.runtime.real import real_environment
+            from moldau.runtime.ports.real import real_environment
 
             environment = real_environment()
         client = self._client = ClusterClient(environment, self._config, "consumer")
@@ -121,7 +125,7 @@ class Consumer:
             self._membership = Membership(identity, assignors_of(config.get_list("partition.assignment.strategy")))
             self._group = GroupClient(client, self._group_id, config, self._membership)
         committed = None if self._group is None else self._group.committed
-        self._fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
+        self._fetcher = fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
         if self._group is not None and self._membership is not None:
             self._rebalancer = Rebalancer(
                 client,
@@ -135,19 +139,30 @@ class Consumer:
                 on_revoked=self._on_revoked,
                 on_lost=self._on_lost,
             )
+        client.on_bootstrap_error = fetcher.arrived.notify
         self._last_poll_ms = client.now_ms
         self._next_commit_ms = client.now_ms + self._auto_commit_ms
-        await self._background.open(client.run, self._fetcher.run)
+        watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
+        await self._background.open(client.run, self._fetcher.run, watch.run)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """Commits positions (where that is on), leaves the group and stops."""
-        return await self._background.close(kind, error, traceback, closing=self.close, ended=self._end)
+        """Commits positions (with ``enable.auto.commit``), leaves the group and stops.
+
+        After an exception or a cancellation it commits nothing and calls no callback. The member still leaves its group
+        (a static member stays in it, KIP-345), for at most ``FAREWELL_MS``.
+        """
+        return await self._background.close(
+            kind, error, traceback, closing=self.close, departing=self._depart, ended=self.abandon
+        )
 
     async def close(self, timeout_ms: float = 30_000) -> None:
-        """Commits positions (where that is on) and leaves the group, for at most ``timeout_ms``; idempotent."""
+        """Commits positions (with ``enable.auto.commit``) and leaves the group; idempotent.
+
+        Takes at most ``timeout_ms``.
+        """
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
@@ -158,50 +173,74 @@ class Consumer:
                 await self._rebalancer.leave("the consumer was closed")
             else:
                 await self._commit_if_automatic()
-        client.logger.debug("consumer_closed")
-        self._end()
+        client.logger.debug("consumer-closed")
+        self.abandon()
 
-    def _end(self) -> None:
+    async def _depart(self) -> None:
+        """Leaves the group without a commit, so that other members need not wait for the session timeout."""
+        client, rebalancer = self._client, self._rebalancer
+        if client is None or client.is_closed or rebalancer is None or not self._is_subscribed:
+            return
+        try:
+            await rebalancer.depart("the consumer was left by an exception")
+        except trio.Cancelled:
+            client.logger.info("leave-unanswered", group=self._group_id)
+            raise
+
+    def abandon(self) -> None:
+        """Closes the connections at once and sends nothing more, as if the process had died.
+
+        Nothing is committed, and a member keeps its partitions until its session times out. Leave the block afterwards.
+        """
         self._is_closed = True
         if self._client is not None:
             self._client.close()
         self._background.cancel()
 
     def _opened(self) -> tuple[ClusterClient, Fetcher]:
+        self._caller.check()
         if self._client is None or self._fetcher is None:
-            raise RuntimeError("the consumer is not open; use it as `async with Consumer(...) as consumer`")
+            self._caller.refuse()
         return self._client, self._fetcher
 
     def _reset_timestamp(self) -> int | None:
-        match self._reset_policy:
-            case "earliest":
-                return EARLIEST_TIMESTAMP
-            case "latest":
-                return LATEST_TIMESTAMP
-            case "none":
-                return None
-        return max(self._opened()[0].environment.clock.wall_ms() - self._reset_duration_ms, 0)
+        return self._reset_policy.timestamp(self._opened()[0].environment.clock.wall_ms())
 
     # --- what to read
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions, without a group's say. Raises ``RuntimeError`` while subscribed."""
+        """Assigns exactly these partitions, without a group.
+
+        Raises:
+            RuntimeError: the consumer is subscribed.
+            InvalidTopicError: a name is not a valid topic name.
+        """
         client, fetcher = self._opened()
         if self._is_subscribed:
             raise RuntimeError("the consumer is subscribed; unsubscribe() first")
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = arguments.partitions("assign", partitions)
+        check_topic_names(partition.topic for partition in wanted)
         self._positions.assign(wanted)
         client.set_topics(partition.topic for partition in wanted)
         fetcher.wake()
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
-        """Joins the group for these topics, or for all whose whole name matches ``pattern``, at the next ``poll``."""
+        """Joins the group for these topics, or for all whose whole name matches ``pattern``, at the next ``poll``.
+
+        Raises:
+            InvalidTopicError: a name is not a valid topic name.
+            ConfigError: ``group.id`` is not set.
+            TypeError: ``topics`` is a str instead of a list.
+        """
         self._opened()
+        names = list(dict.fromkeys(arguments.texts("subscribe", "topics", topics)))
+        if pattern is not None:
+            arguments.pattern("subscribe", pattern)
         if self._group is None or self._rebalancer is None:
             raise ConfigError(["group.id: needed to subscribe; use assign() to read without a group"])
-        names = list(dict.fromkeys(topics))
         if bool(names) == (pattern is not None):
-            raise ValueError("subscribe takes either topics or a pattern")
+            raise ValueError("subscribe takes either topics or a pattern; unsubscribe() gives them up")
+        check_topic_names(names)
         if not self._is_subscribed and self._positions.by_partition:
             raise RuntimeError("partitions are assigned by hand; unsubscribe() first")
         self._rebalancer.subscribe(names, pattern)
@@ -212,7 +251,7 @@ class Consumer:
             )
 
     async def unsubscribe(self) -> None:
-        """Reads nothing any more, and leaves the group."""
+        """Gives up all partitions and leaves the group."""
         fetcher = self._opened()[1]
         if self._is_subscribed:
             assert self._rebalancer is not None
@@ -227,34 +266,36 @@ class Consumer:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """The assigned partitions."""
         return list(self._positions.by_partition)
 
     @property
     def subscription(self) -> list[str]:
-        """The topics it is subscribed to."""
+        """The topics that the consumer is subscribed to."""
         return [] if self._rebalancer is None else list(self._rebalancer.topics or ())
 
     @property
     def group_generation(self) -> int:
-        """Generation of the group that this member belongs to; -1 for none."""
+        """The group generation that this member belongs to; -1 for none."""
         return -1 if self._membership is None else self._membership.generation
 
     @property
     def assignment_generation(self) -> int:
-        """Generation in which the group's leader gave this member its ``assignment``; -1 for none.
+        """The generation in which the group's leader gave this member its ``assignment``; -1 for none.
 
-        Behind ``group_generation`` while the member has joined a newer one and waits for its assignment there.
+        It is older than ``group_generation`` while the member waits for its assignment in a newer generation.
         """
         return -1 if self._membership is None else self._membership.owned_generation
 
     def group_metadata(self) -> GroupMetadata:
-        """This member's place in its group, for ``Producer.send_offsets_to_transaction`` (KIP-447).
+        """Returns this member's group metadata, for ``Producer.send_offsets_to_transaction`` (KIP-447).
 
-        The one in which it was given its ``assignment``: a member that was expelled is refused, though it has joined
-        again, until a poll has told what was lost and taken over what it was given since.
+        Generation and member id are those of the ``assignment``. The coordinator refuses them after it has expelled the
+        member, even if the member has joined again, until a poll has reported the lost partitions and taken over the
+        new assignment.
 
-        Raises ``ConfigError`` without ``group.id``.
+        Raises:
+            ConfigError: ``group.id`` is not set.
         """
         self._grouped()
         assert self._group_id is not None
@@ -274,17 +315,24 @@ class Consumer:
     async def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
         """Returns records, at most ``max_records`` (``max.poll.records``), or nothing after ``timeout_ms``.
 
-        Raises ``KafkaError`` for what the application must decide (no offset to start from, no authorization ...); the
-        consumer can be polled again afterwards. Cancelling loses nothing.
+        Cancelling loses no records. After a ``KafkaError`` the consumer can be polled again.
+
+        Raises:
+            KafkaError: the application must decide: there is no offset to start from, no authorization, an unknown
+                topic or partition with ``allow.auto.create.topics=false``, and the like.
+            RuntimeError: another task polls.
         """
-        limit = self._max_poll_records if max_records is None else max_records
+        limit = self._max_poll_records
+        if max_records is not None:
+            limit = arguments.at_least("poll", "max_records", max_records, 0)
         return await self._poll(timeout_ms, lambda: take_records(self._positions, limit))
 
     async def poll_columns(
         self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024
     ) -> list[ConsumedColumns]:
-        """Like ``poll``, but as columns in Arrow's layout, without an object for each record: about ``max_bytes`` in
-        all.
+        """Returns about ``max_bytes`` of records as columns in Arrow's layout; otherwise works like ``poll``.
+
+        No object is created for a record.
         """
         return await self._poll(timeout_ms, lambda: take_columns(self._positions, max_bytes))
 
@@ -292,10 +340,21 @@ class Consumer:
         client, fetcher = self._opened()
         if self._is_closed:
             raise RuntimeError("the consumer is closed")
+        arguments.milliseconds("poll", timeout_ms)
         if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")
+        if self._is_polled:
+            raise RuntimeError("this consumer is being polled already, by another task or thread: one at a time may")
+        self._is_polled = True
+        try:
+            return await self._poll_until(client, fetcher, client.now_ms + timeout_ms, take)
+        finally:
+            self._is_polled = False
+
+    async def _poll_until(
+        self, client: ClusterClient, fetcher: Fetcher, deadline_ms: float, take: Callable[[], list[T]]
+    ) -> list[T]:
         await trio.lowlevel.checkpoint()
-        deadline_ms = client.now_ms + timeout_ms
         self._last_poll_ms = client.now_ms
         self._commit_when_due()
         while True:
@@ -304,9 +363,13 @@ class Consumer:
                 self._last_poll_ms = client.now_ms
             if fetcher.errors:
                 raise fetcher.errors.popleft()
+            if client.bootstrap_error is not None:
+                raise client.bootstrap_error
+            chunks_ended = self._positions.chunks_ended
             taken = take()
+            if self._positions.chunks_ended != chunks_ended:
+                fetcher.wake()  # the buffers have room again
             if taken:
-                fetcher.wake()
                 return taken
             remaining_ms = deadline_ms - client.now_ms
             if remaining_ms <= 0:
@@ -320,7 +383,7 @@ class Consumer:
 
     async def __anext__(self) -> ConsumedBatch:
         while not self._is_closed:
-            # One partition at a time: what a poll returned counts as processed when the next one begins.
+            # One partition at a time: the records of a poll count as processed when the next poll begins.
             batches = await self._poll(1000, lambda: take_records(self._positions, self._max_poll_records, 1))
             if batches:
                 return batches[0]
@@ -328,69 +391,78 @@ class Consumer:
 
     # --- positions
 
-    def _position(self, partition: tuple[str, int]) -> PartitionPosition:
-        found = self._positions.by_partition.get(TopicPartition(*partition))
+    def _position(self, call: str, partition: tuple[str, int]) -> PartitionPosition:
+        self._caller.check()
+        wanted = arguments.partition(call, partition)
+        found = self._positions.by_partition.get(wanted)
         if found is None:
-            raise LookupError(f"{TopicPartition(*partition)} is not assigned to this consumer")
+            raise LookupError(f"{wanted} is not assigned to this consumer")
         return found
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Goes to ``offset``. Raises ``LookupError`` for a partition that is not assigned."""
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
-        self._position(partition).seek(offset, leader_epoch)
+        """Sets the position to ``offset``.
+
+        Raises:
+            LookupError: the partition is not assigned.
+        """
+        offset = arguments.offset("seek", offset)
+        self._position("seek", partition).seek(offset, leader_epoch)
         self._opened()[1].wake()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Goes to the log start offset of the partitions (all of the assignment by default)."""
-        self._reset(partitions, EARLIEST_TIMESTAMP)
+        """Sets the positions of partitions (by default all assigned) to their log start offsets."""
+        self._reset("seek_to_beginning", partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Goes to the high watermark of the partitions (all of the assignment by default)."""
-        self._reset(partitions, LATEST_TIMESTAMP)
+        """Sets the positions of partitions (by default all assigned) to their high watermarks."""
+        self._reset("seek_to_end", partitions, LATEST_TIMESTAMP)
 
-    def _reset(self, partitions: Sequence[tuple[str, int]], timestamp: int) -> None:
-        for partition in partitions or self.assignment:
-            self._position(partition).reset(timestamp)
+    def _reset(self, call: str, partitions: Sequence[tuple[str, int]], timestamp: int) -> None:
+        for position in [self._position(call, partition) for partition in partitions or self.assignment]:
+            position.reset(timestamp)
         self._opened()[1].wake()
 
     async def position(self, partition: tuple[str, int], timeout_ms: float | None = None) -> int:
         """Returns the offset of the next record that ``poll`` will return; waits until it is known.
 
-        Raises ``LookupError``, ``KafkaError``, and ``trio.TooSlowError`` after ``timeout_ms``
-        (``default.api.timeout.ms``).
+        Raises:
+            LookupError: the partition is not assigned.
+            KafkaError: the position cannot be determined.
+            trio.TooSlowError: it is unknown after ``timeout_ms`` (by default ``default.api.timeout.ms``).
         """
-        fetcher = self._opened()[1]
-        found = self._position(partition)
-        limit_ms = self._api_timeout_ms if timeout_ms is None else timeout_ms
+        client, fetcher = self._opened()
+        found = self._position("position", partition)
+        limit_ms = self._api_timeout_ms if timeout_ms is None else arguments.milliseconds("position", timeout_ms)
         with trio.move_on_after(limit_ms / 1000):
             await trio.lowlevel.checkpoint()
             while not found.has_position:
                 if fetcher.errors:
                     raise fetcher.errors.popleft()
+                if client.bootstrap_error is not None:
+                    raise client.bootstrap_error
                 await fetcher.arrived.wait()
             return found.offset
         raise trio.TooSlowError(f"{found.partition}: no position within {limit_ms:g} ms")
 
     def position_nowait(self, partition: tuple[str, int]) -> int | None:
-        """Returns the position if it is known."""
-        found = self._position(partition)
+        """Returns the position, or None while it is unknown."""
+        found = self._position("position_nowait", partition)
         return found.offset if found.has_position else None
 
     def lag(self, partition: tuple[str, int]) -> Lag:
         """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
-        found = self._position(partition)
+        found = self._position("lag", partition)
         return Lag(position=found.offset, end_offset=found.high_watermark)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Stops reading the partitions; they stay assigned."""
-        for partition in partitions:
-            self._position(partition).is_paused = True
+        for position in [self._position("pause", partition) for partition in partitions]:
+            position.is_paused = True
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Reads paused partitions again."""
-        for partition in partitions:
-            self._position(partition).is_paused = False
+        for position in [self._position("resume", partition) for partition in partitions]:
+            position.resume()
         self._opened()[1].wake()
         self._opened()[1].arrived.notify()
 
@@ -416,8 +488,12 @@ class Consumer:
     async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
         """Commits offsets of the next records to read, by default the present positions.
 
-        After the commits asked for earlier, and for the generation in which it is called. Raises ``CommitFailedError``
-        when the group went on without this member, ``KafkaError``, ``trio.TooSlowError``.
+        The commit follows all earlier commits and applies to the generation in which it is called.
+
+        Raises:
+            CommitFailedError: this member no longer belongs to the group's generation.
+            KafkaError: the coordinator refused the commit.
+            trio.TooSlowError: the commit was not answered in time.
         """
         group = self._grouped()
         if offsets is None:
@@ -425,14 +501,14 @@ class Consumer:
             return
         await group.commit(
             {
-                TopicPartition(*partition): CommittedOffset(offset=given) if isinstance(given, int) else given
-                for partition, given in offsets.items()
+                partition: CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata)
+                for partition, offset, epoch, metadata in arguments.committed_offsets("commit", offsets)
             }
         )
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""
-        return await self._grouped().committed([TopicPartition(*partition) for partition in partitions])
+        return await self._grouped().committed(arguments.partitions("committed", partitions))
 
     def _commit_when_due(self) -> None:
         client = self._opened()[0]
@@ -454,41 +530,46 @@ class Consumer:
             self._is_committing = False
 
     async def _commit_quietly(self, asked: AskedCommit, *, gives_way: bool = False) -> None:
-        """Commits; a failure is told by the log and made good by the next commit."""
+        """Commits; logs a failure, which the next commit makes up for."""
         client = self._opened()[0]
         deadline_ms = client.now_ms + client.request_timeout_ms
         try:
             await self._grouped().carry_out(asked, deadline_ms, gives_way=gives_way)
         except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
-            client.logger.warning("auto_commit_failed", group=self._group_id, error=error)
+            client.logger.warning("auto-commit-failed", group=self._group_id, error=error)
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
-        return await self._list_offsets(partitions, EARLIEST_TIMESTAMP)
+        return await self._list_offsets(arguments.partitions("beginning_offsets", partitions), EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Returns the high watermark of each partition (read_committed: the last stable offset)."""
-        return await self._list_offsets(partitions, LATEST_TIMESTAMP)
+        return await self._list_offsets(arguments.partitions("end_offsets", partitions), LATEST_TIMESTAMP)
 
-    async def _list_offsets(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[TopicPartition, int]:
-        found = await self._offsets_at({TopicPartition(*partition): timestamp for partition in partitions})
+    async def _list_offsets(self, partitions: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        found = await self._offsets_at(dict.fromkeys(partitions, timestamp))
         return {partition: offset for partition, (offset, _) in found.items()}
 
     async def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of the first record at or after each time; (-1, -1) where there is none."""
-        return await self._offsets_at({TopicPartition(*partition): time for partition, time in times.items()})
+        return await self._offsets_at(arguments.times("offsets_for_times", "times", times))
 
     async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
         isolation = 1 if self._config.get_str("isolation.level") == "read_committed" else 0
         return await list_offsets(self._opened()[0], wanted, self._api_timeout_ms, isolation)
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
-        """Returns the partitions of a topic. Raises ``KafkaError``, ``trio.TooSlowError``."""
+        """Returns the partitions of a topic.
+
+        Raises:
+            KafkaError: the topic does not exist or cannot be read.
+            trio.TooSlowError: its metadata did not arrive in time.
+        """
         client = self._opened()[0]
-        client.add_topic(topic)
+        client.add_topic(arguments.text("partitions_for", "topic", topic))
         deadline_ms = client.now_ms + self._api_timeout_ms
         while True:
-            info = client.picture.topics.get(topic)
+            info = client.cluster_metadata.topics.get(topic)
             if info is not None and info.partitions:
                 await trio.lowlevel.checkpoint()
                 return info.partitions

@@ -1,34 +1,26 @@
-"""The tasks that keep a consumer's partitions positioned and fetched ahead. Performs what ``positions`` says is needed.
+"""The tasks that find a consumer's positions and prefetch its partitions, as ``positions`` decides.
 
-One loop looks at all partitions: those without a position are looked up (ListOffsets, OffsetForLeaderEpoch; committed
-offsets are the group's affair), those with one are fetched, one long-polling request to each leader at a time, on a
-connection of its own. What comes is buffered, at most two answers for each partition, so a slow application stops the
-fetching and nothing else.
+One loop looks at all partitions. It looks up missing positions (ListOffsets, OffsetForLeaderEpoch; the group looks up
+committed offsets) and fetches the others (``fetch_plan`` decides when, ``node_fetcher`` sends the requests). Buffers
+are bounded in bytes, so a slow application stops the fetching and nothing else.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
-from moldau.consumer.chunk import FetchedChunk
-from moldau.consumer.positions import NO_EPOCH, PartitionPosition, Phase, Positions
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition, Phase, Positions
+from moldau.consumer.node_fetcher import NodeFetcher
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -41,22 +33,18 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from moldau.records import CorruptRecordError
-from moldau.runtime.sync import Signal
+from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.runtime.config import Config
 
-_TOPIC_ID_VERSION = 13
 _SLEEP_MAX_MS = 60_000.0
-_PREFERRED_REPLICA_MS = 300_000.0
 _ERRORS_KEPT_MAX = 100
-FETCH_PURPOSE = "fetch"
 
 
 class OffsetOutOfRangeError(KafkaError):
-    """A position lies outside of the log and ``auto.offset.reset`` is ``none``."""
+    """Reports a position outside of the log while ``auto.offset.reset`` is ``none``."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
@@ -69,7 +57,7 @@ class OffsetOutOfRangeError(KafkaError):
 
 
 class LogTruncatedError(KafkaError):
-    """The log was truncated below a position (unclean election) and ``auto.offset.reset`` is ``none``."""
+    """Reports that the log was truncated below a position (unclean election), with reset policy ``none``."""
 
     def __init__(self, partition: TopicPartition, offset: int, diverging_offset: int) -> None:
         super().__init__(
@@ -83,7 +71,7 @@ class LogTruncatedError(KafkaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """A committed offset: where the group goes on, with the leader epoch of the record before and a text of its own."""
+    """A committed offset, with the leader epoch of the record before it and a text of the application."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -95,7 +83,7 @@ Committed = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, C
 
 
 class Fetcher:
-    """Positions and fetches until it is cancelled. Errors for the application wait in ``errors``."""
+    """Finds positions and fetches until cancelled; errors for the application wait in ``errors``."""
 
     def __init__(
         self,
@@ -110,25 +98,19 @@ class Fetcher:
         self._client = client
         self._positions = positions
         self._reset_timestamp = reset_timestamp
-        self._min_bytes = config.get_int("fetch.min.bytes")
-        self._max_wait_ms = config.get_int("fetch.max.wait.ms")
-        self._max_bytes = config.get_int("fetch.max.bytes")
-        self._partition_bytes = config.get_int("max.partition.fetch.bytes")
         self._isolation = 1 if config.get_str("isolation.level") == "read_committed" else 0
-        self._checks_crc = config.get_bool("check.crcs")
-        self._rack = config.get_str("client.rack")
         self._retry_ms = config.get_int("retry.backoff.ms")
         self._patience_ms = config.get_int("default.api.timeout.ms")
         self._wake = Signal()
         self._is_wanted = False
-        self._fetching: dict[int, None] = {}
         self._asking: dict[TopicPartition, None] = {}
         self.arrived = Signal()
         self.errors: deque[Exception] = deque(maxlen=_ERRORS_KEPT_MAX)
         self._nursery: trio.Nursery | None = None
+        self._node_fetches = NodeFetcher(client, config, self)
 
     def wake(self) -> None:
-        """Makes the loop look again: an assignment, a seek, a pause or room in the buffers."""
+        """Wakes the loop after an assignment, a seek, a pause, or when the buffers have room."""
         self._is_wanted = True
         self._wake.notify()
 
@@ -152,7 +134,8 @@ class Fetcher:
             await self._client.changed.wait()
             self.wake()
 
-    def _error(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
+        """Keeps an error for the next poll, which raises it."""
         self.errors.append(error)
         self.arrived.notify()
 
@@ -162,7 +145,7 @@ class Fetcher:
         client, positions = self._client, self._positions
         now_ms = client.now_ms
         for position in positions.by_partition.values():
-            info = client.picture.partition_info(position.partition)
+            info = client.cluster_metadata.partition_info(position.partition)
             if info is not None:
                 position.leader_is(info.leader_epoch)
         next_ms = positions.next_retry_ms(now_ms)
@@ -172,7 +155,7 @@ class Fetcher:
         return min(next_ms, self._fetch(now_ms))
 
     def _leader_of(self, position: PartitionPosition) -> int | None:
-        leader = self._client.picture.leader(position.partition)
+        leader = self._client.cluster_metadata.leader(position.partition)
         if leader is None:
             self._client.request_update()
             return None
@@ -197,7 +180,7 @@ class Fetcher:
                 timestamp = self._reset_timestamp()
                 if timestamp is None:
                     position.retry_at_ms = math.inf
-                    self._error(OffsetOutOfRangeError(position.partition, position.offset))
+                    self.report(OffsetOutOfRangeError(position.partition, position.offset))
                     continue
                 position.reset_timestamp = timestamp
             leader = self._leader_of(position)
@@ -219,37 +202,38 @@ class Fetcher:
         try:
             await ask(node_id, asked)
         except TRANSPORT_ERRORS as error:
-            self._client.logger.info("position_unanswered", node=node_id, error=error)
+            self._client.logger.info("position-unanswered", node=node_id, error=error)
             self._client.request_update()
             for position, _ in asked:
-                self._back_off(position)
+                self.back_off(position)
         except KafkaError as error:
-            self._error(error)
+            self.report(error)
             for position, _ in asked:
-                self._back_off(position)
+                self.back_off(position)
         finally:
             for position, _ in asked:
                 self._asking.pop(position.partition, None)
             self.wake()
             self.arrived.notify()
 
-    def _back_off(self, position: PartitionPosition) -> None:
+    def back_off(self, position: PartitionPosition) -> None:
+        """Pauses the partition for about ``retry.backoff.ms``."""
         position.retry_at_ms = self._client.now_ms + self._retry_ms * (
             0.8 + 0.4 * self._client.environment.random.random()
         )
 
-    def _failed(self, position: PartitionPosition, code: ErrorCode) -> None:
-        """A partition got an error: later again, or an error for the application."""
+    def failed(self, position: PartitionPosition, code: ErrorCode) -> None:
+        """Handles an error of a partition: retries it later or keeps it for the application."""
         if code.refreshes_metadata:
             self._client.request_update()
-        self._back_off(position)
+        self.back_off(position)
         if not code.retriable:
-            self._error(KafkaError(code, f"{position.partition}: {code.message}"))
+            self.report(KafkaError(code, f"{position.partition}: {code.message}"))
 
     # --- positions
 
     def _look_up(self, now_ms: float) -> None:
-        """Starts looking up committed offsets, in a group; else the reset policy decides."""
+        """Starts looking up committed offsets; without a group it applies the reset policy."""
         wanted = [
             position
             for position in self._positions.in_phase(Phase.LOOK_UP, now_ms)
@@ -286,7 +270,7 @@ class Fetcher:
             topics.setdefault(position.partition.topic, []).append(
                 ListOffsetsPartition(
                     partition_index=position.partition.partition,
-                    current_leader_epoch=self._leader_epoch(position.partition),
+                    current_leader_epoch=self.leader_epoch(position.partition),
                     timestamp=position.reset_timestamp,
                 )
             )
@@ -306,18 +290,19 @@ class Fetcher:
                 position = found[0]
                 code = ErrorCode.of(answer.error_code)
                 if code is not ErrorCode.NONE:
-                    self._failed(position, code)
+                    self.failed(position, code)
                 elif answer.offset < 0:
-                    # No record is that late: go on at the end.
+                    # No record is that late: continue at the end.
                     position.reset_timestamp = -1
                 else:
                     position.seek(answer.offset)
-                    position.leader_epoch = self._leader_epoch(position.partition)
+                    position.leader_epoch = self.leader_epoch(position.partition)
         for position, _ in by_partition.values():
-            self._back_off(position)
+            self.back_off(position)
 
-    def _leader_epoch(self, partition: TopicPartition) -> int:
-        info = self._client.picture.partition_info(partition)
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Returns the partition's leader epoch, if known."""
+        info = self._client.cluster_metadata.partition_info(partition)
         return NO_EPOCH if info is None else info.leader_epoch
 
     async def _validate(self, node_id: int, asked: list[tuple[PartitionPosition, int]]) -> None:
@@ -326,7 +311,7 @@ class Fetcher:
             topics.setdefault(position.partition.topic, []).append(
                 OffsetForLeaderPartition(
                     partition=position.partition.partition,
-                    current_leader_epoch=self._leader_epoch(position.partition),
+                    current_leader_epoch=self.leader_epoch(position.partition),
                     leader_epoch=position.last_fetched_epoch,
                 )
             )
@@ -349,186 +334,59 @@ class Fetcher:
                 position = found[0]
                 code = ErrorCode.of(answer.error_code)
                 if code is not ErrorCode.NONE:
-                    self._failed(position, code)
+                    self.failed(position, code)
                     continue
                 diverged = position.validated(answer.end_offset, answer.leader_epoch)
                 if diverged is not None:
                     self._truncated(position, diverged)
         for position, _ in by_partition.values():
-            self._back_off(position)
+            self.back_off(position)
 
     def _truncated(self, position: PartitionPosition, diverged: int) -> None:
         offset = position.offset
         if diverged >= offset:
-            # Only what was fetched ahead is void.
+            # Only the prefetched records are void.
             position.seek(offset)
             return
-        self._client.logger.warning("log_truncated", partition=position.partition, position=offset, diverged=diverged)
+        self._client.logger.warning("log-truncated", partition=position.partition, position=offset, diverged=diverged)
         if self._reset_timestamp() is None:
             position.seek(diverged)
             position.retry_at_ms = math.inf
-            self._error(LogTruncatedError(position.partition, offset, diverged))
+            self.report(LogTruncatedError(position.partition, offset, diverged))
         else:
             position.seek(diverged)
 
     # --- fetching
 
     def _fetch(self, now_ms: float) -> float:
-        """Starts a fetch at each node that has something to fetch and none under way."""
-        client = self._client
+        """Starts the fetches that are due at each node; returns when to look again."""
         by_node: dict[int, list[PartitionPosition]] = {}
         for position in self._positions.by_partition.values():
-            if not position.wants_fetch(now_ms):
-                continue
-            node_id = self._node_for(position, now_ms)
-            if node_id is not None and node_id not in self._fetching:
-                by_node.setdefault(node_id, []).append(position)
-        next_ms = math.inf
+            if position.phase is Phase.FETCH and now_ms >= position.retry_at_ms:
+                node_id = self._node_for(position, now_ms)
+                if node_id is not None:
+                    by_node.setdefault(node_id, []).append(position)
         assert self._nursery is not None
-        for node_id, wanted in by_node.items():
-            if client.connection_nowait(node_id, FETCH_PURPOSE) is None:
-                next_ms = min(next_ms, now_ms + max(client.retry_delay_ms(node_id, FETCH_PURPOSE), 1.0))
-                continue
-            self._fetching[node_id] = None
-            self._nursery.start_soon(self._fetch_from, node_id, wanted)
-        return next_ms
+        return self._node_fetches.start_due(self._nursery, by_node, now_ms)
 
     def _node_for(self, position: PartitionPosition, now_ms: float) -> int | None:
         preferred = position.preferred_replica
-        if preferred >= 0 and now_ms < position.preferred_until_ms and preferred in self._client.picture.brokers:
+        if (
+            preferred >= 0
+            and now_ms < position.preferred_until_ms
+            and preferred in self._client.cluster_metadata.brokers
+        ):
             return preferred
         position.preferred_replica = -1
         return self._leader_of(position)
 
-    async def _fetch_from(self, node_id: int, wanted: Sequence[PartitionPosition]) -> None:
-        asked = {each.partition: (each, each.generation, each.fetch_offset) for each in wanted}
-        try:
-            response = await self._request_fetch(node_id, wanted)
-            self._fetched(response, asked)
-        except TRANSPORT_ERRORS as error:
-            if not self._client.is_closed:
-                self._client.logger.info("fetch_unanswered", node=node_id, error=error)
-            self._client.request_update()
-            for position in wanted:
-                position.preferred_replica = -1
-                self._back_off(position)
-        except KafkaError as error:
-            self._error(error)
-            for position in wanted:
-                self._back_off(position)
-        finally:
-            del self._fetching[node_id]
-            self.wake()
-
-    async def _request_fetch(self, node_id: int, wanted: Sequence[PartitionPosition]) -> FetchResponse:
-        client = self._client
-        topics: dict[str, list[FetchPartition]] = {}
-        for position in wanted:
-            topics.setdefault(position.partition.topic, []).append(
-                FetchPartition(
-                    partition=position.partition.partition,
-                    current_leader_epoch=self._leader_epoch(position.partition),
-                    fetch_offset=position.fetch_offset,
-                    last_fetched_epoch=-1,
-                    partition_max_bytes=self._partition_bytes,
-                )
-            )
-        request = FetchRequest(
-            max_wait_ms=self._max_wait_ms,
-            min_bytes=self._min_bytes,
-            max_bytes=self._max_bytes,
-            isolation_level=self._isolation,
-            topics=[
-                FetchTopic(topic=topic, topic_id=client.picture.topic_id(topic), partitions=parts)
-                for topic, parts in topics.items()
-            ],
-            rack_id=self._rack,
-        )
-        connection = await client.connection(node_id, FETCH_PURPOSE)
-        version = connection.version_for(request)
-        if any(topic.topic_id == NO_TOPIC_ID for topic in request.topics):
-            version = connection.version_for(request, _TOPIC_ID_VERSION - 1)
-        timeout_ms = client.request_timeout_ms + self._max_wait_ms
-        return await connection.request_as(FetchResponse, request, version, timeout_ms)
-
-    def _fetched(
-        self, response: FetchResponse, asked: dict[TopicPartition, tuple[PartitionPosition, int, int]]
-    ) -> None:
-        client = self._client
-        code = ErrorCode.of(response.error_code)
-        if code is not ErrorCode.NONE:
-            for position, _, _ in asked.values():
-                self._failed(position, code)
-            return
-        for endpoint in response.node_endpoints:
-            client.picture.add_broker(
-                BrokerNode(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
-            )
-        names = {client.picture.topic_id(partition.topic): partition.topic for partition in asked}
-        for topic in response.responses:
-            name = topic.topic or names.get(topic.topic_id, "")
-            for answer in topic.partitions:
-                found = asked.get(TopicPartition(name, answer.partition_index))
-                if found is not None and found[1] == found[0].generation:
-                    self._fetched_partition(*found, answer)
-        self.arrived.notify()
-
-    def _fetched_partition(
-        self, position: PartitionPosition, generation: int, offset: int, answer: PartitionData
-    ) -> None:
-        code = ErrorCode.of(answer.error_code)
-        if code is not ErrorCode.NONE:
-            self._fetch_error(position, offset, code, answer)
-            return
-        position.high_watermark = answer.high_watermark
-        position.last_stable_offset = answer.last_stable_offset
-        position.log_start_offset = answer.log_start_offset
-        if answer.preferred_read_replica >= 0:
-            position.preferred_replica = answer.preferred_read_replica
-            position.preferred_until_ms = self._client.now_ms + _PREFERRED_REPLICA_MS
-        if not answer.records:
-            return
-        aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
-        try:
-            chunk = FetchedChunk(
-                memoryview(answer.records),
-                offset,
-                aborted=aborted if self._isolation else (),
-                checks_crc=self._checks_crc,
-            )
-        except CorruptRecordError as error:
-            self._back_off(position)
-            self._error(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {error}"))
-            return
-        if chunk.is_empty:
-            self._back_off(position)
-            self._error(
-                KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"{position.partition} at offset {offset}: {chunk.size_bytes} bytes came without one whole batch",
-                )
-            )
-            return
-        position.add_chunk(generation, offset, chunk)
-
-    def _fetch_error(self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData) -> None:
-        if answer.current_leader.leader_id >= 0:
-            self._client.picture.set_leader(
-                position.partition, answer.current_leader.leader_id, answer.current_leader.leader_epoch
-            )
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            if position.preferred_replica >= 0:
-                # A follower may be behind the leader; the leader decides.
-                position.preferred_replica = -1
-            elif offset == position.fetch_offset and not position.chunks:
-                if self._reset_timestamp() is None:
-                    position.retry_at_ms = math.inf
-                    self._error(OffsetOutOfRangeError(position.partition, offset))
-                else:
-                    self._client.logger.info("offset_out_of_range", partition=position.partition, offset=offset)
-                    position.reset(None)
-            else:
-                self._back_off(position)
-            return
-        position.preferred_replica = -1
-        self._failed(position, code)
+    def out_of_range(self, position: PartitionPosition, offset: int) -> None:
+        """Handles an offset that the leader does not have: the reset policy decides, or the application."""
+        if offset != position.fetch_offset or position.chunks:
+            self.back_off(position)
+        elif self._reset_timestamp() is None:
+            position.retry_at_ms = math.inf
+            self.report(OffsetOutOfRangeError(position.partition, offset))
+        else:
+            self._client.logger.info("offset-out-of-range", partition=position.partition, offset=offset)
+            position.reset(None)

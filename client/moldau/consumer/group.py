@@ -1,6 +1,4 @@
-"""A consumer's dealings with its group coordinator: finding it, joining, heartbeats, offsets. Performs what
-``membership`` decides.
-"""
+"""The client of a group coordinator: finds it, joins, sends heartbeats and commits, as ``membership`` decides."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.core.membership import NOBODY, Membership, Next, assign_partitions
 from moldau.consumer.fetcher import CommittedOffset
-from moldau.consumer.membership import NOBODY, Membership, Next, assign_partitions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Response)
 
 GROUP_PURPOSE = "group"
-"""Group requests have a connection of their own: JoinGroup waits for the other members."""
+"""The connection for group requests; it is separate because JoinGroup waits for the other members."""
 
 _COMMIT_VERSION_MAX = 9
 _FETCH_VERSION_MAX = 9
@@ -57,14 +55,17 @@ _JOIN_GRACE_MS = 5_000.0
 
 
 class CommitFailedError(KafkaError):
-    """Offsets were not committed because the group went on without this member; its partitions may belong to others."""
+    """Reports that offsets were not committed because this member no longer belongs to the generation.
+
+    Its partitions may belong to other members.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedCommit:
-    """Offsets to commit, and generation and member id of who held them when that was asked; None where it was lost.
+    """Offsets to commit, with the generation and member id that held the partitions at the time of the call.
 
-    ``number`` counts what one consumer asked for.
+    The identity is None if the member had lost its assignment. ``number`` counts the commits of one consumer.
     """
 
     offsets: Mapping[TopicPartition, CommittedOffset]
@@ -86,16 +87,19 @@ class GroupClient:
         self._poll_interval_ms = config.get_int("max.poll.interval.ms")
         self._requires_stable = config.get_str("isolation.level") == "read_committed"
         self._commits_asked = 0
-        # Held by who commits. At most the task that uses the consumer and one in the background wait for it, in order.
+        # The committing task holds it. At most the consumer's task and one background task wait for it, in order.
         self._commit_turn = trio.Lock()
         self.partition_counts: dict[str, int] | None = None
-        """What the last assignment was based on, of the topics that this member wants; None if it was another's."""
+        """The partition counts behind the last assignment; None if another member computed it."""
 
     # --- the coordinator
 
     async def coordinator(self, deadline_ms: float) -> int:
-        """Returns the coordinator's node. Raises ``trio.TooSlowError`` at the deadline, ``KafkaError`` where it is
-        hopeless.
+        """Returns the coordinator's node.
+
+        Raises:
+            trio.TooSlowError: the deadline has passed.
+            KafkaError: the error is not retriable.
         """
         failures = 0
         while self._node_id is None:
@@ -128,7 +132,7 @@ class GroupClient:
         timeout_ms: float | None = None,
         purpose: str = "",
     ) -> R:
-        """Sends one request to the coordinator; transport errors make it be looked up again, and go up."""
+        """Sends one request to the coordinator; a transport error is raised and discards the known coordinator."""
         node_id = await self.coordinator(deadline_ms)
         try:
             connection = await self._client.connection(node_id, purpose)
@@ -144,8 +148,10 @@ class GroupClient:
     async def join(
         self, topics: Sequence[str], owned: Sequence[TopicPartition], counts_of: Callable[[], Mapping[str, int]]
     ) -> list[TopicPartition]:
-        """Joins the group, as often as it takes, and returns the assignment. Raises ``KafkaError`` where it is
-        hopeless.
+        """Joins the group, with as many attempts as needed, and returns the assignment.
+
+        Raises:
+            KafkaError: the error is not retriable.
         """
         membership = self._member()
         failures = 0
@@ -153,13 +159,13 @@ class GroupClient:
             try:
                 step, assigned = await self._join_once(membership, topics, owned, counts_of)
             except TRANSPORT_ERRORS as error:
-                self._client.logger.info("join_failed", group=self._group_id, error=error)
+                self._client.logger.info("join-failed", group=self._group_id, error=error)
                 membership.rejoin("the coordinator did not answer")
                 step, assigned = Next.RETRY, []
             if step is Next.GO_ON:
                 return assigned
             if step is Next.JOIN_AGAIN:
-                # The coordinator answers at once here; a loop of such answers must not spin.
+                # The coordinator answers this at once, so the loop must pause.
                 await trio.lowlevel.checkpoint()
                 failures = 0
                 continue
@@ -198,8 +204,9 @@ class GroupClient:
         return membership.on_sync(synced)
 
     async def _counts(self, topics: Sequence[str]) -> dict[str, int]:
-        """Returns the number of partitions of the topics of all members; fresh, because others may know newer
-        topics.
+        """Returns the number of partitions of the topics of all members.
+
+        It fetches fresh metadata, because other members may know newer topics.
         """
         client = self._client
         for topic in topics:
@@ -207,8 +214,8 @@ class GroupClient:
         try:
             await client.wait_update(client.now_ms + client.request_timeout_ms)
         except trio.TooSlowError as error:
-            client.logger.warning("assigning_with_old_metadata", group=self._group_id, error=error)
-        known = client.picture.topics
+            client.logger.warning("assigning-with-old-metadata", group=self._group_id, error=error)
+        known = client.cluster_metadata.topics
         return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
 
     def _member(self) -> Membership:
@@ -218,7 +225,7 @@ class GroupClient:
     # --- heartbeats
 
     async def heartbeat_forever(self, last_poll_ms: Callable[[], float], changed: Callable[[], None]) -> None:
-        """Keeps the session alive; ``changed`` is called when the member must join again. Runs until cancelled."""
+        """Sends heartbeats until cancelled; calls ``changed`` when the member must join again."""
         membership = self._member()
         client = self._client
         alive_ms = client.now_ms
@@ -229,7 +236,7 @@ class GroupClient:
                 continue
             if client.now_ms - last_poll_ms() > self._poll_interval_ms:
                 client.logger.warning(
-                    "poll_too_late", group=self._group_id, max_poll_interval_ms=self._poll_interval_ms
+                    "poll-too-late", group=self._group_id, max_poll_interval_ms=self._poll_interval_ms
                 )
                 await self.leave(f"no poll within max.poll.interval.ms = {self._poll_interval_ms}")
                 changed()
@@ -237,10 +244,10 @@ class GroupClient:
             try:
                 step = await self._heartbeat(membership)
             except TRANSPORT_ERRORS as error:
-                client.logger.info("heartbeat_failed", group=self._group_id, error=error)
+                client.logger.info("heartbeat-failed", group=self._group_id, error=error)
                 step = Next.FIND_COORDINATOR
             except KafkaError as error:
-                client.logger.warning("member_lost", group=self._group_id, error=error)
+                client.logger.warning("member-lost", group=self._group_id, error=error)
                 changed()
                 continue
             if step is Next.GO_ON:
@@ -267,39 +274,46 @@ class GroupClient:
         return membership.on_heartbeat(ErrorCode.of(response.error_code))
 
     async def leave(self, reason: str) -> None:
-        """Leaves the group, so that others need not wait for the session to end; a failure only delays them."""
+        """Leaves the group, so that others need not wait for the session timeout; a failure only delays them."""
+        # While the broker holds a JoinGroup it answers nothing else on that connection.
+        purpose = GROUP_PURPOSE if self._member().is_stable else ""
         request = self._member().leave_request(reason)
         if request is None:
             return
         try:
             with trio.move_on_after(self._client.request_timeout_ms / 1000):
-                await self._request(LeaveGroupResponse, request, self._client.now_ms, purpose=GROUP_PURPOSE)
+                await self._request(LeaveGroupResponse, request, self._client.now_ms, purpose=purpose)
         except (*TRANSPORT_ERRORS, KafkaError) as error:
-            self._client.logger.info("leave_failed", group=self._group_id, error=error)
+            self._client.logger.info("leave-failed", group=self._group_id, error=error)
 
     # --- offsets
 
     def ask_commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> AskedCommit:
-        """Makes what ``carry_out`` commits. No checkpoint may lie between reading the positions and this."""
+        """Returns a commit for ``carry_out``; no checkpoint may lie between reading the positions and this call."""
         self._commits_asked += 1
         member = NOBODY if self.membership is None else self.membership.commits_as
         return AskedCommit(offsets=offsets, member=member, number=self._commits_asked)
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
-        """Commits offsets that this member holds now; see ``carry_out``."""
+        """Commits offsets for the member's present generation; see ``carry_out``."""
         await self.carry_out(self.ask_commit(offsets), deadline_ms)
 
     async def carry_out(self, asked: AskedCommit, deadline_ms: float | None = None, *, gives_way: bool = False) -> None:
         """Commits offsets; they are durable on the coordinator's in-sync replicas on return.
 
-        One commit at a time, in the order of the calls: the next one is sent when the one before was answered or given
-        up, and waits for that until its own deadline. One that ``gives_way`` is dropped, and returns, when a newer one
-        was asked for before it was sent (again). All are for the generation in which they were asked, and refused in
-        another. A commit that was given up without an answer can still be carried out, as with Kafka's clients: before
-        any newer one if that goes over the same connection; after it if the first lay unread in a connection that
-        broke, for OffsetCommit knows no order but that of its connection, and generations.
+        Commits are sent one at a time, in the order of the calls. A commit waits, until its own deadline, for the
+        previous one to be answered or given up. A commit with ``gives_way`` is dropped, and the call returns, if a
+        newer commit was requested before it was sent or retried. Each commit applies to the generation of its call; the
+        coordinator refuses it in another.
 
-        Raises ``CommitFailedError`` (the group went on without this member), ``KafkaError``, ``trio.TooSlowError``.
+        As with Kafka's clients, the coordinator may still carry out a commit that was given up without an answer. On
+        the same connection it does so before any newer commit. If the connection broke with the request unread, it may
+        do so afterwards, because only the connection and the generation order OffsetCommit requests.
+
+        Raises:
+            CommitFailedError: this member no longer belongs to the group's generation.
+            KafkaError: the coordinator refused the commit.
+            trio.TooSlowError: the deadline has passed.
         """
         if not asked.offsets:
             await trio.lowlevel.checkpoint()
@@ -326,7 +340,7 @@ class GroupClient:
         failures = 0
         while True:
             if gives_way and asked.number != self._commits_asked:
-                self._client.logger.debug("commit_gave_way", group=self._group_id)
+                self._client.logger.debug("commit-gave-way", group=self._group_id)
                 await trio.lowlevel.checkpoint()
                 return
             code, partition = await self._commit_once(asked, limit_ms)
@@ -388,7 +402,7 @@ class GroupClient:
         try:
             response = await self._request(OffsetCommitResponse, request, deadline_ms, version=_COMMIT_VERSION_MAX)
         except TRANSPORT_ERRORS as error:
-            self._client.logger.info("commit_unanswered", group=self._group_id, error=error)
+            self._client.logger.info("commit-unanswered", group=self._group_id, error=error)
             return ErrorCode.REQUEST_TIMED_OUT, None
         for topic in response.topics:
             for answer in topic.partitions:
@@ -398,8 +412,11 @@ class GroupClient:
         return ErrorCode.NONE, None
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """Returns the committed offsets; partitions without one are left out. Raises ``KafkaError``,
-        ``trio.TooSlowError``.
+        """Returns the committed offsets; partitions without one are left out.
+
+        Raises:
+            KafkaError: the coordinator answered with an error.
+            trio.TooSlowError: the deadline has passed.
         """
         deadline_ms = self._client.now_ms + self._api_timeout_ms
         failures = 0
@@ -407,7 +424,7 @@ class GroupClient:
             try:
                 code, found = await self._committed_once(partitions, deadline_ms)
             except TRANSPORT_ERRORS as error:
-                self._client.logger.info("committed_unanswered", group=self._group_id, error=error)
+                self._client.logger.info("committed-unanswered", group=self._group_id, error=error)
                 code, found = ErrorCode.COORDINATOR_NOT_AVAILABLE, {}
             if code is ErrorCode.NONE:
                 return found

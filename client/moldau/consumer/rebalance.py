@@ -1,8 +1,8 @@
-"""A subscriber's part in its group's rebalances: when to join, what to give up before, what to take over after.
+"""A subscriber's part in the rebalances of its group: joining, revoking partitions, taking over an assignment.
 
-Theory of operation: everything that the application can notice happens inside ``poll``: partitions are revoked
-(callback, commit), a join runs in the background, and a later poll takes over what it brought. A poll may be cancelled
-at any checkpoint; the next one then goes on where it was, at worst repeating a callback.
+Theory of operation: the application sees changes only inside ``poll``. A poll revokes partitions (callback, commit) and
+starts a join in the background; a later poll takes over the new assignment. A poll may be cancelled at any checkpoint;
+the next one then resumes, and repeats at most one callback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.consumer.membership import Membership, MemberState
+from moldau.consumer.core.membership import Membership, MemberState
 from moldau.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer.core.positions import Positions
+    from moldau.consumer.core.values import RebalanceCallback
     from moldau.consumer.fetcher import Fetcher
     from moldau.consumer.group import GroupClient
-    from moldau.consumer.positions import Positions
-    from moldau.consumer.values import RebalanceCallback
 
 
 class _Join:
-    """A join in the background. ``assigned`` or ``error`` is set when ``finished`` is."""
+    """A join that runs in the background; ``assigned`` or ``error`` is set when ``finished`` is."""
 
     __slots__ = ("added", "assigned", "error", "finished", "is_adopted", "scope")
 
@@ -36,12 +36,12 @@ class _Join:
         self.scope = trio.CancelScope()
         self.assigned: list[TopicPartition] = []
         self.error: KafkaError | None = None
-        self.is_adopted = False  # the positions are those of ``assigned``; the application may not know yet
+        self.is_adopted = False  # the positions are those of ``assigned``; the callback may still be pending
         self.added: list[TopicPartition] = []
 
 
 class Rebalancer:
-    """Keeps one subscriber in its group. All methods are called by the task that polls."""
+    """Keeps one subscriber in its group; the polling task calls all methods."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Rebalancer:
         on_revoked: RebalanceCallback | None,
         on_lost: RebalanceCallback | None,
     ) -> None:
-        """``commit`` commits positions where that is done in the background, and does nothing elsewhere."""
+        """Takes ``commit``, which commits positions with ``enable.auto.commit`` and else does nothing."""
         self._client = client
         self._fetcher = fetcher
         self._positions = positions
@@ -76,7 +76,11 @@ class Rebalancer:
         self._join: _Join | None = None
 
     def subscribe(self, names: list[str], pattern: str | None) -> None:
-        """Takes the topics to join for; the next ``keep`` joins. Raises ``re.error``."""
+        """Sets the topics to join for; the next ``keep`` joins.
+
+        Raises:
+            re.error: the pattern is not a regular expression.
+        """
         self._pattern = None if pattern is None else re.compile(pattern)
         if self._pattern is None:
             self.topics = names
@@ -88,12 +92,12 @@ class Rebalancer:
     def _matching_topics(self, pattern: re.Pattern[str]) -> list[str]:
         return sorted(
             name
-            for name, topic in self._client.picture.topics.items()
+            for name, topic in self._client.cluster_metadata.topics.items()
             if pattern.fullmatch(name) and topic.partitions and not (topic.is_internal and self._hides_internal)
         )
 
     async def leave(self, reason: str) -> None:
-        """Commits, gives everything up and leaves the group."""
+        """Commits, revokes all partitions and leaves the group."""
         if self._join is not None:
             self._join.scope.cancel()
             self._join = None
@@ -111,10 +115,21 @@ class Rebalancer:
             self.membership.end(reason)
             self._losses = self.membership.losses
 
-    async def keep(self, nursery: trio.Nursery, deadline_ms: float) -> None:
-        """Joins where that is needed, and takes over what a finished join brought; waits for it until ``deadline_ms``.
+    async def depart(self, reason: str) -> None:
+        """Leaves the group at once, without a commit or a callback."""
+        if self._join is not None:
+            self._join.scope.cancel()
+            self._join = None
+        try:
+            await self._group.leave(reason)
+        finally:
+            self.membership.end(reason)
 
-        Raises ``KafkaError`` where joining is hopeless; the next call tries again.
+    async def keep(self, nursery: trio.Nursery, deadline_ms: float) -> None:
+        """Joins if needed and takes over the assignment of a finished join; waits until ``deadline_ms``.
+
+        Raises:
+            KafkaError: joining failed with an error that is not retriable; the next call tries again.
         """
         membership = self.membership
         while True:
@@ -131,7 +146,7 @@ class Rebalancer:
             join = self._join
             await self._wait(join, deadline_ms)
             if membership.losses != self._losses:
-                await self._lose()  # the coordinator did not know the member any more when it came to join again
+                await self._lose()  # the coordinator had expelled the member before it joined again
             if not join.finished.is_set():
                 return
             if join.error is not None:
@@ -160,9 +175,9 @@ class Rebalancer:
         if self.topics != self._joined_topics:
             membership.rejoin("the subscription changed")
             return
-        known = self._client.picture.topics
+        known = self._client.cluster_metadata.topics
         if counts is None:
-            return  # the group's leader looks after that
+            return  # the group's leader handles that
         for topic in self._joined_topics:
             info = known.get(topic)
             if info is not None and info.partitions and len(info.partitions) != counts.get(topic):
@@ -170,7 +185,12 @@ class Rebalancer:
                 return
 
     async def _prepare(self) -> None:
-        """Before JoinGroup: commit, and under the eager protocol give everything up."""
+        """Commits, and revokes the partitions that this member must not hold during the rebalance.
+
+        It runs before JoinGroup. Under the eager protocol it revokes all partitions. Under the cooperative protocol it
+        revokes those of topics that are no longer subscribed to: the leader assigns them to other members in the same
+        rebalance, because no subscriber owns them.
+        """
         membership = self.membership
         if membership.has_generation:
             await self._commit()
@@ -182,15 +202,19 @@ class Rebalancer:
             return
         elif not membership.is_cooperative:
             await self._revoke(held)
+        else:
+            wanted = dict.fromkeys(self.topics or ())
+            await self._revoke([partition for partition in held if partition.topic not in wanted])
+            self._owned_before = list(self._positions.by_partition)
 
     async def _lose(self) -> None:
-        """Gives everything up without a commit: others may already own it, or have owned it meanwhile."""
+        """Drops all partitions without a commit, because others may own them or have owned them meanwhile."""
         held = list(self._positions.by_partition)
         self._owned_before = []
         if held and self._on_lost is not None:
             await self._on_lost(held)
         self._positions.assign([])
-        self._losses = self.membership.losses  # not before: a poll that is cancelled in the callback must come back
+        self._losses = self.membership.losses  # only now: a poll that is cancelled in the callback must repeat it
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
         if partitions and self._on_revoked is not None:
@@ -209,7 +233,7 @@ class Rebalancer:
             self._fetcher.arrived.notify()
 
     async def _adopt(self, join: _Join) -> None:
-        """Takes over an assignment: what is lost is revoked first (cooperative), then the new partitions begin."""
+        """Takes over an assignment: revokes the lost partitions (cooperative), then begins the new ones."""
         membership = self.membership
         if not join.is_adopted:
             wanted = dict.fromkeys(join.assigned)

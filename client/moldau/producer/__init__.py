@@ -1,15 +1,15 @@
-"""The producer: accumulator and partitioners (pure), sender and ``Producer`` (trio)."""
+"""The producer: the pure cores in ``core``, and the trio shell with the sender and ``Producer``."""
 
-from moldau.producer.delivery import Delivery, RecordMetadata
-from moldau.producer.partitioner import PartitionerFunction, partition_for_key
-from moldau.producer.producer import BufferExhaustedError, Producer
-from moldau.producer.transaction_values import (
+from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
+from moldau.producer.core.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
     ProducerFencedError,
     TransactionAbortedError,
     TransactionError,
 )
+from moldau.producer.delivery import Delivery, RecordMetadata
+from moldau.producer.producer import BufferExhaustedError, Producer
 
 __all__ = [
     "AbortableTransactionError",

@@ -1,4 +1,4 @@
-"""What a caller of ``send`` holds: the outcome of one record, now or later."""
+"""The delivery that ``send`` returns: the outcome of one record, known now or later."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from moldau.producer.accumulator import ProducerBatch
+    from moldau.producer.core.accumulator import ProducerBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
-    """Where a record was written. ``offset`` is -1 with acks=0, and where a repetition of an old batch was
-    recognised.
+    """The place where a record was written.
+
+    ``offset`` is -1 with acks=0, and if the broker recognised a duplicate of an old batch.
     """
 
     topic: str
@@ -26,9 +27,9 @@ class RecordMetadata:
 
 
 class Delivery:
-    """The fate of one record. ``await delivery`` gives its ``RecordMetadata`` or raises its ``KafkaError``.
+    """The outcome of one record: ``await delivery`` returns its ``RecordMetadata`` or raises its error.
 
-    It may be awaited by several tasks, any number of times, or dropped; cancelling the wait does not recall the record.
+    Several tasks may await it, any number of times, or drop it. Cancelling the wait does not recall the record.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp")
@@ -53,14 +54,19 @@ class Delivery:
 
     @property
     def acknowledged_by(self) -> tuple[int, int] | None:
-        """The broker that acknowledged the record, and the leader epoch in which it was known as the leader when the
-        record was sent to it; None until then, for a record that failed, and with acks=0.
+        """The broker that acknowledged the record, and its leader epoch when the record was sent.
+
+        None before the acknowledgement, for a record that failed, and with acks=0.
         """
         batch = self._batch
         return batch.leader if batch.is_settled and batch.error is None else None
 
     def result(self) -> RecordMetadata:
-        """Returns the outcome. Raises the record's ``KafkaError``, and ``RuntimeError`` while it is not done."""
+        """Returns the outcome, or raises the record's error.
+
+        Raises:
+            RuntimeError: the outcome is not known yet.
+        """
         batch = self._batch
         if not batch.is_settled:
             raise RuntimeError("the record has not been delivered yet; await the delivery")
@@ -79,6 +85,8 @@ class Delivery:
         if batch.is_settled:
             await trio.lowlevel.checkpoint()
         else:
+            if not trio.lowlevel.in_trio_run():
+                raise RuntimeError("a delivery is awaited under trio, where its producer runs; see moldau.blocking")
             await wait_settled(batch)
         return self.result()
 

@@ -1,33 +1,36 @@
-"""The producer: ``send`` puts records into batches, a background task delivers them.
+"""The producer: ``send`` appends records to batches, and a background task delivers them.
 
     async with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
         delivery = await producer.send("flights", b"value", key=b"key")
         metadata = await delivery
 
-``send`` waits only for metadata of a new topic and for memory (both at most ``max.block.ms``), so one task can hand
-over hundreds of thousands of records a second; ``send_nowait`` never waits. By default a record counts as delivered
-when all in-sync replicas have it, retries write nothing twice and keep the order (idempotence), and a record that is
-not delivered within ``delivery.timeout.ms`` fails with an error of its own. Leaving the ``async with`` block delivers
-what is left first.
+``send`` waits only for metadata of a new topic and for memory (both at most ``max.block.ms``), so one task can send
+hundreds of thousands of records a second; ``send_nowait`` never waits. By default a record counts as delivered when all
+in-sync replicas have it, retries write no duplicates and keep the order (idempotence), and a record that is not
+delivered within ``delivery.timeout.ms`` fails with its own error. Leaving the ``async with`` block first delivers
+pending records.
 """
 
 from __future__ import annotations
 
 import math
+from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 import trio
 
+from moldau.cluster import arguments
 from moldau.cluster.background import Background
+from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicInfo, TopicPartition
-from moldau.producer.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
+from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
+from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, make_keyless, partition_for_key
+from moldau.producer.core.transaction_core import TransactionManager
+from moldau.producer.core.transaction_values import OffsetToCommit
 from moldau.producer.delivery import Delivery, wait_settled
-from moldau.producer.partitioner import KeylessPartitioner, PartitionerFunction, make_keyless, partition_for_key
 from moldau.producer.sender import Sender
-from moldau.producer.transaction_core import TransactionManager
-from moldau.producer.transaction_values import OffsetToCommit
 from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Compression, InvalidRecordError
@@ -39,23 +42,23 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from moldau.consumer.fetcher import CommittedOffset
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 Buffer = bytes | bytearray | memoryview
 
 _LOAD_INTERVAL_RECORDS = 256
-"""Records of a topic after which the loads of its partitions are looked at again."""
+"""Records of a topic after which the producer reads the loads of its partitions again."""
 
 
 class BufferExhaustedError(KafkaError):
-    """The records that wait to be sent fill ``buffer.memory``."""
+    """Reports that the records waiting to be sent fill ``buffer.memory``."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, detail)
 
 
 class _TopicState:
-    """What ``send`` looks up for each record of a topic. Rebuilt when the topic's metadata changes."""
+    """The data that ``send`` needs for each record of a topic; rebuilt when the topic's metadata changes."""
 
     __slots__ = ("available", "info", "keyless", "queues", "sent")
 
@@ -68,7 +71,7 @@ class _TopicState:
 
 
 def limits_of(config: Config) -> Limits:
-    """Returns the accumulator's limits of a producer configuration."""
+    """Returns the accumulator's limits from a producer configuration."""
     compression = Compression.from_config_name(config.get_str("compression.type"))
     level_key = f"compression.{compression.config_name}.level"
     return Limits(
@@ -90,7 +93,7 @@ def limits_of(config: Config) -> Limits:
     )
 
 
-class Producer:
+class Producer(AsyncOnly):
     """Sends records. Use it as an async context manager; all methods belong to the trio thread that opened it."""
 
     def __init__(
@@ -100,14 +103,17 @@ class Producer:
         environment: Environment | None = None,
         partitioner: PartitionerFunction | None = None,
     ) -> None:
-        """Takes Kafka's producer configuration keys; raises ``ConfigError`` for what is wrong with them.
+        """Takes Kafka's producer configuration keys.
 
-        ``environment`` is that of the operating system by default. ``partitioner`` chooses partitions of all records
-        that do not name one.
+        ``environment`` is by default that of the operating system. ``partitioner`` chooses the partition of each
+        record that names none.
+
+        Raises:
+            ConfigError: a key is unknown or has a value that is not allowed.
         """
-        self._config = config if isinstance(config, Config) else PRODUCER_CONFIG.parse(config)
-        if self._config.schema is not PRODUCER_CONFIG:
-            raise ConfigError([f"a producer cannot use a {self._config.schema.name} configuration"])
+        self._config = arguments.configuration("Producer", config, PRODUCER_CONFIG)
+        if partitioner is not None and not callable(partitioner):
+            raise TypeError(f"Producer: partitioner must be a function, not {arguments.shown(partitioner)}")
         self._environment = environment
         self._partitioner = partitioner
         self._limits = limits_of(self._config)
@@ -124,6 +130,7 @@ class Producer:
         self._since_checkpoint = 0
         self._is_closed = False
         self._background = Background()
+        self._caller = Caller("Producer")
         self._client: ClusterClient | None = None
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
@@ -134,6 +141,7 @@ class Producer:
         """Starts the background tasks. Does not wait for a broker."""
         if self._client is not None:
             raise RuntimeError("a producer can be opened only once")
+        self._caller.enter()
         environment = self._environment or _real_environment()
         self._client = ClusterClient(environment, self._config, "producer")
         self._client.allow_auto_create = True
@@ -152,11 +160,17 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """Delivers what is left (at most ``delivery.timeout.ms``); after an exception gives it up at once."""
-        return await self._background.close(kind, error, traceback, closing=self.close, ended=self._end)
+        """Delivers pending records, for at most ``delivery.timeout.ms``, and stops.
+
+        After an exception or a cancellation it drops pending records and aborts an open transaction, for at most
+        ``FAREWELL_MS``. If that fails, the coordinator aborts the transaction after its timeout.
+        """
+        return await self._background.close(
+            kind, error, traceback, closing=self.close, departing=self._depart, ended=self.abandon
+        )
 
     async def close(self, timeout_ms: float = math.inf) -> None:
-        """Delivers what is left, for at most ``timeout_ms``, fails the rest, and stops; idempotent."""
+        """Delivers pending records for at most ``timeout_ms``, fails the rest, and stops; idempotent."""
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
@@ -168,9 +182,24 @@ class Producer:
         with trio.move_on_after(timeout_ms / 1000):
             for batch in list(accumulator.incomplete):
                 await wait_settled(batch)
-        self._end()
+        self.abandon()
 
-    def _end(self) -> None:
+    async def _depart(self) -> None:
+        """Aborts the open transaction, so that consumers of its partitions need not wait for its timeout."""
+        client = self._client
+        if client is None or client.is_closed:
+            return
+        try:
+            await self._abort_open_transaction(self._max_block_ms)
+        except trio.Cancelled:
+            client.logger.info("abort-unanswered", transactional_id=self._config.get_str_or_none("transactional.id"))
+            raise
+
+    def abandon(self) -> None:
+        """Closes the connections at once and sends nothing more, as if the process had died.
+
+        Pending records fail; an open transaction stays open until its timeout. Leave the block afterwards.
+        """
         self._is_closed = True
         closed = KafkaError(
             ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed before the record was delivered"
@@ -185,7 +214,7 @@ class Producer:
         self._background.cancel()
 
     async def _forget_idle_topics(self) -> None:
-        """Stops keeping metadata of topics that nothing was sent to for ``metadata.max.idle.ms``."""
+        """Drops the metadata of topics without a record for ``metadata.max.idle.ms``."""
         client = self._opened()[0]
         idle_ms = self._config.get_int("metadata.max.idle.ms")
         counts: dict[str, int] = {}
@@ -199,8 +228,9 @@ class Producer:
                     client.forget_topic(name)
 
     def _opened(self) -> tuple[ClusterClient, Sender]:
+        self._caller.check()
         if self._client is None or self._sender is None:
-            raise RuntimeError("the producer is not open; use it as `async with Producer(...) as producer`")
+            self._caller.refuse()
         return self._client, self._sender
 
     # --- sending
@@ -215,16 +245,19 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """Hands a record over and returns its delivery; waits only for metadata and memory. Copies what it is given.
+        """Appends a record to a batch and returns its delivery; waits only for metadata and memory.
 
-        ``timestamp`` is in milliseconds since the Unix epoch, by default now. A checkpoint at least once for every
-        batch.
+        The record is copied. ``timestamp`` is in milliseconds since the Unix epoch, by default now. ``send`` executes a
+        checkpoint at least once per batch.
 
         Raises:
-            KafkaError: the topic or partition does not exist, the record is too large, metadata or memory did not come
-                within ``max.block.ms``, or the producer failed for good.
+            KafkaError: the topic or partition does not exist, the record is too large, metadata or memory did not
+                become available within ``max.block.ms``, or the producer has failed.
             InvalidRecordError: the record cannot be encoded.
+            TypeError: an argument is of a wrong type.
         """
+        if headers.__class__ is not tuple:
+            headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
         try:
             delivery = self.send_nowait(
                 topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
@@ -247,7 +280,6 @@ class Producer:
         timestamp: int | None,
     ) -> Delivery:
         client, sender = self._opened()
-        headers = list(headers)
         deadline_ms = client.now_ms + self._max_block_ms
         await self._wait_topic(topic, partition, deadline_ms)
         self._accumulator.memory_waiters += 1
@@ -277,23 +309,38 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """Hands a record over without waiting. Callers that loop must call a checkpoint themselves.
+        """Appends a record to a batch without waiting; a caller that loops must execute checkpoints itself.
 
-        Raises as ``send``, and ``LookupError`` while the topic's metadata is not here (await ``partitions_for`` first),
-        ``BufferExhaustedError`` when ``buffer.memory`` is full.
+        Raises:
+            LookupError: the topic's metadata is missing (await ``partitions_for`` first).
+            BufferExhaustedError: ``buffer.memory`` is full.
+            KafkaError: as for ``send``.
         """
         client, sender = self._client, self._sender
-        if client is None or sender is None:
-            raise RuntimeError("the producer is not open; use it as `async with Producer(...) as producer`")
+        if client is None or sender is None or get_ident() != self._caller.thread_id:
+            self._caller.refuse()
         if self._is_closed:
             raise RuntimeError("the producer is closed")
         if sender.fatal_error is not None:
             raise sender.fatal_error
-        state = self._topics.get(topic)
+        # Fast path: exact classes cover most records, and a known topic is already a str.
+        if (
+            (value.__class__ is not bytes and value is not None)
+            or (key is not None and key.__class__ is not bytes)
+            or headers
+            or (partition is not None and partition.__class__ is not int)
+            or (timestamp is not None and timestamp.__class__ is not int)
+        ):
+            headers, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
+        try:
+            state = self._topics.get(topic)
+        except TypeError:
+            arguments.text("send", "topic", topic)
+            raise
         transactions = self._transactions
         if transactions is not None:
             transactions.check_sending()
-        if state is None or self._topics_version != client.picture.version:
+        if state is None or self._topics_version != client.cluster_metadata.version:
             state = self._look_up(topic)
         keyless: KeylessPartitioner | None = None
         if partition is not None:
@@ -313,7 +360,6 @@ class Producer:
             raise InvalidRecordError(f"timestamp {timestamp} is negative")
         size = (0 if key is None else len(key)) + (0 if value is None else len(value))
         if size + 128 > self._record_bytes_max or headers:
-            headers = list(headers)
             self._check_size(key, value, headers)
         batch = queue.batches[-1] if queue.batches else None
         index = -1
@@ -321,7 +367,7 @@ class Producer:
             index = batch.write(timestamp, key, value, headers, self._batch_size)
         if batch is None or index < 0:
             if transactions is not None:
-                transactions.admit(queue.partition)  # nothing of an earlier transaction is left in the queue
+                transactions.admit(queue.partition)  # the queue holds no record of an earlier transaction
             appended = self._accumulator.append_new(queue, timestamp, key, value, headers, client.now_ms)
             if appended is None:
                 raise BufferExhaustedError(f"{topic}: buffer.memory = {self._limits.buffer_memory} bytes are full")
@@ -338,7 +384,7 @@ class Producer:
         return Delivery(batch, index, timestamp)
 
     def _look_at_load(self, topic: str, state: _TopicState) -> None:
-        """Tells the partitioner about queues, and leaves out partitions whose broker takes no batches (KIP-794)."""
+        """Gives the partitioner the queue lengths, without partitions whose broker takes no batches (KIP-794)."""
         if self._availability_ms > 0:
             stuck = self._opened()[1].stuck_nodes(self._availability_ms)
             parts = state.info.partitions
@@ -355,11 +401,11 @@ class Producer:
         chosen = self._partitioner(
             topic, None if key is None else bytes(key), None if value is None else bytes(value), count
         )
-        if not 0 <= chosen < count:
+        if not 0 <= arguments.integer("the partitioner", "its result", chosen) < count:
             raise ValueError(f"the partitioner chose {chosen}, but {topic} has partitions 0 to {count - 1}")
         return chosen
 
-    def _check_size(self, key: Buffer | None, value: Buffer | None, headers: list[tuple[str, Buffer | None]]) -> None:
+    def _check_size(self, key: Buffer | None, value: Buffer | None, headers: Iterable[arguments.Header]) -> None:
         size = record_size_bound(key, value, headers)
         if size > self._record_bytes_max:
             name = (
@@ -373,13 +419,18 @@ class Producer:
     # --- metadata
 
     def _look_up(self, topic: str) -> _TopicState:
-        """Returns the state of a topic after metadata changed. Raises ``LookupError`` while there is none."""
+        """Returns the state of a topic after its metadata changed.
+
+        Raises:
+            LookupError: the topic's metadata is missing.
+        """
+        arguments.text("send", "topic", topic)
         client = self._opened()[0]
-        picture = client.picture
-        if self._topics_version != picture.version:
-            self._topics_version = picture.version
+        cluster_metadata = client.cluster_metadata
+        if self._topics_version != cluster_metadata.version:
+            self._topics_version = cluster_metadata.version
             for name, state in list(self._topics.items()):
-                info = picture.topics.get(name)
+                info = cluster_metadata.topics.get(name)
                 if info is None or not info.partitions:
                     del self._topics[name]
                 elif info is not state.info:
@@ -387,10 +438,10 @@ class Producer:
         known = self._topics.get(topic)
         if known is not None:
             return known
-        found = picture.topics.get(topic)
+        found = cluster_metadata.topics.get(topic)
         if found is None or not found.partitions:
             client.add_topic(topic)
-            raise LookupError(f"metadata of topic {topic} is not here yet; await partitions_for({topic!r}) first")
+            raise LookupError(f"metadata of topic {topic} is missing; await partitions_for({topic!r}) first")
         created = self._make_state(found, make_keyless(self._partitioner_name, self._limits.batch_size))
         self._topics[topic] = created
         return created
@@ -403,7 +454,7 @@ class Producer:
         client = self._opened()[0]
         client.add_topic(topic)
         while True:
-            info = client.picture.topics.get(topic)
+            info = client.cluster_metadata.topics.get(topic)
             if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
                 return info
             if info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
@@ -421,10 +472,13 @@ class Producer:
                 ) from error
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
-        """Returns the partitions of a topic; waits for its metadata, at most ``max.block.ms``. Raises
-        ``KafkaError``.
+        """Returns the partitions of a topic; waits for its metadata, at most ``max.block.ms``.
+
+        Raises:
+            KafkaError: the topic does not exist, or its metadata did not arrive in time.
         """
         client = self._opened()[0]
+        arguments.text("partitions_for", "topic", topic)
         info = await self._wait_topic(topic, None, client.now_ms + self._max_block_ms)
         return info.partitions
 
@@ -452,10 +506,10 @@ class Producer:
         return self._transactions
 
     async def init_transactions(self, timeout_ms: float | None = None) -> None:
-        """Takes over the transactional id: fences earlier producers of it and ends what they left open.
+        """Takes over the transactional id: fences its earlier producers and ends their open transaction.
 
-        Once, before the first transaction. Waits at most ``timeout_ms`` (``max.block.ms`` by default), as the other
-        calls do; after REQUEST_TIMED_OUT the same call goes on waiting.
+        Call it once, before the first transaction. It waits at most ``timeout_ms`` (by default ``max.block.ms``), like
+        the other calls. After REQUEST_TIMED_OUT the same call resumes waiting.
 
         Raises:
             FatalTransactionError: the coordinator refuses.
@@ -464,9 +518,11 @@ class Producer:
         await self._transactional().init(timeout_ms)
 
     def begin_transaction(self) -> None:
-        """Begins a transaction: all records sent from now on are seen together, or not at all.
+        """Begins a transaction: its records become visible together or not at all.
 
-        Raises ``TransactionError`` after a failure, ``RuntimeError`` where another transaction is open.
+        Raises:
+            TransactionError: the producer has failed.
+            RuntimeError: another transaction is open.
         """
         self._transactional().begin()
 
@@ -478,42 +534,50 @@ class Producer:
     ) -> None:
         """Commits a consumer's offsets (of the next records to read) with the transaction (KIP-447).
 
-        ``group`` comes from ``Consumer.group_metadata``. Raises ``AbortableTransactionError`` when the group went on
-        without that member, ``TransactionAbortedError`` when the transaction is aborted meanwhile,
-        ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT).
+        ``group`` comes from ``Consumer.group_metadata``.
+
+        Raises:
+            AbortableTransactionError: the member no longer belongs to the group's generation.
+            TransactionAbortedError: the transaction was aborted during the call.
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT.
         """
+        call = "send_offsets_to_transaction"
+        transactions = self._transactional()
         given = {
-            TopicPartition(*partition): OffsetToCommit(offset=offset)
-            if isinstance(offset, int)
-            else OffsetToCommit(offset=offset.offset, leader_epoch=offset.leader_epoch, metadata=offset.metadata)
-            for partition, offset in offsets.items()
+            partition: OffsetToCommit(offset=offset, leader_epoch=epoch, metadata=metadata)
+            for partition, offset, epoch, metadata in arguments.committed_offsets(call, offsets)
         }
-        member = GroupMetadata(group_id=group) if isinstance(group, str) else group
-        await self._transactional().send_offsets(given, member, timeout_ms)
+        if not isinstance(group, GroupMetadata):
+            group = GroupMetadata(group_id=arguments.text(call, "group", group))
+        await transactions.send_offsets(given, group, timeout_ms)
 
     async def commit_transaction(self, timeout_ms: float | None = None) -> None:
-        """Delivers what was sent in the transaction, then commits it; afterwards readers of committed data see it.
+        """Delivers the transaction's records, then commits it; read_committed consumers then see them.
 
         Raises:
             AbortableTransactionError: a record or offset could not be written; call ``abort_transaction``.
-            FatalTransactionError: fenced, or hopeless; close the producer.
-            KafkaError: REQUEST_TIMED_OUT; whether it is committed is open, and the producer goes on with it. Call again
-                to know, also after a cancellation: before the next transaction begins, the first call that waits until
-                it is known gives the outcome.
+            FatalTransactionError: the producer is fenced or broken; close it.
+            KafkaError: REQUEST_TIMED_OUT; the outcome is unknown, and the producer continues the commit. Call again to
+                learn the outcome, also after a cancellation. Until the next transaction begins, the first call that
+                waits long enough returns it.
         """
         await self._transactional().commit(timeout_ms)
 
     async def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction; records that were not sent yet fail with ``TransactionAbortedError``.
 
-        Raises ``FatalTransactionError``, ``KafkaError`` (REQUEST_TIMED_OUT: call again), and ``RuntimeError`` where a
-        commit whose outcome was open has committed it.
+        Raises:
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again.
+            RuntimeError: an earlier commit without a known outcome has committed the transaction.
         """
         await self._transactional().abort(timeout_ms)
 
-    def untell_outcome(self) -> None:
-        """The last init, commit or abort did not return to the application after all: the same call gives its outcome
-        again. For those who call for another thread, which may have been interrupted.
+    def undeliver_outcome(self) -> None:
+        """Keeps the last outcome of an init, commit or abort for a repetition of the same call.
+
+        The blocking producer calls it if an interrupt kept the outcome from its caller.
         """
         outcome = None if self._transactions is None else self._transactions.manager.outcome
         if outcome is not None:
@@ -521,23 +585,27 @@ class Producer:
 
     async def _abort_open_transaction(self, timeout_ms: float) -> None:
         transactions = self._transactions
-        if transactions is None or not transactions.is_in_transaction:
+        if transactions is None or not transactions.is_abortable:
             return
         client = self._opened()[0]
-        client.logger.info("transaction_aborted_on_close", transactional_id=transactions.manager.transactional_id)
+        client.logger.info("transaction-aborted-on-close", transactional_id=transactions.manager.transactional_id)
         try:
             await transactions.abort(min(timeout_ms, self._max_block_ms))
         except KafkaError as error:
-            client.logger.warning("abort_failed", error=error)  # its coordinator ends it after its timeout
+            client.logger.warning("abort-failed", error=error)  # its coordinator ends it after its timeout
 
     # --- flushing
 
     async def flush(self, timeout_ms: float = math.inf) -> None:
-        """Sends everything now and waits until each record handed over before is delivered or failed.
+        """Sends all records now and waits until each is delivered or failed.
 
-        Errors of records are told by their deliveries, not here. Raises ``trio.TooSlowError`` after ``timeout_ms``.
+        The deliveries report the errors of records.
+
+        Raises:
+            trio.TooSlowError: records are pending after ``timeout_ms``.
         """
         sender = self._opened()[1]
+        arguments.milliseconds("flush", timeout_ms)
         accumulator = self._accumulator
         accumulator.flushes += 1
         sender.wake()
@@ -557,12 +625,12 @@ class Producer:
         return self._accumulator.memory_used
 
     def has_leader(self, topic: str, partition: int) -> bool:
-        """Whether the partition's leader is known right now."""
-        info = self._opened()[0].picture.partition_info(TopicPartition(topic, partition))
+        """Returns whether the partition's leader is known now."""
+        info = self._opened()[0].cluster_metadata.partition_info(TopicPartition(topic, partition))
         return info is not None and info.leader != NO_LEADER
 
 
 def _real_environment() -> Environment:
-    from moldau.runtime.real import real_environment
+    from moldau.runtime.ports.real import real_environment
 
     return real_environment()

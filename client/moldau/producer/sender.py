@@ -1,8 +1,8 @@
-"""The task that moves batches from the accumulator to the brokers and answers back. Performs what the core decides.
+"""The task that sends batches from the accumulator to the brokers and gives their answers to the accumulator.
 
-One loop looks for ready partitions, drains them into one Produce request for each leader
-(``max.in.flight.requests.per.connection`` of them at a time), and sleeps until a record, an answer, metadata or a
-deadline gives it something to do. One short task waits for each answer.
+The accumulator decides, the sender performs. One loop looks for ready partitions and drains them into one Produce
+request for each leader (at most ``max.in.flight.requests.per.connection`` at a time). It sleeps until a record, an
+answer, metadata or a deadline wakes it. One short task waits for each answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
-from moldau.producer.accumulator import Accumulator, ProducerBatch, Verdict
+from moldau.producer.core.accumulator import Accumulator, ProducerBatch, Verdict
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import (
@@ -24,7 +24,7 @@ from moldau.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from moldau.runtime.sync import Signal
+from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.producer.transactions import Transactions
     from moldau.protocol.schema import Response
-    from moldau.runtime.rpc import PendingResponse, RpcConnection
+    from moldau.runtime.net.rpc import PendingResponse, RpcConnection
 
 _TOPIC_ID_VERSION = 13
 _IMPLICIT_TRANSACTION_VERSION = 12
@@ -42,7 +42,7 @@ _SLEEP_MAX_MS = 60_000.0
 
 
 class Sender:
-    """Sends what the accumulator holds until it is closed."""
+    """Sends the accumulator's batches until it is closed."""
 
     def __init__(
         self, client: ClusterClient, accumulator: Accumulator, *, acks: int, transactional_id: str | None
@@ -63,12 +63,12 @@ class Sender:
         self._stuck_since_ms: dict[int, float] = {}
 
     def stuck_nodes(self, for_ms: float) -> list[int]:
-        """Returns the brokers that have taken no batch for ``for_ms`` although there was one to send."""
+        """Returns the brokers that have taken no batch for ``for_ms`` although one was ready."""
         now_ms = self._client.now_ms
         return [node_id for node_id, since_ms in self._stuck_since_ms.items() if now_ms - since_ms >= for_ms]
 
     def wake(self) -> None:
-        """Makes the loop look again."""
+        """Wakes the loop."""
         self._is_wanted = True
         self._wake.notify()
 
@@ -97,17 +97,17 @@ class Sender:
 
     def leaders(self) -> dict[TopicPartition, int]:
         """Returns the known leader of every partition that has a queue."""
-        picture = self._client.picture
+        cluster_metadata = self._client.cluster_metadata
         leaders: dict[TopicPartition, int] = {}
         for partition, queue in self._accumulator.queues.items():
             if queue.batches:
-                leader = picture.leader(partition)
+                leader = cluster_metadata.leader(partition)
                 if leader is not None:
                     leaders[partition] = leader[0]
         return leaders
 
     def _step(self) -> float:
-        """Sends all that can be sent now; returns when to look again without an event."""
+        """Sends all ready batches; returns when to look again without an event."""
         client, accumulator = self._client, self._accumulator
         now_ms = client.now_ms
         self._settled(accumulator.expire(now_ms))
@@ -145,10 +145,10 @@ class Sender:
         if not batches:
             return
         by_topic: dict[str, dict[int, ProducerBatch]] = {}
-        picture = self._client.picture
+        cluster_metadata = self._client.cluster_metadata
         for batch in batches:
             by_topic.setdefault(batch.partition.topic, {})[batch.partition.partition] = batch
-            leader = picture.leader(batch.partition) if self._acks != 0 else None
+            leader = cluster_metadata.leader(batch.partition) if self._acks != 0 else None
             batch.leader = leader if leader is not None and leader[0] == node_id else None
         request = ProduceRequest(
             transactional_id=self._transactional_id,
@@ -157,7 +157,7 @@ class Sender:
             topic_data=[
                 TopicProduceData(
                     name=topic,
-                    topic_id=picture.topic_id(topic),
+                    topic_id=cluster_metadata.topic_id(topic),
                     partition_data=[
                         PartitionProduceData(index=index, records=batch.data) for index, batch in parts.items()
                     ],
@@ -196,7 +196,7 @@ class Sender:
         try:
             await connection.flush()
         except OSError as error:
-            self._client.logger.info("connection_lost", error=error)
+            self._client.logger.info("connection-lost", error=error)
 
     # --- answers
 
@@ -207,7 +207,7 @@ class Sender:
             response = await pending.wait(self._client.request_timeout_ms)
         except TRANSPORT_ERRORS as error:
             if not self._client.is_closed:
-                self._client.logger.info("produce_unanswered", node=node_id, error=error)
+                self._client.logger.info("produce-unanswered", node=node_id, error=error)
             self._unanswered([batch for parts in by_topic.values() for batch in parts.values()])
         else:
             assert isinstance(response, ProduceResponse)
@@ -224,12 +224,12 @@ class Sender:
     def _answered(
         self, node_id: int, response: ProduceResponse, by_topic: Mapping[str, Mapping[int, ProducerBatch]]
     ) -> None:
-        picture = self._client.picture
+        cluster_metadata = self._client.cluster_metadata
         for endpoint in response.node_endpoints:
-            picture.add_broker(
+            cluster_metadata.add_broker(
                 BrokerNode(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
             )
-        names = {picture.topic_id(topic): topic for topic in by_topic}
+        names = {cluster_metadata.topic_id(topic): topic for topic in by_topic}
         missing = {batch: None for parts in by_topic.values() for batch in parts.values()}
         for topic in response.responses:
             name = topic.name or names.get(topic.topic_id, "")
@@ -237,7 +237,7 @@ class Sender:
                 batch = by_topic.get(name, {}).get(answer.index)
                 if batch is not None and missing.pop(batch, batch) is None:
                     self._settle_answer(node_id, batch, answer)
-        # A broker that leaves out a partition is broken or hostile; the batch is tried again like one without an
+        # A broker that leaves out a partition is broken or hostile; the batch is retried like one without an
         # answer.
         for batch in missing:
             self._settle(batch, ErrorCode.NETWORK_EXCEPTION)
@@ -245,11 +245,11 @@ class Sender:
     def _settle_answer(self, node_id: int, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         code = ErrorCode.of(answer.error_code)
         if code is ErrorCode.REQUEST_TIMED_OUT:
-            # A leader that is cut off from all but its clients says so each time, and never that it leads no more.
+            # A leader that only its clients reach answers this each time, and never NOT_LEADER_OR_FOLLOWER.
             self._client.doubt(node_id)
         leader = answer.current_leader
         if leader.leader_id >= 0:
-            self._client.picture.set_leader(batch.partition, leader.leader_id, leader.leader_epoch)
+            self._client.cluster_metadata.set_leader(batch.partition, leader.leader_id, leader.leader_epoch)
         message = answer.error_message
         if answer.record_errors:
             details = "; ".join(
@@ -281,11 +281,11 @@ class Sender:
         )
         if verdict is Verdict.RETRY:
             self._client.logger.debug(
-                "produce_retry", partition=batch.partition, code=code.name, attempts=batch.attempts
+                "produce-retry", partition=batch.partition, code=code.name, attempts=batch.attempts
             )
             return
         if verdict is Verdict.FAILED:
-            self._client.logger.warning("produce_failed", partition=batch.partition, error=batch.error)
+            self._client.logger.warning("produce-failed", partition=batch.partition, error=batch.error)
         self._settled([batch])
 
     def _settled(self, batches: list[ProducerBatch]) -> None:
@@ -295,7 +295,7 @@ class Sender:
                 self.transactions.settled(batches)
 
     def dropped(self, batches: list[ProducerBatch]) -> None:
-        """Tells those who wait for batches or for memory that these are settled."""
+        """Wakes the tasks that wait for these batches or for memory."""
         for batch in batches:
             if batch.waiter is not None:
                 batch.waiter.set()
@@ -303,7 +303,7 @@ class Sender:
         self._is_wanted = True
 
     def fail(self, error: KafkaError) -> None:
-        """Makes every record fail from now on."""
+        """Fails every record from now on."""
         self.fatal_error = error
         self.wake()
 
@@ -318,7 +318,7 @@ class Sender:
     async def _init_producer_id(self) -> None:
         client = self._client
         try:
-            response = await client.ask_any(  # an id that is given twice is one that nobody uses
+            response = await client.ask_any(  # a producer id assigned twice leaves the first one unused
                 InitProducerIdResponse,
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
             )
@@ -326,14 +326,14 @@ class Sender:
             if code is ErrorCode.NONE:
                 self._accumulator.set_producer_id(response.producer_id, response.producer_epoch)
             elif code.retriable or not code.fatal:
-                client.logger.info("producer_id_refused", code=code.name)
+                client.logger.info("producer-id-refused", code=code.name)
                 self._retry_id_at_ms = client.now_ms + client.retry.initial_ms
             else:
                 self.fail(KafkaError(code, f"no producer id: {code.message}"))
         except KafkaError as error:
             self.fail(error)
         except TRANSPORT_ERRORS as error:
-            client.logger.info("producer_id_failed", error=error)
+            client.logger.info("producer-id-failed", error=error)
             self._retry_id_at_ms = client.now_ms + client.retry.initial_ms
         finally:
             self._is_fetching_id = False

@@ -1,4 +1,4 @@
-"""The task of a transactional producer that talks to coordinators. Performs what ``transaction_core`` decides."""
+"""The task that sends the requests of a transactional producer, as ``transaction_core`` decides."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.producer.transaction_values import Call, OffsetToCommit, Outcome, State, TransactionAbortedError
+from moldau.producer.core.transaction_values import Call, OffsetToCommit, Outcome, State, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.sync import Signal
+from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import TopicPartition
-    from moldau.producer.accumulator import Accumulator, ProducerBatch
+    from moldau.producer.core.accumulator import Accumulator, ProducerBatch
+    from moldau.producer.core.transaction_core import TransactionManager
     from moldau.producer.sender import Sender
-    from moldau.producer.transaction_core import TransactionManager
 
 
 class Transactions:
@@ -46,7 +46,7 @@ class Transactions:
     # --- what the application asks for
 
     async def init(self, timeout_ms: float | None = None) -> None:
-        """Gets the producer id; fences earlier producers of the transactional id and ends what they left open."""
+        """Gets the producer id; fences earlier producers of the transactional id and ends their transaction."""
         await self._known(self.manager.begin_init(), "initialize transactions", timeout_ms)
 
     def begin(self) -> None:
@@ -54,23 +54,23 @@ class Transactions:
         self.manager.begin()
 
     @property
-    def is_in_transaction(self) -> bool:
-        """Whether there is a transaction that can be aborted."""
-        return self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+    def is_abortable(self) -> bool:
+        """Whether a transaction can be aborted or is being aborted."""
+        return self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
     def check_sending(self) -> None:
-        """Raises what forbids sending now."""
+        """Raises the error that forbids sending now, if any."""
         self.manager.check_sending()
 
     def admit(self, partition: TopicPartition) -> None:
-        """A record is about to be sent to the partition. Raises what forbids it."""
+        """Adds a record's partition to the transaction, or raises the error that forbids sending."""
         if self.manager.admit(partition):
             self.wake()
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata, timeout_ms: float | None = None
     ) -> None:
-        """Has offsets committed with the transaction; returns when their coordinator has them."""
+        """Commits offsets with the transaction; returns when their coordinator has them."""
         outcome = self.manager.send_offsets(offsets, group)
         await self._known(outcome, "send offsets to the transaction", timeout_ms)
 
@@ -79,18 +79,21 @@ class Transactions:
         await self._known(self.manager.begin_commit(), "commit the transaction", timeout_ms)
 
     async def abort(self, timeout_ms: float | None = None) -> None:
-        """Drops what was not sent yet and aborts the transaction."""
+        """Drops unsent records and aborts the transaction."""
         outcome = self.manager.begin_abort()
         self._drop_unsent()
         await self._known(outcome, "abort the transaction", timeout_ms)
 
     def _drop_unsent(self) -> None:
-        """Records that got no sequence number yet were never sent."""
+        """Fails the records without a sequence number, because they were never sent."""
         error = TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the record's transaction was aborted")
         self._sender.dropped(self._accumulator.abort_unsent(error))
 
     async def _known(self, outcome: Outcome, action: str, timeout_ms: float | None) -> None:
-        """Waits until an outcome is known, and raises its error. Who is told leaves without a checkpoint."""
+        """Waits until an outcome is known and raises its error.
+
+        Returns without a checkpoint once the outcome is delivered.
+        """
         self._accumulator.is_completing = self.manager.state in (State.COMMITTING, State.ABORTING)
         self._sender.wake()
         await self._until(lambda: outcome.is_known, action, timeout_ms)
@@ -99,7 +102,11 @@ class Transactions:
             raise outcome.error
 
     async def _until(self, condition: Callable[[], bool], action: str, timeout_ms: float | None) -> None:
-        """Waits for a condition that raises what went wrong. Raises REQUEST_TIMED_OUT; the action goes on then."""
+        """Waits for a condition, which raises the failure of the action.
+
+        Raises:
+            KafkaError: REQUEST_TIMED_OUT; the action continues.
+        """
         limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
         self.wake()
         with trio.move_on_after(limit_ms / 1000):
@@ -117,7 +124,7 @@ class Transactions:
     # --- what the sender tells
 
     def settled(self, batches: Sequence[ProducerBatch]) -> None:
-        """Batches are delivered or have failed."""
+        """Takes batches that are delivered or have failed."""
         for batch in batches:
             if batch.error is not None:
                 self.manager.record_failed(batch.error.code, str(batch.partition))
@@ -126,12 +133,12 @@ class Transactions:
     # --- the task
 
     def wake(self) -> None:
-        """Makes the task look again."""
+        """Wakes the task."""
         self._is_wanted = True
         self._wake.notify()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Performs what is due until cancelled."""
+        """Sends the requests that are due until cancelled."""
         task_status.started()
         manager = self.manager
         while True:
@@ -161,7 +168,7 @@ class Transactions:
                 version = connection.version_for(call.request, call.version_max)
             response = await connection.request(call.request, version, timeout_ms=client.request_timeout_ms)
         except TRANSPORT_ERRORS as error:
-            client.logger.info("transaction_request_failed", transactional_id=manager.transactional_id, error=error)
+            client.logger.info("transaction-request-failed", transactional_id=manager.transactional_id, error=error)
             manager.unanswered(call, client.now_ms)
         except KafkaError as error:
             manager.not_found(call, error.code, client.now_ms, error.message)
@@ -169,7 +176,7 @@ class Transactions:
             manager.answered(call, response, client.now_ms)
 
     def _reflect(self) -> None:
-        """Brings accumulator, sender and waiters up to the state of the core."""
+        """Applies the core's state to the accumulator, the sender and the waiting tasks."""
         manager, accumulator = self.manager, self._accumulator
         if manager.state is State.FATAL_ERROR:
             assert manager.error is not None

@@ -147,6 +147,24 @@ def _too_long(what: str, length: int) -> EncodeError:
     return EncodeError(f"{what} is {length} bytes long; at most 32767 fit")
 
 
+STRING_BYTES_MAX = 32767
+_CUT_MARK = b"..."
+
+
+def is_message_field(key: str) -> bool:
+    """Whether a string field holds a text for people, which may be cut, and not a name or a value."""
+    return key.endswith("error_message")
+
+
+def cut_message(text: bytes) -> bytes:
+    """Cut a UTF-8 text to what a string field takes, at the end of a character; an ellipsis shows it.
+
+    Error texts repeat what the peer sent, with several characters for each that cannot be printed. One that does not
+    fit must not end the connection of all others that share it.
+    """
+    return text[: STRING_BYTES_MAX - len(_CUT_MARK)].decode(errors="ignore").encode() + _CUT_MARK
+
+
 def fields_in(cls: type[Struct], version: int) -> list[tuple[str, FieldSpec]]:
     """The fields that a version carries, in wire order (tagged ones included)."""
     return [(key, spec) for key, spec in cls.__fields__.items() if version in spec.versions]
@@ -204,6 +222,7 @@ class _Generator:
             "long_string": _long_string,
             "null_value": _null_value,
             "too_long": _too_long,
+            "cut_message": cut_message,
         }
         self.names: dict[type[Struct], str] = {}
         self.temporaries = 0
@@ -464,8 +483,10 @@ class _Generator:
             if spec.kind == "string":
                 lines.append(f"{inner}x = x.encode()")
             lines.append(f"{inner}length = len(x)")
-            if spec.kind == "string":
-                lines.append(f"{inner}if length > 32767: raise too_long({what!r}, length)")
+            if spec.kind == "string" and is_message_field(what.rpartition(".")[2]):
+                lines.append(f"{inner}if length > {STRING_BYTES_MAX}: x = cut_message(x); length = len(x)")
+            elif spec.kind == "string":
+                lines.append(f"{inner}if length > {STRING_BYTES_MAX}: raise too_long({what!r}, length)")
             lines.append(f"{inner}{out}.append({self.encode_length('length', spec.kind == 'string')})")
             lines.append(f"{inner}{out}.append(x)")
         elif spec.kind == "uuid":

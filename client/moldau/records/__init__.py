@@ -1,8 +1,9 @@
 """Record batches of Kafka's format v2: parse, check, patch, encode, decode, compress. Pure: bytes in, values out.
 
 Theory of operation: ``batch`` knows the header and the batch as a whole, ``codec`` the loops over records (Cython with
-a twin in Python), ``compression`` the codecs with bounds, ``control`` the markers, ``columns`` the Arrow-shaped
-result. Bytes from outside raise ``CorruptRecordError`` and nothing else, and allocate no more than they justify.
+a twin in Python), ``compression`` the codecs with bounds, ``decompression`` the same piece by piece, ``control`` the
+markers, ``columns`` the Arrow-shaped result. Bytes from outside raise ``CorruptRecordError`` and nothing else, and
+allocate no more than they justify.
 """
 
 from moldau.records.batch import (
@@ -17,7 +18,6 @@ from moldau.records.batch import (
     SEQUENCE_MAX,
     BatchBuilder,
     BatchHeader,
-    RecordsSummary,
     TimestampType,
     add_sequence,
     batch_crc,
@@ -26,6 +26,7 @@ from moldau.records.batch import (
     decode_columns,
     decode_records,
     encode_batch,
+    find_timestamp,
     iterate_batches,
     parse_batch_header,
     renew_crc,
@@ -34,9 +35,8 @@ from moldau.records.batch import (
     set_partition_leader_epoch,
     set_producer_state,
     uncompressed_records,
-    walk_batch,
 )
-from moldau.records.codec import IMPLEMENTATION, ColumnBuilder, Record, RecordWriter
+from moldau.records.codec import IMPLEMENTATION, ColumnBuilder, Record, RecordWalker, RecordWriter
 from moldau.records.columns import BinaryColumn, Columns
 from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from moldau.records.control import (
@@ -46,7 +46,12 @@ from moldau.records.control import (
     encode_end_txn_marker,
     parse_end_txn_marker,
 )
-from moldau.records.errors import CorruptRecordError, InvalidRecordError, UnsupportedMagicError
+from moldau.records.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    OversizedRecordsError,
+    UnsupportedMagicError,
+)
 
 __all__ = [
     "BATCH_HEADER_BYTES",
@@ -70,9 +75,10 @@ __all__ = [
     "CorruptRecordError",
     "EndTxnMarker",
     "InvalidRecordError",
+    "OversizedRecordsError",
     "Record",
+    "RecordWalker",
     "RecordWriter",
-    "RecordsSummary",
     "TimestampType",
     "UnsupportedMagicError",
     "add_sequence",
@@ -86,6 +92,7 @@ __all__ = [
     "decompress",
     "encode_batch",
     "encode_end_txn_marker",
+    "find_timestamp",
     "iterate_batches",
     "parse_batch_header",
     "parse_end_txn_marker",
@@ -95,5 +102,4 @@ __all__ = [
     "set_partition_leader_epoch",
     "set_producer_state",
     "uncompressed_records",
-    "walk_batch",
 ]

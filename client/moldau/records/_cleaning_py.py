@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_128_digest
 
-from moldau.records._codec_py import _OFFSET, _RANGE, _TRAILING, _Broken, _fits, _parse_record, _view
+from moldau.records._wire_py import OFFSET, RANGE, TRAILING, Broken, fits, parse_record, view_of
 from moldau.records.errors import corrupt_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from moldau.records._codec_py import Buffer, _Parsed
+    from moldau.records._wire_py import Buffer, Parsed
 
 _ENTRY_BYTES = 24
 _HASH_BYTES = 16
@@ -50,21 +50,21 @@ def _check_table(table: bytearray) -> None:
 
 def _records(
     data: memoryview, start: int, end: int, count: int, base_offset: int, last_offset_delta: int
-) -> Iterator[_Parsed]:
+) -> Iterator[Parsed]:
     at, previous = start, -1
     for index in range(count):
         try:
-            record = _parse_record(data, at, end)
-        except _Broken as broken:
+            record = parse_record(data, at, end)
+        except Broken as broken:
             raise corrupt_record(broken.reason, index) from None
         if record[1] <= previous or record[1] > last_offset_delta:
-            raise corrupt_record(_OFFSET, index)
-        if not _fits(base_offset + record[1]):
-            raise corrupt_record(_RANGE, index)
+            raise corrupt_record(OFFSET, index)
+        if not fits(base_offset + record[1]):
+            raise corrupt_record(RANGE, index)
         previous, at = record[1], record[8]
         yield record
     if at != end:
-        raise corrupt_record(_TRAILING, count)
+        raise corrupt_record(TRAILING, count)
 
 
 def map_keys(
@@ -80,7 +80,7 @@ def map_keys(
     used_max: int,
 ) -> tuple[int, int, bool]:
     """See ``_cleaning.pyi``."""
-    data = _view(buffer, start, end)
+    data = view_of(buffer, start, end)
     _check_table(table)
     probes = 0
     for record in _records(data, start, end, count, base_offset, last_offset_delta):
@@ -111,10 +111,10 @@ def select_records(
     table: bytearray,
 ) -> tuple[bytes, int, bool, int]:
     """See ``_cleaning.pyi``."""
-    data = _view(buffer, start, end)
+    data = view_of(buffer, start, end)
     _check_table(table)
     if count < 0 or count > end - start:
-        raise corrupt_record(_TRAILING, count)
+        raise corrupt_record(TRAILING, count)
     keep = bytearray()
     has_tombstone = False
     probes = 0

@@ -47,13 +47,73 @@ def decode_records(
     offset deltas must ascend strictly and end at most at ``last_offset_delta``. Raises ``CorruptRecordError``.
     """
 
-def walk_records(buffer: Buffer, start: int, end: int, count: int) -> tuple[int, int, int, int, int, int]:
-    """Validates the ``count`` records in ``buffer[start:end]`` (uncompressed) without making objects.
+def find_timestamp(
+    buffer: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_timestamp: int | None,
+    timestamp: int,
+    first_offset: int,
+) -> tuple[int, int] | None:
+    """Returns offset and timestamp of the first of the ``count`` records in ``buffer[start:end]`` (uncompressed) that
+    has ``timestamp`` or a later one, and an offset from ``first_offset`` on; None if there is none.
 
-    Returns (first offset delta, last offset delta, least timestamp delta, greatest timestamp delta, offset delta of the
-    first record with the greatest timestamp, number of records without a key); (-1, -1, 0, 0, 0, 0) for no records.
-    Offset deltas are dense exactly if first is 0 and last is count - 1. Raises ``CorruptRecordError``.
+    The other arguments are those of ``decode_records``. The interpreter's lock is released meanwhile. Raises
+    ``CorruptRecordError`` for damage before that record.
     """
+
+@final
+class RecordWalker:
+    """Checks the ``count`` records of one batch without making objects, from pieces of any sizes.
+
+    Its memory does not depend on the records. A record must be well formed, its offset delta must be its number in the
+    batch, and its timestamp must fit 64 bits. The outcome does not depend on how the bytes are cut into pieces.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        base_timestamp: int = 0,
+        earliest: int = -9223372036854775808,
+        latest: int = 9223372036854775807,
+        needs_keys: bool = False,
+        faults_max: int = 0,
+    ) -> None:
+        """``earliest`` and ``latest`` are the least and greatest timestamps in order, besides -1, which means none.
+
+        ``needs_keys`` makes a missing key a fault. Of the faulty records the first ``faults_max`` are noted.
+        """
+
+    @property
+    def count(self) -> int:
+        """Records so far."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """The greatest timestamp so far; -1 when there is no record."""
+
+    @property
+    def keyless_count(self) -> int:
+        """Records without a key so far."""
+
+    @property
+    def mistimed_count(self) -> int:
+        """Records so far whose timestamp is not between ``earliest`` and ``latest``."""
+
+    @property
+    def faults(self) -> list[tuple[int, bool, int | None]]:
+        """The first ``faults_max`` faulty records: number, whether the key is missing, timestamp if that is out of
+        order.
+        """
+
+    def feed(self, piece: Buffer) -> None:
+        """Walks on through the next bytes. Raises ``CorruptRecordError``, and again in each later call."""
+
+    def finish(self) -> None:
+        """Raises ``CorruptRecordError`` where the bytes ended too early."""
 
 @final
 class RecordWriter:
@@ -145,7 +205,7 @@ class ColumnBuilder:
         """
 
     def finish(self) -> Columns:
-        """Returns the columns and starts anew, empty."""
+        """Returns the columns and starts again, empty."""
 
 def murmur2(data: Buffer) -> int:
     """Returns the 32-bit murmur2 hash, unsigned, with the seed that Kafka's default partitioner uses."""

@@ -2,7 +2,7 @@
 """The loops over records of a batch (format v2, KIP-98), in typed Cython.
 
 ``_codec_py`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
-``_wire.pxd`` says what a record looks like; the columns of a batch are in ``_codec_columns.pxi``, which is a part of this.
+``_wire.pxd`` says what a record looks like. ``_codec_columns.pxi`` (columns) and ``_codec_walk.pxi`` (checks) are parts of this module.
 """
 
 cimport cython
@@ -15,12 +15,23 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from moldau.records._wire cimport (
+    REASON_COUNT,
+    REASON_END,
+    REASON_HEADER_COUNT,
+    REASON_HEADER_KEY,
+    REASON_HEADER_VALUE,
+    REASON_KEY,
+    REASON_LENGTH,
     REASON_NONE,
     REASON_OFFSET,
     REASON_RANGE,
+    REASON_SEQUENCE,
     REASON_TRAILING,
+    REASON_VALUE,
+    REASON_VARINT,
     Parsed,
     check_range,
+    parse_body,
     parse_record,
     read_varint,
     read_varlong,
@@ -160,47 +171,52 @@ def decode_records(
         PyBuffer_Release(&view)
 
 
-def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
+def find_timestamp(
+    buffer,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    Py_ssize_t count,
+    int64_t base_offset,
+    int64_t base_timestamp,
+    append_timestamp,
+    int64_t timestamp,
+    int64_t first_offset,
+):
     cdef Py_buffer view
     cdef const uint8_t* data
     cdef Py_ssize_t at = start
     cdef Py_ssize_t index = 0
-    cdef Py_ssize_t null_keys = 0
-    cdef int64_t previous = -1
-    cdef int64_t first = -1
-    cdef int64_t min_timestamp = 0
-    cdef int64_t max_timestamp = 0
-    cdef int64_t max_timestamp_offset = 0
+    cdef int64_t fixed_timestamp = 0
+    cdef int64_t found = 0
+    cdef bint is_fixed = append_timestamp is not None
+    cdef bint is_found = False
     cdef Parsed parsed
-    cdef int reason
+    cdef int reason = REASON_NONE
+    if is_fixed:
+        fixed_timestamp = append_timestamp
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         check_range(&view, start, end)
         data = <const uint8_t*>view.buf
-        while index < count:
-            reason = parse_record(data, at, end, &parsed)
-            if reason != REASON_NONE:
-                raise corrupt_record(reason, index)
-            if parsed.offset_delta <= previous:
-                raise corrupt_record(REASON_OFFSET, index)
-            previous = parsed.offset_delta
-            if index == 0:
-                first = previous
-                min_timestamp = parsed.timestamp_delta
-                max_timestamp = parsed.timestamp_delta
-                max_timestamp_offset = previous
-            elif parsed.timestamp_delta > max_timestamp:
-                max_timestamp = parsed.timestamp_delta
-                max_timestamp_offset = previous
-            elif parsed.timestamp_delta < min_timestamp:
-                min_timestamp = parsed.timestamp_delta
-            if parsed.key_size < 0:
-                null_keys += 1
-            at = parsed.end
-            index += 1
-        if at != end:
-            raise corrupt_record(REASON_TRAILING, count)
-        return (first, previous, min_timestamp, max_timestamp, max_timestamp_offset, null_keys)
+        with nogil:
+            while index < count:
+                reason = parse_record(data, at, end, &parsed)
+                if reason == REASON_NONE and (
+                    sum_overflows(base_offset, parsed.offset_delta)
+                    or sum_overflows(base_timestamp, parsed.timestamp_delta)
+                ):
+                    reason = REASON_RANGE
+                if reason != REASON_NONE:
+                    break
+                found = fixed_timestamp if is_fixed else base_timestamp + parsed.timestamp_delta
+                if found >= timestamp and base_offset + parsed.offset_delta >= first_offset:
+                    is_found = True
+                    break
+                at = parsed.end
+                index += 1
+        if reason != REASON_NONE:
+            raise corrupt_record(reason, index)
+        return (base_offset + parsed.offset_delta, found) if is_found else None
     finally:
         PyBuffer_Release(&view)
 
@@ -452,6 +468,7 @@ cdef class RecordWriter:
 
 
 include "_codec_columns.pxi"
+include "_codec_walk.pxi"
 
 
 def murmur2(data):

@@ -9,6 +9,20 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, final
 
+from moldau.records._codec_walk_py import RecordWalker
+from moldau.records._wire_py import (
+    INT32_MAX,
+    OFFSET,
+    RANGE,
+    TRAILING,
+    Broken,
+    Parsed,
+    fits,
+    parse_record,
+    read_varint,
+    read_varlong,
+    view_of,
+)
 from moldau.records.columns import BinaryColumn, Columns
 from moldau.records.errors import InvalidRecordError, corrupt_record
 
@@ -19,14 +33,18 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview
     Header: TypeAlias = tuple[str, bytes | None]
 
-IMPLEMENTATION = "python"
+__all__ = [
+    "IMPLEMENTATION",
+    "ColumnBuilder",
+    "Record",
+    "RecordWalker",
+    "RecordWriter",
+    "decode_records",
+    "find_timestamp",
+    "murmur2",
+]
 
-_VARINT, _LENGTH, _KEY, _VALUE, _HEADER_COUNT, _HEADER_KEY, _HEADER_VALUE, _END, _OFFSET, _RANGE, _TRAILING = range(
-    1, 12
-)
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
-_INT64_MIN = -(2**63)
+IMPLEMENTATION = "python"
 
 
 @final
@@ -85,130 +103,37 @@ class Record:
         return (Record, self._fields())
 
 
-class _Broken(Exception):
-    """Carries the number of a reason out of the parser."""
-
-    def __init__(self, reason: int) -> None:
-        self.reason = reason
-
-
-def _read_varlong(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    raw = 0
-    shift = 0
-    while True:
-        if at >= end:
-            raise _Broken(_VARINT)
-        byte = data[at]
-        at += 1
-        if shift == 63 and byte > 1:
-            raise _Broken(_VARINT)
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
-
-
-def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    if at >= end:
-        raise _Broken(_VARINT)
-    byte = data[at]
-    at += 1
-    raw = byte & 0x7F
-    shift = 7
-    while byte >= 0x80:
-        if at >= end:
-            raise _Broken(_VARINT)
-        byte = data[at]
-        at += 1
-        if shift == 28 and byte > 0x0F:
-            raise _Broken(_VARINT)
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    return (raw >> 1) ^ -(raw & 1), at
-
-
-_Parsed = tuple[int, int, int, int, int, int, int, int, int]
-# timestamp delta, offset delta, key at, key size, value at, value size, headers at, header count, end
-
-
-def _parse_record(data: memoryview, at: int, end: int) -> _Parsed:
-    size, at = _read_varint(data, at, end)
-    if size < 0 or size > end - at:
-        raise _Broken(_LENGTH)
-    end = at + size
-    if at >= end:
-        raise _Broken(_END)
-    timestamp_delta, at = _read_varlong(data, at + 1, end)
-    offset_delta, at = _read_varint(data, at, end)
-    key_size, at = _read_varint(data, at, end)
-    if key_size < -1 or key_size > end - at:
-        raise _Broken(_KEY)
-    key_at = at
-    at += max(key_size, 0)
-    value_size, at = _read_varint(data, at, end)
-    if value_size < -1 or value_size > end - at:
-        raise _Broken(_VALUE)
-    value_at = at
-    at += max(value_size, 0)
-    header_count, at = _read_varint(data, at, end)
-    if header_count < 0 or header_count > (end - at) // 2:
-        raise _Broken(_HEADER_COUNT)
-    headers_at = at
-    for _ in range(header_count):
-        size, at = _read_varint(data, at, end)
-        if size < 0 or size > end - at:
-            raise _Broken(_HEADER_KEY)
-        size, at = _read_varint(data, at + size, end)
-        if size < -1 or size > end - at:
-            raise _Broken(_HEADER_VALUE)
-        at += max(size, 0)
-    if at != end:
-        raise _Broken(_END)
-    return timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, header_count, end
-
-
 def _read_headers(data: memoryview, at: int, end: int, count: int) -> tuple[Header, ...]:
     headers: list[Header] = []
     for _ in range(count):
-        size, at = _read_varint(data, at, end)
+        size, at = read_varint(data, at, end)
         name = str(data[at : at + size], "utf-8", "replace")
-        size, at = _read_varint(data, at + size, end)
+        size, at = read_varint(data, at + size, end)
         headers.append((name, None if size < 0 else bytes(data[at : at + size])))
         at += max(size, 0)
     return tuple(headers)
 
 
-def _view(buffer: Buffer, start: int, end: int) -> memoryview:
-    data = memoryview(buffer).cast("B")
-    if start < 0 or start > end or end > len(data):
-        raise ValueError(f"range {start}..{end} does not lie within {len(data)} bytes")
-    return data
-
-
-def _fits(number: int) -> bool:
-    return _INT64_MIN <= number <= _INT64_MAX
-
-
 def _parse_all(
     data: memoryview, start: int, end: int, count: int, base_offset: int, base_timestamp: int, last_offset_delta: int
-) -> list[_Parsed]:
-    records: list[_Parsed] = []
+) -> list[Parsed]:
+    records: list[Parsed] = []
     at = start
     previous = -1
     for index in range(count):
         try:
-            record = _parse_record(data, at, end)
-        except _Broken as broken:
+            record = parse_record(data, at, end)
+        except Broken as broken:
             raise corrupt_record(broken.reason, index) from None
         if record[1] <= previous or record[1] > last_offset_delta:
-            raise corrupt_record(_OFFSET, index)
-        if not _fits(base_offset + record[1]) or not _fits(base_timestamp + record[0]):
-            raise corrupt_record(_RANGE, index)
+            raise corrupt_record(OFFSET, index)
+        if not fits(base_offset + record[1]) or not fits(base_timestamp + record[0]):
+            raise corrupt_record(RANGE, index)
         previous = record[1]
         at = record[8]
         records.append(record)
     if at != end:
-        raise corrupt_record(_TRAILING, count)
+        raise corrupt_record(TRAILING, count)
     return records
 
 
@@ -224,7 +149,7 @@ def decode_records(
     first_offset: int,
 ) -> list[Record]:
     """See ``_codec.pyi``."""
-    data = _view(buffer, start, end)
+    data = view_of(buffer, start, end)
     records: list[Record] = []
     for parsed in _parse_all(data, start, end, count, base_offset, base_timestamp, last_offset_delta):
         timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, header_count, record_end = (
@@ -244,34 +169,31 @@ def decode_records(
     return records
 
 
-def walk_records(buffer: Buffer, start: int, end: int, count: int) -> tuple[int, int, int, int, int, int]:
+def find_timestamp(
+    buffer: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_timestamp: int | None,
+    timestamp: int,
+    first_offset: int,
+) -> tuple[int, int] | None:
     """See ``_codec.pyi``."""
-    data = _view(buffer, start, end)
+    data = view_of(buffer, start, end)
     at = start
-    previous = first = -1
-    null_keys = min_timestamp = max_timestamp = max_timestamp_offset = 0
     for index in range(count):
         try:
-            timestamp, offset_delta, _, key_size, _, _, _, _, at = _parse_record(data, at, end)
-        except _Broken as broken:
+            timestamp_delta, offset_delta, _, _, _, _, _, _, at = parse_record(data, at, end)
+        except Broken as broken:
             raise corrupt_record(broken.reason, index) from None
-        if offset_delta <= previous:
-            raise corrupt_record(_OFFSET, index)
-        previous = offset_delta
-        if index == 0:
-            first = offset_delta
-            min_timestamp = max_timestamp = timestamp
-            max_timestamp_offset = offset_delta
-        elif timestamp > max_timestamp:
-            max_timestamp = timestamp
-            max_timestamp_offset = offset_delta
-        elif timestamp < min_timestamp:
-            min_timestamp = timestamp
-        if key_size < 0:
-            null_keys += 1
-    if at != end:
-        raise corrupt_record(_TRAILING, count)
-    return first, previous, min_timestamp, max_timestamp, max_timestamp_offset, null_keys
+        if not fits(base_offset + offset_delta) or not fits(base_timestamp + timestamp_delta):
+            raise corrupt_record(RANGE, index)
+        found = base_timestamp + timestamp_delta if append_timestamp is None else append_timestamp
+        if found >= timestamp and base_offset + offset_delta >= first_offset:
+            return base_offset + offset_delta, found
+    return None
 
 
 def _encode_varint(number: int) -> bytes:
@@ -295,7 +217,7 @@ def _encode_field(field: Buffer | None) -> bytes:
 
 
 def _check_int64(name: str, number: int) -> None:
-    if not _fits(number):
+    if not fits(number):
         raise OverflowError(f"{name} {number} does not fit 64 bits")
 
 
@@ -303,12 +225,13 @@ def _check_int64(name: str, number: int) -> None:
 class RecordWriter:
     """Encodes records one after the other; see ``_codec.pyi``."""
 
-    __slots__ = ("_buffer", "_is_base_fixed", "base_timestamp", "count", "last_offset_delta", "max_timestamp")
+    __slots__ = ("_buffer", "_is_base_fixed", "base_timestamp", "count", "last_offset_delta", "max_timestamp", "size")
 
     def __init__(self, reserved: int = 0, capacity: int = 1024, base_timestamp: int | None = None) -> None:
         if reserved < 0 or capacity < 0:
             raise ValueError("reserved and capacity must not be negative")
         self._buffer: bytearray | None = bytearray(reserved)
+        self.size = reserved
         self.count = 0
         self.last_offset_delta = -1
         self._is_base_fixed = base_timestamp is not None
@@ -320,17 +243,13 @@ class RecordWriter:
             raise ValueError("the writer's bytes have been taken")
         return self._buffer
 
-    @property
-    def size(self) -> int:
-        return len(self._bytes())
-
     def append(
         self,
         timestamp: int,
         key: Buffer | None,
         value: Buffer | None,
         headers: Iterable[tuple[str, Buffer | None]] = (),
-        size_limit: int = _INT32_MAX,
+        size_limit: int = INT32_MAX,
         offset_delta: int = -1,
     ) -> int:
         buffer = self._bytes()
@@ -340,11 +259,11 @@ class RecordWriter:
             offset_delta = self.last_offset_delta + 1
         elif offset_delta <= self.last_offset_delta:
             raise ValueError(f"offset delta {offset_delta} is not above {self.last_offset_delta}")
-        if offset_delta > _INT32_MAX:
+        if offset_delta > INT32_MAX:
             raise ValueError(f"offset delta {offset_delta} does not fit 32 bits")
         base = timestamp if self.count == 0 and not self._is_base_fixed else self.base_timestamp
         delta = timestamp - base
-        if not _fits(delta):
+        if not fits(delta):
             raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
         parts = [b"\0", _encode_varint(delta), _encode_varint(offset_delta), _encode_field(key), _encode_field(value)]
         encoded_headers = list(headers)
@@ -355,16 +274,17 @@ class RecordWriter:
             parts.append(_encode_field(name.encode()))
             parts.append(_encode_field(field))
         body = b"".join(parts)
-        if len(body) > _INT32_MAX:
+        if len(body) > INT32_MAX:
             raise InvalidRecordError(f"a record of {len(body)} bytes does not fit 32 bits")
         size = _encode_varint(len(body))
         total = len(buffer) + len(size) + len(body)
         if self.count > 0 and total > size_limit:
             return -1
-        if total > _INT32_MAX:
+        if total > INT32_MAX:
             raise InvalidRecordError(f"a batch of {total} bytes does not fit 32 bits")
         buffer += size
         buffer += body
+        self.size = total
         if self.count == 0:
             self.base_timestamp = base
             self.max_timestamp = timestamp
@@ -388,35 +308,36 @@ class RecordWriter:
         if len(keep) != count:
             raise ValueError(f"{len(keep)} marks for {count} records")
         copied = 0
-        with _view(buffer, start, end) as data:
+        with view_of(buffer, start, end) as data:
             at = start
             for index in range(count):
                 begin = at
                 try:
-                    record = _parse_record(data, at, end)
-                except _Broken as broken:
+                    record = parse_record(data, at, end)
+                except Broken as broken:
                     raise corrupt_record(broken.reason, index) from None
                 at = record[8]
                 if not keep[index]:
                     continue
                 if record[1] <= self.last_offset_delta:
-                    raise corrupt_record(_OFFSET, index)
+                    raise corrupt_record(OFFSET, index)
                 timestamp = base_timestamp + record[0] if append_timestamp is None else append_timestamp
-                if not _fits(timestamp):
-                    raise corrupt_record(_RANGE, index)
+                if not fits(timestamp):
+                    raise corrupt_record(RANGE, index)
                 base = timestamp if self.count == 0 and not self._is_base_fixed else self.base_timestamp
                 delta = timestamp - base
-                if not _fits(delta):
+                if not fits(delta):
                     raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
-                _, rest_at = _read_varint(data, begin, end)
-                _, rest_at = _read_varlong(data, rest_at + 1, end)
+                _, rest_at = read_varint(data, begin, end)
+                _, rest_at = read_varlong(data, rest_at + 1, end)
                 body = b"\0" + _encode_varint(delta) + bytes(data[rest_at:at])
                 size = _encode_varint(len(body))
                 total = len(target) + len(size) + len(body)
-                if total > _INT32_MAX:
+                if total > INT32_MAX:
                     raise InvalidRecordError(f"a batch of {total} bytes does not fit 32 bits")
                 target += size
                 target += body
+                self.size = total
                 if self.count == 0:
                     self.base_timestamp = base
                     self.max_timestamp = timestamp
@@ -426,7 +347,7 @@ class RecordWriter:
                 self.last_offset_delta = record[1]
                 copied += 1
             if at != end:
-                raise corrupt_record(_TRAILING, count)
+                raise corrupt_record(TRAILING, count)
         return copied
 
     def take(self) -> bytearray:
@@ -513,12 +434,12 @@ class ColumnBuilder:
         first_offset: int,
         end_offset: int,
     ) -> int:
-        data = _view(buffer, start, end)
+        data = view_of(buffer, start, end)
         before = self.length
         records = _parse_all(data, start, end, count, base_offset, base_timestamp, last_offset_delta)
         extra = end - start
         largest = max(len(self._keys.data), len(self._values.data), len(self._header_values.data))
-        if max(largest + extra, len(self._header_keys.data) + 3 * extra) > _INT32_MAX:
+        if max(largest + extra, len(self._header_keys.data) + 3 * extra) > INT32_MAX:
             raise OverflowError("a column holds at most 2 GiB; finish it sooner")
         for parsed in records:
             timestamp_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at, header_count, ends = (

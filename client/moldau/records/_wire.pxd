@@ -21,6 +21,8 @@ cdef enum:
     REASON_OFFSET = 9
     REASON_RANGE = 10
     REASON_TRAILING = 11
+    REASON_SEQUENCE = 12
+    REASON_COUNT = 13
 
 cdef struct Parsed:
     int64_t timestamp_delta
@@ -99,13 +101,9 @@ cdef inline int parse_headers(const uint8_t* data, Py_ssize_t at, Py_ssize_t end
     return REASON_NONE
 
 
-cdef inline int parse_record(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Parsed* record) noexcept nogil:
+cdef inline int parse_body(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Parsed* record) noexcept nogil:
+    """What follows a record's length, up to where it says that the record ends."""
     cdef int64_t number
-    if read_varint(data, &at, end, &number) < 0:
-        return REASON_VARINT
-    if number < 0 or number > end - at:
-        return REASON_LENGTH
-    end = at + number
     record.end = end
     if at >= end:
         return REASON_END
@@ -141,6 +139,15 @@ cdef inline int parse_record(const uint8_t* data, Py_ssize_t at, Py_ssize_t end,
             return REASON_END
         return REASON_NONE
     return parse_headers(data, at, end, number)
+
+
+cdef inline int parse_record(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Parsed* record) noexcept nogil:
+    cdef int64_t number
+    if read_varint(data, &at, end, &number) < 0:
+        return REASON_VARINT
+    if number < 0 or number > end - at:
+        return REASON_LENGTH
+    return parse_body(data, at, at + number, record)
 
 
 cdef inline bint sum_overflows(int64_t a, int64_t b) noexcept nogil:

@@ -152,8 +152,9 @@ def add_sequence(sequence: int, increment: int) -> int:
 def parse_batch_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
     """Parses the header at ``offset``, without its CRC and without looking whether the whole batch is there.
 
-    Raises ``CorruptRecordError`` (fewer than 61 bytes, impossible length, counts or offsets) and
-    ``UnsupportedMagicError``.
+    Raises:
+        CorruptRecordError: fewer than 61 bytes, impossible length, counts or offsets.
+        UnsupportedMagicError: the message format is not 2.
     """
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, offset))
@@ -275,28 +276,13 @@ def renew_crc(buffer: MutableBuffer, position: int) -> None:
     struct.pack_into(">I", buffer, position + _CRC_AT, crc)
 
 
-class RecordsSummary(NamedTuple):
-    """What a walk over the records of a batch found."""
-
-    first_offset_delta: int
-    last_offset_delta: int
-    max_timestamp: int
-    max_timestamp_offset_delta: int  # of the first record that has it
-    null_key_count: int
-    record_count: int
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the offset deltas are 0, 1, 2 ... without gaps."""
-        return self.first_offset_delta == 0 and self.last_offset_delta == self.record_count - 1
-
-
 def uncompressed_records(
     buffer: Buffer, position: int, header: BatchHeader, max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[Buffer, int, int]:
     """Returns (buffer, start, end) of the batch's records, decompressed if need be; not copied if not.
 
-    Raises ``CorruptRecordError`` (cut, damaged, more than ``max_decompressed_bytes``).
+    Raises:
+        CorruptRecordError: cut, damaged, more than ``max_decompressed_bytes``.
     """
     end = position + header.batch_length + LOG_OVERHEAD_BYTES
     if end > len(buffer):
@@ -307,23 +293,6 @@ def uncompressed_records(
         return buffer, start, end
     records = decompress(compression, memoryview(buffer)[start:end], max_decompressed_bytes)
     return records, 0, len(records)
-
-
-def walk_batch(
-    buffer: Buffer, position: int, header: BatchHeader, *, max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> RecordsSummary:
-    """Validates every record of the batch without making objects. Raises ``CorruptRecordError``."""
-    data, start, end = uncompressed_records(buffer, position, header, max_decompressed_bytes)
-    first, last, _, greatest, greatest_at, null_keys = codec.walk_records(data, start, end, header.record_count)
-    if last > header.last_offset_delta:
-        raise CorruptRecordError(
-            f"offset delta {last} is above the batch's last offset delta {header.last_offset_delta}"
-        )
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        max_timestamp, greatest_at = header.max_timestamp, max(first, 0)
-    else:
-        max_timestamp = header.base_timestamp + greatest if header.record_count else NO_TIMESTAMP
-    return RecordsSummary(first, last, max_timestamp, greatest_at, null_keys, header.record_count)
 
 
 def _append_timestamp(header: BatchHeader) -> int | None:
@@ -353,6 +322,29 @@ def decode_records(
         header.base_timestamp,
         _append_timestamp(header),
         header.last_offset_delta,
+        first_offset,
+    )
+
+
+def find_timestamp(
+    data: Buffer, start: int, end: int, header: BatchHeader, timestamp: int, first_offset: int
+) -> tuple[int, int] | None:
+    """Returns offset and timestamp of the batch's first record at or after ``timestamp`` and ``first_offset``.
+
+    ``data[start:end]`` holds its records (``uncompressed_records``).
+
+    Raises:
+        CorruptRecordError: the bytes are damaged.
+    """
+    return codec.find_timestamp(
+        data,
+        start,
+        end,
+        header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        _append_timestamp(header),
+        timestamp,
         first_offset,
     )
 
@@ -458,8 +450,11 @@ class BatchBuilder:
     def copy(self, data: Buffer, start: int, end: int, header: BatchHeader, keep: bytes) -> int:
         """Copies those records of a batch whose byte in ``keep`` is not 0, with their offset deltas; returns how many.
 
-        ``data[start:end]`` holds the records of ``header``'s batch (``uncompressed_records``). Raises
-        ``CorruptRecordError``, ``InvalidRecordError``.
+        ``data[start:end]`` holds the records of ``header``'s batch (``uncompressed_records``).
+
+        Raises:
+            CorruptRecordError: the bytes are damaged.
+            InvalidRecordError: a record cannot be encoded.
         """
         return self._writer.copy(
             data, start, end, header.record_count, keep, header.base_timestamp, _append_timestamp(header)

@@ -1,6 +1,7 @@
 """Chooses the implementation of the record loops: typed Cython where it was built, else its twin in Python.
 
-Everything else imports the loops from here. ``IMPLEMENTATION`` tells which one serves.
+Everything else imports the loops from here. ``IMPLEMENTATION`` tells which one serves. ``MOLDAU_PURE_PYTHON=1`` in the
+environment makes the twin serve also where the extension was built (``moldau.implementation``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
         IMPLEMENTATION,
         ColumnBuilder,
         Record,
+        RecordWalker,
         RecordWriter,
         decode_records,
+        find_timestamp,
         murmur2,
-        walk_records,
     )
 else:
     try:
@@ -23,20 +25,31 @@ else:
             IMPLEMENTATION,
             ColumnBuilder,
             Record,
+            RecordWalker,
             RecordWriter,
             decode_records,
+            find_timestamp,
             murmur2,
-            walk_records,
         )
     except ImportError:
         from moldau.records._codec_py import (
             IMPLEMENTATION,
             ColumnBuilder,
             Record,
+            RecordWalker,
             RecordWriter,
             decode_records,
+            find_timestamp,
             murmur2,
-            walk_records,
         )
 
-__all__ = ["IMPLEMENTATION", "ColumnBuilder", "Record", "RecordWriter", "decode_records", "murmur2", "walk_records"]
+__all__ = [
+    "IMPLEMENTATION",
+    "ColumnBuilder",
+    "Record",
+    "RecordWalker",
+    "RecordWriter",
+    "decode_records",
+    "find_timestamp",
+    "murmur2",
+]

@@ -8,7 +8,8 @@
 | zstd | one or several frames, with or without a content size |
 
 A batch that was compressed a thousandfold is an attack or a mistake: ``decompress`` never holds more than
-``size_limit`` bytes of output, and first allocates what the compressed bytes can justify.
+``size_limit`` bytes of output, and first allocates what the compressed bytes can justify. ``decompression`` does the
+same piece by piece.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import assert_never
 import cramjam
 import lz4.frame
 
-from moldau.records.errors import CorruptRecordError
+from moldau.records.errors import CorruptRecordError, OversizedRecordsError
 
 Buffer = bytes | bytearray | memoryview
 
-DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""Bound on the decompressed size of one batch, where the caller gives none."""
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+"""Bound on the decompressed size of one batch, where the caller gives none. Brokers accept half of it by default."""
 
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK_BYTES = 32 * 1024
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_EXPANSION_MAX = 32  # a copy element of 3 bytes yields at most 64
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_EXPANSION_MAX = 128 * 1024  # a block of 3 to 4 bytes yields at most 128 KiB
@@ -74,9 +75,9 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
             return compressor.compress(data) + compressor.flush()
         case Compression.SNAPPY:
             view = memoryview(data)
-            parts = [_XERIAL_HEADER]
-            for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
-                block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+            parts = [XERIAL_HEADER]
+            for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+                block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
                 parts.append(_INT32.pack(len(block)))
                 parts.append(block)
             return b"".join(parts)
@@ -98,7 +99,7 @@ def decompress(codec: Compression, data: Buffer, size_limit: int = DECOMPRESSED_
     match codec:
         case Compression.NONE:
             if len(data) > size_limit:
-                raise _too_large(codec, size_limit)
+                raise oversized(codec, size_limit)
             return bytes(data)
         case Compression.GZIP:
             return _decompress_gzip(data, size_limit)
@@ -112,11 +113,13 @@ def decompress(codec: Compression, data: Buffer, size_limit: int = DECOMPRESSED_
             assert_never(codec)
 
 
-def _too_large(codec: Compression, size_limit: int) -> CorruptRecordError:
-    return CorruptRecordError(f"{codec.config_name} data decompresses to more than {size_limit} bytes")
+def oversized(codec: Compression, size_limit: int) -> OversizedRecordsError:
+    """Returns the error for data that decompresses to more than ``size_limit`` bytes."""
+    return OversizedRecordsError(f"{codec.config_name} data decompresses to more than {size_limit} bytes")
 
 
-def _damaged(codec: Compression, detail: object) -> CorruptRecordError:
+def damaged(codec: Compression, detail: object) -> CorruptRecordError:
+    """Returns the error for data that is no data of ``codec``."""
     return CorruptRecordError(f"{codec.config_name} data is damaged: {detail}")
 
 
@@ -130,12 +133,12 @@ def _decompress_gzip(data: Buffer, size_limit: int) -> bytes:
             # max_length 0 would mean "unlimited", hence one more than the limit.
             part = member.decompress(rest, size_limit - size + 1)
         except zlib.error as error:
-            raise _damaged(Compression.GZIP, error) from None
+            raise damaged(Compression.GZIP, error) from None
         size += len(part)
         if size > size_limit:
-            raise _too_large(Compression.GZIP, size_limit)
+            raise oversized(Compression.GZIP, size_limit)
         if not member.eof:
-            raise _damaged(Compression.GZIP, "it ends too early")
+            raise damaged(Compression.GZIP, "it ends too early")
         parts.append(part)
         rest = member.unused_data
         if not rest:
@@ -151,64 +154,66 @@ def _decompress_lz4(data: Buffer, size_limit: int) -> bytes:
         try:
             part: bytes = frame.decompress(rest, max_length=size_limit - size + 1)
         except (RuntimeError, ValueError) as error:
-            raise _damaged(Compression.LZ4, error) from None
+            raise damaged(Compression.LZ4, error) from None
         size += len(part)
         if size > size_limit:
-            raise _too_large(Compression.LZ4, size_limit)
+            raise oversized(Compression.LZ4, size_limit)
         if not frame.eof:
-            raise _damaged(Compression.LZ4, "it ends too early")
+            raise damaged(Compression.LZ4, "it ends too early")
         parts.append(part)
         rest = frame.unused_data
     if not parts:
-        raise _damaged(Compression.LZ4, "it is empty")
+        raise damaged(Compression.LZ4, "it is empty")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _decompress_snappy_block(block: memoryview, size_limit: int, before: int = 0) -> bytearray:
+def decompress_snappy_block(block: memoryview, size_limit: int, before: int = 0) -> bytearray:
     """Decompresses one raw block; ``before`` bytes of the limit are used up."""
     if not block:
-        raise _damaged(Compression.SNAPPY, "it is empty")
+        raise damaged(Compression.SNAPPY, "it is empty")
     try:
         size = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
-        raise _damaged(Compression.SNAPPY, error) from None
+        raise damaged(Compression.SNAPPY, error) from None
     if size > size_limit - before:
-        raise _too_large(Compression.SNAPPY, size_limit)
+        raise oversized(Compression.SNAPPY, size_limit)
     if size > len(block) * _SNAPPY_EXPANSION_MAX:
-        raise _damaged(Compression.SNAPPY, f"{len(block)} bytes claim to hold {size}")
+        raise damaged(Compression.SNAPPY, f"{len(block)} bytes claim to hold {size}")
     output = bytearray(size)
     if size == 0:
         return output
     try:
         written = cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:
-        raise _damaged(Compression.SNAPPY, error) from None
+        raise damaged(Compression.SNAPPY, error) from None
     if written != size:
-        raise _damaged(Compression.SNAPPY, f"a block of {size} bytes yielded {written}")
+        raise damaged(Compression.SNAPPY, f"a block of {size} bytes yielded {written}")
     return output
 
 
 def _decompress_snappy(data: memoryview, size_limit: int) -> bytes | bytearray:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data, size_limit)
-    at = len(_XERIAL_HEADER)
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        return decompress_snappy_block(data, size_limit)
+    at = len(XERIAL_HEADER)
     if len(data) < at:
-        raise _damaged(Compression.SNAPPY, "the xerial header is incomplete")
+        raise damaged(Compression.SNAPPY, "the xerial header is incomplete")
     output = bytearray()
     while at < len(data):
         if len(data) - at < 4:
-            raise _damaged(Compression.SNAPPY, "a block length is incomplete")
+            raise damaged(Compression.SNAPPY, "a block length is incomplete")
         (size,) = _INT32.unpack_from(data, at)
         at += 4
         if size <= 0 or size > len(data) - at:
-            raise _damaged(Compression.SNAPPY, f"a block of {size} bytes exceeds the {len(data) - at} left")
-        output += _decompress_snappy_block(data[at : at + size], size_limit, len(output))
+            raise damaged(Compression.SNAPPY, f"a block of {size} bytes exceeds the {len(data) - at} left")
+        output += decompress_snappy_block(data[at : at + size], size_limit, len(output))
         at += size
     return output
 
 
-def _zstd_content_size(data: memoryview) -> int | None:
+def zstd_content_size(data: memoryview) -> int | None:
     """Returns the content size that the first frame declares, or None (RFC 8878, section 3.1.1.1)."""
+    if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
+        return None  # no frame; who decompresses it finds that out
     descriptor = data[4]
     is_single_segment = bool(descriptor & 0x20)
     size_flag = descriptor >> 6
@@ -222,9 +227,11 @@ def _zstd_content_size(data: memoryview) -> int | None:
 
 def _decompress_zstd(data: memoryview, size_limit: int) -> bytearray:
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
-        raise _damaged(Compression.ZSTD, "it does not start with a zstd frame")
+        raise damaged(Compression.ZSTD, "it does not start with a zstd frame")
     justified = min(size_limit, len(data) * _ZSTD_EXPANSION_MAX)
-    content_size = _zstd_content_size(data)
+    content_size = zstd_content_size(data)
+    if content_size is not None and content_size > size_limit:
+        raise oversized(Compression.ZSTD, size_limit)
     capacity = min(content_size if content_size is not None else max(_ZSTD_FIRST_BYTES, 8 * len(data)), justified)
     while True:
         output = bytearray(max(capacity, 1))
@@ -233,12 +240,12 @@ def _decompress_zstd(data: memoryview, size_limit: int) -> bytearray:
         except cramjam.DecompressionError as error:
             # The only sign of a full output buffer is its text; where the frame is damaged, growing would not help.
             if "whole buffer" not in str(error):
-                raise _damaged(Compression.ZSTD, error) from None
+                raise damaged(Compression.ZSTD, error) from None
             if capacity >= justified:
-                raise _too_large(Compression.ZSTD, size_limit) from None
+                raise oversized(Compression.ZSTD, size_limit) from None
             capacity = min(max(4 * capacity, _ZSTD_FIRST_BYTES), justified)
             continue
         if size > size_limit:
-            raise _too_large(Compression.ZSTD, size_limit)
+            raise oversized(Compression.ZSTD, size_limit)
         del output[size:]
         return output

@@ -46,7 +46,11 @@ class EndTxnMarker:
 
 
 def control_record_type(record: Record) -> ControlRecordType | None:
-    """Returns the type of a control record, None for one that is not known. Raises ``CorruptRecordError``."""
+    """Returns the type of a control record, None for one that is not known.
+
+    Raises:
+        CorruptRecordError: the bytes are damaged.
+    """
     key = record.key
     if key is None or len(key) < _KEY.size:
         raise CorruptRecordError(f"the key of the control record at offset {record.offset} is too short")

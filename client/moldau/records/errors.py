@@ -1,4 +1,4 @@
-"""What can be wrong with record bytes, and with records that a caller wants to encode."""
+"""Errors of record bytes, and of records that a caller wants to encode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ class CorruptRecordError(ValueError):
 
 class UnsupportedMagicError(CorruptRecordError):
     """A message set of format 0 or 1, or one from the future. Kafka's answer is ``UNSUPPORTED_FOR_MESSAGE_FORMAT``."""
+
+
+class OversizedRecordsError(CorruptRecordError):
+    """The records of a batch decompress to more bytes than the reader allows."""
 
 
 class InvalidRecordError(ValueError):
@@ -34,6 +38,8 @@ REASONS = (
     "its offset delta is not above that of the record before, or is above the batch's last offset delta",
     "its timestamp or offset does not fit 64 bits",
     "bytes are left after the last record",
+    "its offset delta is not its number in the batch",
+    "the batch ends before it, but its header counts it",
 )
 """Texts of the reasons that the record codecs (Cython and Python alike) report by number."""
 

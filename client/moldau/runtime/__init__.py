@@ -1,1 +1,1 @@
-"""What stands between pure protocol code and the world: environment ports, configuration, connections, supervision."""
+"""The layer between pure protocol code and the outside: ports, configuration, connections, supervision."""

@@ -40,7 +40,7 @@ class TypedConfig(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Topic configuration as far as the log obeys it; names and defaults are Kafka's with ``.`` for ``_``."""
+    """The topic settings that the log uses; names and defaults are Kafka's, with ``_`` instead of ``.``."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -52,6 +52,7 @@ class LogConfig:
     retention_bytes: int = NO_LIMIT
     retention_ms: int = 7 * 24 * 3600 * 1000
     max_message_bytes: int = 1048588
+    max_message_uncompressed_bytes: int = 32 * 1024 * 1024
     file_delete_delay_ms: int = 60_000
     delete_retention_ms: int = 24 * 3600 * 1000
     min_compaction_lag_ms: int = 0
@@ -73,12 +74,12 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """Age at which a segment is closed: a compacted one early enough that ``max.compaction.lag.ms`` can be kept."""
+        """Age at which a segment is closed; compacted topics close early enough for ``max.compaction.lag.ms``."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @classmethod
     def from_config(cls, config: TypedConfig) -> LogConfig:
-        """Reads the topic keys (values that a topic does not set fall back to the broker's, which ``config`` does)."""
+        """Reads the topic keys; ``config`` falls back to the broker's values where the topic sets none."""
         policy = config.get_list("cleanup.policy")
         compression = config.get_str("compression.type")
         level = config.get_int(f"compression.{compression}.level") if compression in ("gzip", "lz4", "zstd") else None
@@ -93,6 +94,7 @@ class LogConfig:
             retention_bytes=config.get_int("retention.bytes"),
             retention_ms=config.get_int("retention.ms"),
             max_message_bytes=config.get_int("max.message.bytes"),
+            max_message_uncompressed_bytes=config.get_int("max.message.uncompressed.bytes"),
             file_delete_delay_ms=config.get_int("file.delete.delay.ms"),
             delete_retention_ms=config.get_int("delete.retention.ms"),
             min_compaction_lag_ms=config.get_int("min.compaction.lag.ms"),
@@ -111,9 +113,9 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogManagerSettings:
-    """Broker configuration as far as the log manager and the cleaner obey it.
+    """The broker settings that the log manager and the cleaner use.
 
-    Names are Kafka's with ``.`` for ``_``.
+    Names are Kafka's, with ``_`` instead of ``.``.
     """
 
     retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms

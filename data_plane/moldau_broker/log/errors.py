@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.ports.descriptors import is_shortage
 
 if TYPE_CHECKING:
     from moldau_broker.log.values import RecordError
 
 
 class LogError(KafkaError):
-    """A request that the log refuses; nothing was changed."""
+    """The log refused a request and changed nothing."""
 
     def __init__(self, code: ErrorCode, message: str, *, record_errors: tuple[RecordError, ...] = ()) -> None:
         super().__init__(code, message)
@@ -39,8 +40,24 @@ class LogStorageError(LogError):
         self.directory = directory
 
 
+class DescriptorsShortError(LogStorageError):
+    """The process has too few file descriptors left for the request.
+
+    The disk works, and its directory stays online: the same request succeeds once other files or connections close.
+    """
+
+    def __init__(self, directory: str, message: str) -> None:
+        super().__init__(directory, f"file descriptors are short: {message}")
+
+
+def storage_failure(directory: str, message: str, error: OSError) -> LogStorageError:
+    """Returns the error for a log in ``directory``; a shortage of descriptors does not fail the directory."""
+    kind = DescriptorsShortError if is_shortage(error) else LogStorageError
+    return kind(directory, f"{message} failed: {error}")
+
+
 class CorruptLogFileError(Exception):
-    """A file of the log does not hold what its format demands; the loader rebuilds or truncates."""
+    """A file of the log violates its format; the loader rebuilds or truncates it."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path}: byte {position}: {reason}")

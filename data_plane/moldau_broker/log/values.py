@@ -1,4 +1,4 @@
-"""Values that pass between the log and its callers: plain, frozen, without behaviour worth a name."""
+"""Frozen values that pass between the log and its callers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.protocol.errors import ErrorCode
-    from moldau.runtime.environment import File
+    from moldau.runtime.ports.environment import File
 
 NO_EPOCH = -1
 """Leader epoch of a log that has none yet."""
 
 NO_TIMESTAMP = -1
-"""Timestamp that says there is none."""
+"""Timestamp of a batch or log without one."""
 
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
@@ -40,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 
 class AppendOrigin(enum.Enum):
-    """Who hands a batch to a leader; what is checked depends on it (Kafka's ``AppendOrigin``)."""
+    """The origin of a leader's batch, which decides what is checked (Kafka's ``AppendOrigin``)."""
 
     CLIENT = "client"  # everything is checked, control batches are refused
     COORDINATOR = "coordinator"  # group and transaction coordinator: control batches allowed, sequences not checked
@@ -60,7 +60,7 @@ class FileSlice:
 
 
 class StagedBatch(NamedTuple):
-    """What the indexes need to know of a batch that is appended."""
+    """The fields of an appended batch that the indexes need."""
 
     base_offset: int
     last_offset: int
@@ -69,14 +69,14 @@ class StagedBatch(NamedTuple):
 
 
 class PendingDeletion(NamedTuple):
-    """Files that were renamed to ``.deleted`` and go after ``file.delete.delay.ms``."""
+    """Files that were renamed to ``.deleted`` and are removed after ``file.delete.delay.ms``."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendInfo:
-    """What became of one append.
+    """The outcome of one append.
 
     ``first_offset`` and ``last_offset`` are inclusive; of a duplicate they are those of the original batch, and
     nothing was written. ``first_offset`` is -1 where nothing was appended by a follower (all batches were known).
@@ -88,20 +88,20 @@ class AppendInfo:
     log_append_time_ms: int = NO_TIMESTAMP  # -1 unless message.timestamp.type is LogAppendTime
     log_start_offset: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
-    size_bytes: int = 0  # bytes that went (or go with flush_staged) into the log
+    size_bytes: int = 0  # bytes written to the log, now or by flush_staged
     record_count: int = 0
     duplicate: bool = False
     rolled: bool = False  # whether a new segment was begun for it
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last appended record: what a produce with acks=all waits for as high watermark."""
+        """Offset after the last appended record: the high watermark that a produce with acks=all waits for."""
         return self.last_offset + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordError:
-    """One record of a refused batch (KIP-467): its index in the batch and why."""
+    """One refused record of a batch (KIP-467): its index in the batch and the reason."""
 
     batch_index: int
     message: str
@@ -142,7 +142,7 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """Largest epoch not above the asked one, and the (exclusive) offset where it ends; both -1 if unknown (KIP-101)."""
+    """Largest epoch not above the requested one, and its (exclusive) end offset; both -1 if unknown (KIP-101)."""
 
     leader_epoch: int
     end_offset: int
@@ -185,7 +185,7 @@ class LogDirectoryInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Blocking work that does not touch what the event loop changes, and what to do with its result.
+    """Blocking work that shares no mutable state with the event loop, and the handlers of its outcome.
 
     The shell runs ``await disk.offload(work.run)`` and then, in the loop and without a checkpoint between, either
     ``work.complete()`` or, if ``run`` raised, ``work.failed(error)``. Tests call ``run_work(work)``.
@@ -195,11 +195,11 @@ class Work:
     run: Callable[[], None]
     complete: Callable[[], None]
     failed: Callable[[BaseException], None]
-    directory: str = ""  # the log directory it works on: what runs side by side is limited per directory
+    directory: str = ""  # the log directory it works on; the number of concurrent works is limited per directory
 
 
 def run_work(work: Work) -> None:
-    """Does the work at once in the calling thread; raises what ``run`` raised after reporting it."""
+    """Runs the work in the calling thread; reports an error of ``run`` and raises it again."""
     try:
         work.run()
     except BaseException as error:

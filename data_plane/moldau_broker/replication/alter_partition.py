@@ -1,8 +1,8 @@
-"""Which ISR changes travel to the controller: all that wait go in one request, one request at a time.
+"""Queues ISR proposals for the controller: one request with all waiting proposals, one request at a time.
 
-A leader's proposal waits here until the request in flight is answered; a newer proposal of the same partition replaces
-a waiting one (the older was dropped by its replica). What comes back is handed to the replicas, which say whether to
-send again; a repeated proposal waits for the back-off, so that a controller that cannot answer is not hammered.
+A leader's proposal waits until the request in flight is answered. A newer proposal of the same partition replaces a
+waiting one, which its replica has dropped. The shell passes the answers to the replicas, which decide whether to
+repeat a proposal. A repeated proposal waits for the back-off, so that an unavailable controller is not overloaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AlterPartitionQueue:
-    """Proposals of one broker.
+    """The proposals of one broker.
 
     Invariant: at most one request is in flight; it holds at most ``partitions_max`` proposals.
     """
@@ -30,17 +30,17 @@ class AlterPartitionQueue:
         self._not_before_ms = float("-inf")
 
     def submit(self, key: TopicPartition, proposal: IsrProposal) -> None:
-        """A replica wants its ISR changed."""
+        """Adds the proposal of a replica."""
         self._waiting[key] = proposal
 
     def withdraw(self, key: TopicPartition) -> None:
-        """The replica is gone (deleted, no longer led here)."""
+        """Removes the proposal of a replica that is deleted or no longer led here."""
         self._waiting.pop(key, None)
 
     def next_request(self, now_ms: float) -> dict[TopicPartition, IsrProposal]:
-        """What to send now;
+        """Returns the proposals to send now, and counts them as in flight.
 
-        empty if there is nothing, a request is in flight, or the back-off lasts. Takes it in flight.
+        Empty if none waits, while a request is in flight, and during the back-off.
         """
         if self._in_flight or not self._waiting or now_ms < self._not_before_ms:
             return {}
@@ -49,14 +49,11 @@ class AlterPartitionQueue:
         return dict(self._in_flight)
 
     def answered(self) -> None:
-        """The request in flight was answered; its proposals went to their replicas."""
+        """Ends the request in flight after its answer has been passed to the replicas."""
         self._in_flight = {}
 
     def failed(self, now_ms: float) -> dict[TopicPartition, IsrProposal]:
-        """The request in flight got no usable answer:
-
-        its proposals wait again unless newer ones do, after the back-off.
-        """
+        """Queues the proposals of a failed request again, unless newer ones wait, and starts the back-off."""
         failed, self._in_flight = self._in_flight, {}
         for key, proposal in failed.items():
             self._waiting.setdefault(key, proposal)
@@ -64,9 +61,9 @@ class AlterPartitionQueue:
         return failed
 
     def back_off(self, now_ms: float) -> None:
-        """Sends nothing for the length of the back-off."""
+        """Starts the back-off, during which no request is sent."""
         self._not_before_ms = now_ms + self._backoff_ms
 
     def next_deadline_ms(self) -> float | None:
-        """When ``next_request`` will have something; None while nothing waits or a request is in flight."""
+        """Returns when ``next_request`` has proposals; None while none waits or a request is in flight."""
         return self._not_before_ms if self._waiting and not self._in_flight else None

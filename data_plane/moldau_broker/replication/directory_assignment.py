@@ -1,11 +1,11 @@
-"""Which log directory holds a replica: where a new one goes, and what the controller has yet to be told (KIP-858).
+"""Places replicas in log directories, and reports their directories to the controller (KIP-858).
 
-The controller records a directory for each replica; the broker is the one who knows. So the broker compares what it
-has with what is recorded, and sends the differences (AssignReplicasToDirs), bounded in size, one request at a time,
-again and again until they are taken.
+The controller records the directory of each replica. The broker compares the directories of its replicas with the
+recorded ones, and sends the differences (AssignReplicasToDirs), bounded in size, one request at a time, until the
+controller accepts them.
 
-A replica that is recorded in a directory which does not work must not begin anew, empty, in another one: it may be the
-only one that holds what was acknowledged. ``place_replica`` is that rule, for a replica without a log.
+A replica that is recorded in a failed directory must not start over, empty, in another one: it may be the only replica
+with the acknowledged records. ``place_replica`` decides this for a replica without a log.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import enum
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau_quorum.directory_ids import LOST, MIGRATING, UNASSIGNED
+from moldau_quorum.metadata.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Collection, Mapping
 
-    from moldau_quorum.image import PartitionImage
+    from moldau_quorum.metadata.image import PartitionImage
 
 AssignmentKey = tuple["uuid.UUID", int]
-"""Topic id and number of a partition."""
+"""Topic id and partition number."""
 
 ASSIGNMENTS_MAX: Final = 2_250
-"""Partitions in one request; what the controller takes."""
+"""The maximum of partitions that the controller accepts in one request."""
 
 _FINAL: Final = (
     ErrorCode.NONE,
@@ -34,22 +34,22 @@ _FINAL: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
-"""Answers after which nothing is left to tell: taken, or no such replica."""
+"""Answers that end an assignment: it is accepted, or the replica does not exist."""
 
 
 class Placement(enum.Enum):
-    """Where a replica without a log begins."""
+    """Where a replica without a log starts."""
 
-    ASSIGNED = "assigned"  # in the directory that is recorded
-    ANY = "any"  # in any directory that works
-    COPY = "copy"  # with the copy of a move that was under way: what was copied from is gone
-    OFFLINE = "offline"  # nowhere: its log may be in a directory that does not work
+    ASSIGNED = "assigned"  # in the recorded directory
+    ANY = "any"  # in any working directory
+    COPY = "copy"  # with the copy of an unfinished move, whose source is lost
+    OFFLINE = "offline"  # nowhere: its log may be in a failed directory
 
 
 def may_be_needed(partition: PartitionImage, broker_id: int) -> bool:
-    """Whether a replica may be the one that holds what was acknowledged: it may lead now or one day.
+    """Returns whether a replica may be the only one with acknowledged records: it leads or may be elected.
 
-    A replica that is in none of these sets comes into them only by following a leader, with a log.
+    A replica outside these sets enters them only by following a leader, with a log.
     """
     return (
         broker_id == partition.leader
@@ -68,33 +68,37 @@ def place_replica(
     needed: bool,
     copied: uuid.UUID | None = None,
 ) -> Placement:
-    """Where a replica that has no log in any working directory begins.
+    """Returns where a replica that has no log in any working directory starts.
 
-    ``online`` are the directories of this broker that work; ``any_offline``: others of ``log.dirs`` do not. ``is_new``:
-    the replica was created or added while this process ran. ``needed``: ``may_be_needed``. ``copied``: the directory
-    in which a move has left a copy of the replica's log (a future log); None if there is none.
+    Args:
+        assigned: the recorded directory.
+        online: the working directories of this broker.
+        any_offline: whether other directories of ``log.dirs`` have failed.
+        is_new: whether the replica was created or added while this process ran.
+        needed: the result of ``may_be_needed``.
+        copied: the directory in which a move has left a copy of the replica's log (a future log); None without one.
     """
     if copied is not None and not any_offline and assigned in (copied, LOST):
-        # The controller was told of the copy's directory only when it had all; its source was removed or replaced.
+        # The controller records the copy's directory once the copy is complete; its source was removed or replaced.
         return Placement.COPY
     if assigned in (UNASSIGNED, MIGRATING) or assigned in online:
         if any_offline and needed and not is_new:
-            return Placement.OFFLINE  # chosen or moved shortly before a crash: the log may be where we cannot look
+            return Placement.OFFLINE  # placed or moved shortly before a crash: the log may be in a failed directory
         return Placement.ASSIGNED if assigned in online else Placement.ANY
     if any_offline or (needed and assigned != LOST):
         return Placement.OFFLINE
-    # Its directory was removed or replaced, and nothing depends on what it held; or nobody knew its place (LOST), and
-    # the directory that could not be looked into works again: there never was a log.
+    # The directory was removed or replaced, and its records are not needed; or the directory was unknown (LOST) and the
+    # failed directory works again, so there never was a log.
     return Placement.ANY
 
 
 def place_of_lost(assigned: uuid.UUID, online: Collection[uuid.UUID]) -> uuid.UUID | None:
-    """What to tell of a replica whose log is in some directory that does not work; None if that is recorded already."""
+    """Returns the directory to report for a replica whose log is in a failed directory; None if recorded already."""
     return LOST if assigned in (UNASSIGNED, MIGRATING) or assigned in online else None
 
 
 class AssignmentQueue:
-    """What the controller has yet to be told.
+    """Assignments that the controller has not accepted yet.
 
     Invariant: at most one request is in flight; it holds at most ``ASSIGNMENTS_MAX`` partitions.
     """
@@ -111,20 +115,20 @@ class AssignmentQueue:
         return len(self._waiting) + len(self._in_flight)
 
     def submit(self, key: AssignmentKey, directory: uuid.UUID) -> None:
-        """A replica is in another directory than recorded; replaces what waits for the same replica."""
+        """Adds a replica that is not in its recorded directory; replaces a waiting assignment of the same replica."""
         if self._in_flight.get(key) == directory:
             self._waiting.pop(key, None)
         else:
             self._waiting[key] = directory
 
     def withdraw(self, key: AssignmentKey) -> None:
-        """What is recorded is right, or the replica is gone."""
+        """Removes a waiting assignment, because the recorded one is right or the replica is deleted."""
         self._waiting.pop(key, None)
 
     def next_request(self, now_ms: float) -> dict[AssignmentKey, uuid.UUID]:
-        """What to send now;
+        """Returns the assignments to send now, and counts them as in flight.
 
-        empty if there is nothing, a request is in flight, or the back-off lasts. Takes it in flight.
+        Empty if none waits, while a request is in flight, and during the back-off.
         """
         if self._in_flight or not self._waiting or now_ms < self._not_before_ms:
             return {}
@@ -133,7 +137,7 @@ class AssignmentQueue:
         return dict(self._in_flight)
 
     def answered(self, errors: Mapping[AssignmentKey, ErrorCode], now_ms: float) -> None:
-        """The request in flight was answered; what was refused for the moment, or not mentioned, waits again."""
+        """Ends the request in flight; assignments with a retriable error or without an answer wait again."""
         sent, self._in_flight = self._in_flight, {}
         again = {key: directory for key, directory in sent.items() if errors.get(key) not in _FINAL}
         for key, directory in again.items():
@@ -142,9 +146,9 @@ class AssignmentQueue:
             self._not_before_ms = now_ms + self._backoff_ms
 
     def failed(self, now_ms: float) -> None:
-        """The request in flight got no usable answer: all of it waits again, unless something newer does."""
+        """Queues all assignments of a failed request again, unless newer ones wait."""
         self.answered({}, now_ms)
 
     def next_deadline_ms(self) -> float | None:
-        """When ``next_request`` will have something; None while nothing waits or a request is in flight."""
+        """Returns when ``next_request`` has assignments; None while none waits or a request is in flight."""
         return self._not_before_ms if self._waiting and not self._in_flight else None

@@ -1,11 +1,11 @@
-"""Incremental fetches (KIP-227): who fetches many partitions names only those that changed, and is answered likewise.
+"""Incremental fetches (KIP-227): requests and answers name only the partitions that changed.
 
 Theory of operation
 -------------------
 A fetcher opens a session with a full request of epoch 0. The broker remembers its partitions (``FetchSession``) and
 answers with a session id. Each later request carries that id and the next epoch (1, 2, ... 2**31 - 1, then 1 again),
 names partitions that are new or differ, and those to forget; all others are fetched as before. The answer leaves out
-partitions of which there is nothing to say. A request of epoch -1 ends the session (or has none).
+partitions without changes. A request of epoch -1 ends the session, or has none.
 
 =================  =================  =========================================================================
 session id         epoch              meaning
@@ -17,10 +17,10 @@ n                  0                  full fetch, close session n, open another
 n                  e > 0              incremental fetch; FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH
 =================  =================  =========================================================================
 
-The cache is bounded. When it is full a session that was not used for ``eviction_ms`` gives way; a follower's session
-(privileged) also displaces a consumer's that is older than that. Otherwise the fetcher gets session id 0 and goes on
-with full requests. A session that grows obeys the same bound: where there is no room for what an incremental request
-adds, the session ends with FETCH_SESSION_ID_NOT_FOUND, and the fetcher comes back with a full request.
+The cache is bounded. When it is full, a session that was not used for ``eviction_ms`` is evicted; a follower's session
+(privileged) also evicts a consumer's session that is older than that. Otherwise the fetcher gets session id 0 and
+continues with full requests. The same bound holds for a session that grows: if the partitions that an incremental
+request adds do not fit, the session ends with FETCH_SESSION_ID_NOT_FOUND, and the fetcher sends a full request.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ PartitionKey = tuple[bytes, int]
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch that follows; wraps to 1, because 0 and -1 have meanings of their own."""
+    """Returns the next epoch; wraps to 1, because 0 and -1 have special meanings."""
     return 1 if epoch >= _EPOCH_MAX else epoch + 1
 
 
 @dataclass(slots=True)
 class FetchPartition:
-    """One partition of a fetch request, and in a session what was last said of it."""
+    """One partition of a fetch request; in a session also the offsets that were last sent for it."""
 
     topic: bytes
     partition: int
@@ -63,19 +63,19 @@ class FetchPartition:
 
     @property
     def key(self) -> PartitionKey:
-        """Identity within a session."""
+        """The identity of the partition within a session."""
         return self.topic, self.partition
 
     def update(self, other: FetchPartition) -> None:
-        """Takes over what a later request says."""
+        """Applies the fields of a later request."""
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
 
-    def worth_saying(self, high_watermark: int, log_start_offset: int, *, has_news: bool) -> bool:
-        """Whether an incremental answer names this partition; notes what it says if so.
+    def has_changes(self, high_watermark: int, log_start_offset: int, *, has_news: bool) -> bool:
+        """Returns whether an incremental answer includes this partition; records the sent offsets if so.
 
         ``has_news``: there are records, an error, a diverging epoch or a preferred read replica.
         """
@@ -91,7 +91,7 @@ class FetchPartition:
 
 
 class FetchSession:
-    """A remembered fetcher. ``epoch`` is the one its next request must carry."""
+    """The session of one fetcher; its next request must have ``epoch``."""
 
     __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "privileged", "session_id", "uses_topic_ids")
 
@@ -105,7 +105,7 @@ class FetchSession:
         self.partitions: dict[PartitionKey, FetchPartition] = {}
 
     def rotate(self, keys: Iterable[PartitionKey]) -> None:
-        """Moves partitions that were answered with records to the end: the next fetch begins with the others."""
+        """Moves partitions that were answered with records to the end, so the next fetch begins with the others."""
         for key in keys:
             partition = self.partitions.pop(key, None)
             if partition is not None:
@@ -114,16 +114,16 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchContext:
-    """How to serve one request. With an error, nothing else counts."""
+    """How to serve one request. With an error, all other fields are ignored."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: Sequence[FetchPartition] = ()
     session: FetchSession | None = None
-    incremental: bool = False  # leave out what ``FetchPartition.worth_saying`` calls not worth saying
+    incremental: bool = False  # leave out partitions without ``FetchPartition.has_changes``
 
     @property
     def session_id(self) -> int:
-        """What the answer carries."""
+        """The session id of the answer."""
         return INVALID_SESSION_ID if self.session is None else self.session.session_id
 
 
@@ -144,7 +144,7 @@ class FetchSessionCache:
 
     @property
     def partition_count(self) -> int:
-        """Partitions that all sessions remember together."""
+        """The number of partitions of all sessions."""
         return self._partition_count
 
     def open(
@@ -159,9 +159,9 @@ class FetchSessionCache:
         now_ms: float,
         fresh_id: int,
     ) -> FetchContext:
-        """Finds out what a request means.
+        """Opens, continues or ends the session of a request.
 
-        ``fresh_id`` is a drawn number that becomes the id of a new session if it is free and not 0.
+        ``fresh_id`` is a random number that becomes the id of a new session if it is unused and not 0.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != INVALID_SESSION_ID:
@@ -178,7 +178,7 @@ class FetchSessionCache:
             return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.last_used_ms = now_ms
         session.epoch = next_epoch(epoch)
-        # Moved to the end: the cache is in order of last use, so the first session is the first candidate for eviction.
+        # The cache is in order of last use, so the first session is the first candidate for eviction.
         del self._sessions[session_id]
         self._sessions[session_id] = session
         known = session.partitions
@@ -226,7 +226,7 @@ class FetchSessionCache:
         forgotten: Sequence[PartitionKey],
         now_ms: float,
     ) -> bool:
-        """Makes room for what an incremental request adds, at the cost of others; returns whether there is."""
+        """Evicts other sessions to make room for an incremental request; returns whether it fits."""
         after = dict.fromkeys(session.partitions)
         after.update(dict.fromkeys(partition.key for partition in partitions))
         for key in forgotten:
@@ -235,8 +235,11 @@ class FetchSessionCache:
         return growth <= 0 or self._make_room(growth, session.privileged, now_ms, sessions=0)
 
     def _make_room(self, partition_count: int, privileged: bool, now_ms: float, *, sessions: int = 1) -> bool:
-        """Evicts until so many more fit; False if they cannot. A session that was used ``now_ms`` is never evicted for
-        its own sake: it is not stale, and if it may displace consumers' it is a follower's itself."""
+        """Evicts sessions until the new partitions fit; returns False if they cannot.
+
+        The session of the request itself is never evicted: it is in use, and if it may evict sessions of consumers, it
+        is a follower's.
+        """
         while (
             len(self._sessions) + sessions > self._slots_max
             or self._partition_count + partition_count > self._partitions_max
@@ -252,7 +255,7 @@ class FetchSessionCache:
             if now_ms - session.last_used_ms > self._eviction_ms:
                 return session_id
             if not privileged:
-                return None  # in order of last use: the others are younger
+                return None  # in order of last use, so the others are younger
             if not session.privileged and now_ms - session.created_ms > self._eviction_ms:
                 return session_id
         return None

@@ -1,4 +1,4 @@
-"""What a follower asks of one leader broker: all partitions led there in one fetch, one request in flight.
+"""Fetches all followed partitions of one leader broker in one request; one request is in flight.
 
 Theory of operation
 -------------------
@@ -7,21 +7,21 @@ Each followed partition is in one of these states:
 =========  ===============================================================================================
 state      meaning
 =========  ===============================================================================================
-FETCHING   named in the next request with the offset after the last byte the local log holds
-DELAYED    left out until its back-off is over (the leader is not there yet, a read failed, throttled)
-RESETTING  the leader does not have the offset; the shell asks it where its log begins and ends, which ends with
+FETCHING   part of the next request, from the local log end offset
+DELAYED    left out until its back-off is over (the leader is not ready, a read failed, throttled)
+RESETTING  the leader does not have the offset; the shell asks for its earliest and latest offset, then calls
            ``truncated``, ``delay`` or ``request_failed``
-FENCED     our leader epoch is out of date; newer metadata will replace the partition
+FENCED     the follower's leader epoch is out of date; newer metadata will replace the partition
 =========  ===============================================================================================
 
-There is no separate truncation phase: a fetch carries the epoch of the last local batch, and a leader whose history
-differs answers with the end of the last epoch that both may have (``diverging_epoch``, KIP-595); the follower cuts its
-log there and asks again, at most once for each epoch of its history. What comes out of an answer is a list of ``Step``
-that the shell performs on the log in order, reporting back with ``appended``, ``truncated`` or ``failed``.
+There is no separate truncation phase. A fetch contains the epoch of the last local batch. A leader whose history
+differs answers with the end of the last epoch that both may have (``diverging_epoch``, KIP-595); the follower truncates
+its log there and fetches again, at most once for each epoch of its history. An answer becomes a list of ``Step`` that
+the shell performs on the log in order; it reports them with ``appended``, ``truncated`` or ``delay``.
 
-Requests are incremental (``fetch_session``): the core remembers what the leader's session knows and names only what
-changed, so an idle follower of a thousand partitions sends a few dozen bytes. A request that failed or an answer that
-cannot be trusted starts a new session.
+Requests are incremental (``fetch_session``): the core remembers the partitions of the leader's session and names only
+those that changed, so an idle follower of a thousand partitions sends a few dozen bytes. A failed request or an answer
+with an error starts a new session.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable
 
-    from moldau.runtime.environment import Buffer
+    from moldau.runtime.ports.environment import Buffer
     from moldau_broker.log.values import TopicPartition
 
 
 class FollowState(enum.Enum):
-    """See the module."""
+    """The states of a followed partition, as the module describes them."""
 
     FETCHING = "fetching"
     DELAYED = "delayed"
@@ -51,7 +51,7 @@ class FollowState(enum.Enum):
 
 
 class Followed:
-    """One partition that is fetched from this source. Its fields belong to ``FollowerFetcher``."""
+    """One partition that is fetched from this source. Only ``FollowerFetcher`` changes its fields."""
 
     __slots__ = (
         "delayed_until_ms",
@@ -88,7 +88,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowRequest:
-    """What to send. ``partitions`` are those that the session does not know in this form."""
+    """The next fetch request. ``partitions`` are new in the session, or differ from it."""
 
     session_id: int
     session_epoch: int
@@ -111,19 +111,17 @@ class PartitionAnswer:
 
 
 class StepKind(enum.Enum):
-    """What the shell does with one partition of an answer."""
+    """The action of the shell for one partition of an answer."""
 
     ADVANCE = "advance"  # append ``records`` (may be empty) and take over high watermark and log start
-    TRUNCATE = (
-        "truncate"  # cut the log at the end of ``diverging_epoch`` or at ``diverging_end_offset``, whichever is less
-    )
+    TRUNCATE = "truncate"  # cut the log at the end of ``diverging_epoch`` or at ``diverging_end_offset``, the lower one
     RESET = "reset"  # ask the leader for its earliest and latest offset
-    REFUSED = "refused"  # nothing but a log line: ``error`` says why
+    REFUSED = "refused"  # only log ``error``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One effect, to be performed before the next request is asked for."""
+    """One effect; the shell performs it before it calls ``next_request`` again."""
 
     kind: StepKind
     followed: Followed
@@ -133,9 +131,9 @@ class Step:
 class FollowerFetcher:
     """All partitions that are followed from one source broker.
 
-    Invariants: ``_known`` holds exactly what the leader's session remembers if ``_session_epoch`` is above 0;
-    ``_dirty`` holds the keys whose present form may differ from it; ``_delayed`` holds the partitions that are DELAYED,
-    ``_fetching`` counts those FETCHING.
+    Invariants: if ``_session_epoch`` is above 0, ``_known`` equals the partitions of the leader's session, and
+    ``_dirty`` holds the keys that may differ from it; ``_delayed`` holds the partitions in DELAYED; ``_fetching``
+    counts those in FETCHING.
     """
 
     __slots__ = (
@@ -171,13 +169,13 @@ class FollowerFetcher:
         return len(self._partitions)
 
     def partition(self, key: TopicPartition) -> Followed | None:
-        """The followed partition of that name."""
+        """Returns the followed partition of that name, or None."""
         return self._partitions.get(key)
 
-    # --- which partitions ------------------------------------------------------------------------------------------
+    # --- partitions ------------------------------------------------------------------------------------------------
 
     def add(self, followed: Followed) -> None:
-        """Begins to follow, or replaces what was followed under that name (new leader epoch)."""
+        """Begins to follow a partition; replaces one of the same name (new leader epoch)."""
         self.remove(followed.key)
         self._partitions[followed.key] = followed
         self._by_id[followed.topic_id, followed.key.partition] = followed
@@ -185,7 +183,7 @@ class FollowerFetcher:
         self._count(followed, 1)
 
     def remove(self, key: TopicPartition) -> None:
-        """Stops following; an answer that is on its way is ignored for this partition."""
+        """Stops to follow a partition; ignores it in an answer to the request in flight."""
         followed = self._partitions.pop(key, None)
         if followed is not None:
             del self._by_id[followed.topic_id, key.partition]
@@ -195,7 +193,7 @@ class FollowerFetcher:
     # --- requests --------------------------------------------------------------------------------------------------
 
     def next_request(self, now_ms: float) -> FollowRequest | None:
-        """What to fetch next; None while there is nothing to fetch or a back-off lasts."""
+        """Returns the next request; None while there is nothing to fetch, or during a back-off."""
         if now_ms < self._not_before_ms:
             return None
         for followed in [f for f in self._delayed.values() if f.delayed_until_ms <= now_ms]:
@@ -205,7 +203,7 @@ class FollowerFetcher:
         return self._full_request() if self._session_epoch <= INITIAL_EPOCH else self._incremental_request()
 
     def next_deadline_ms(self) -> float | None:
-        """When ``next_request`` may have something again by the passing of time alone; None if time does not help."""
+        """Returns when time alone may make ``next_request`` return a request; None if it cannot."""
         if self._fetching:
             return self._not_before_ms
         if not self._delayed:
@@ -248,10 +246,9 @@ class FollowerFetcher:
         request: FollowRequest,
         now_ms: float,
     ) -> list[Step]:
-        """Takes the leader's answer; returns what to do, in the order of the answer.
+        """Handles the leader's answer; returns the steps in the order of the answer.
 
-        A step is for the partition as it was when the request was made: where it was replaced meanwhile, the answer is
-        dropped.
+        The answer for a partition that was replaced since the request is dropped.
         """
         if error is not ErrorCode.NONE:
             self.request_failed(now_ms, session_lost=True)
@@ -283,9 +280,10 @@ class FollowerFetcher:
         return Step(kind=StepKind.REFUSED, followed=followed, answer=answer)
 
     def request_failed(self, now_ms: float, *, session_lost: bool = True) -> None:
-        """The request, or a question for a reset, got no answer (connection lost, deadline) or a refusal:
+        """Starts a new session after a growing back-off.
 
-        a new session, after a back-off that grows. Partitions that were to be reset are fetched again after theirs.
+        Called when the request, or the request for a reset, got no answer (connection lost, deadline) or a refusal.
+        Partitions in RESETTING are fetched again after a back-off of their own.
         """
         if session_lost:
             self._session_id = INVALID_SESSION_ID
@@ -296,19 +294,19 @@ class FollowerFetcher:
         for followed in [f for f in self._partitions.values() if f.state is FollowState.RESETTING]:
             self.delay(followed, now_ms)
 
-    def hurry(self) -> None:
-        """Something says that the source is there again (it registered anew): the back-off ends now."""
+    def reset_backoff(self) -> None:
+        """Ends the back-off, for example when the source registers again."""
         self._not_before_ms = float("-inf")
         self._failures = 0
 
     # --- reports of the shell --------------------------------------------------------------------------------------
 
     def is_current(self, followed: Followed) -> bool:
-        """Whether the partition is still followed as it was when the step was made."""
+        """Returns whether the partition has not been replaced since the step was made."""
         return self._partitions.get(followed.key) is followed
 
     def appended(self, followed: Followed, log_end_offset: int, last_epoch: int, log_start_offset: int) -> None:
-        """The log now ends at ``log_end_offset`` with a batch of ``last_epoch``; the next request asks from there."""
+        """Records that the log now ends at ``log_end_offset``, with a batch of ``last_epoch``."""
         assert log_end_offset >= followed.fetch_offset
         if (
             log_end_offset != followed.fetch_offset
@@ -321,14 +319,14 @@ class FollowerFetcher:
             self._dirty[followed.topic_id, followed.key.partition] = None
 
     def truncated(self, followed: Followed, log_end_offset: int, last_epoch: int, log_start_offset: int) -> None:
-        """The log was cut (or begun anew) and now ends at ``log_end_offset``; the partition is fetched from there."""
+        """Records that the log was truncated or emptied to ``log_end_offset``, and fetches from there."""
         followed.fetch_offset = log_end_offset
         followed.last_fetched_epoch = last_epoch
         followed.log_start_offset = log_start_offset
         self._set_state(followed, FollowState.FETCHING)
 
     def delay(self, followed: Followed, now_ms: float, delay_ms: float | None = None) -> None:
-        """Leaves the partition out for a back-off that grows with its failures, or for ``delay_ms``."""
+        """Leaves the partition out for ``delay_ms``, or for a back-off that grows with its failures."""
         if delay_ms is None:
             delay_ms = self._grown(followed.failures)
             followed.failures += 1
@@ -337,7 +335,7 @@ class FollowerFetcher:
 
     def _set_state(self, followed: Followed, state: FollowState) -> None:
         if self._partitions.get(followed.key) is not followed:
-            followed.state = state  # replaced meanwhile: nobody counts it any more
+            followed.state = state  # replaced meanwhile, so not counted
             return
         self._count(followed, -1)
         followed.state = state

@@ -1,14 +1,14 @@
-"""Operations that wait: a produce for its high watermark, a fetch for its bytes, each with a deadline.
+"""Delayed operations: a produce waits for its high watermark, a fetch for its bytes, each with a deadline.
 
-An operation is watched under keys (partitions). When something happens to a key, the shell asks for the operations that
-watch it, decides for each whether its condition holds now, and calls ``complete``; when time passes, ``expire`` hands
-out those whose deadline came first. Both go through one door: an operation leaves the purgatory exactly once, and
-whoever takes it out is the only one who may answer it. ``complete`` therefore returns False to the second caller.
+An operation watches keys (partitions). When a key changes, the shell gets the operations that watch it, checks the
+condition of each, and calls ``complete``. When time passes, ``expire`` returns the operations whose deadline came
+first. An operation leaves the purgatory exactly once, and only the caller that removed it may answer it: ``complete``
+returns False to the second caller.
 
 The number of operations is bounded: ``watch`` raises ``PurgatoryFullError`` at the bound, and the caller answers with
-an error or at once. Who has nobody to refuse (the broker's own waits, which are few) is let in beyond it. Timers are
-O(1) (``timer_wheel``), watchers of a key keep the order in which they came, so that a caller whose conditions are
-ordered (acks=all offsets of one partition) can stop at the first that does not hold.
+an error or at once. The broker's own waits, which are few and have no client to refuse, may exceed the bound. Timers
+are O(1) (``timer_wheel``). Watchers of a key keep their order of arrival, so a caller whose conditions are ordered
+(acks=all offsets of one partition) can stop at the first one that does not hold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PurgatoryFullError(Exception):
 
 
 class Delayed(Generic[K, T]):
-    """One waiting operation; made by ``Purgatory.watch``."""
+    """One waiting operation, created by ``Purgatory.watch``."""
 
     __slots__ = ("_timer", "keys", "operation")
 
@@ -38,7 +38,7 @@ class Delayed(Generic[K, T]):
 
     @property
     def waiting(self) -> bool:
-        """Whether the operation is still in the purgatory."""
+        """True while the operation is in the purgatory."""
         return self._timer is not None and self._timer.pending
 
 
@@ -61,8 +61,11 @@ class Purgatory(Generic[K, T]):
         return len(self._wheel)
 
     def watch(self, operation: T, keys: Iterable[K], deadline_ms: float, *, bounded: bool = True) -> Delayed[K, T]:
-        """Starts to wait. Raises ``PurgatoryFullError`` at the bound, if ``bounded``; ``operation`` is then
-        untouched."""
+        """Adds an operation that waits on ``keys`` until ``deadline_ms``.
+
+        Raises:
+            PurgatoryFullError: ``bounded``, and the bound is reached; ``operation`` is unchanged.
+        """
         if bounded and len(self._wheel) >= self._operations_max:
             raise PurgatoryFullError(f"{self._operations_max} operations are waiting already")
         delayed: Delayed[K, T] = Delayed(operation, tuple(dict.fromkeys(keys)))
@@ -75,25 +78,25 @@ class Purgatory(Generic[K, T]):
         return delayed
 
     def watchers(self, key: K) -> tuple[Delayed[K, T], ...]:
-        """The operations that wait on ``key``, oldest first, as of now (a snapshot:
+        """Returns the operations that wait on ``key``, oldest first.
 
-        completing some of them is safe).
+        The tuple is a snapshot: the caller may complete operations while it iterates.
         """
         watchers = self._watchers.get(key)
         return tuple(watchers) if watchers else ()
 
     def watches(self, key: K) -> bool:
-        """Whether anything waits on ``key``."""
+        """Returns whether any operation waits on ``key``."""
         return key in self._watchers
 
     def unwatch(self, delayed: Delayed[K, T], key: K) -> None:
-        """Ends the interest of a still waiting operation in one of its keys."""
+        """Removes a waiting operation from the watchers of one of its keys."""
         watchers = self._watchers.get(key)
         if watchers is not None and watchers.pop(delayed, delayed) is None and not watchers:
             del self._watchers[key]
 
     def complete(self, delayed: Delayed[K, T]) -> bool:
-        """Takes the operation out; True for the first caller only, who then owes the answer."""
+        """Removes the operation; returns True to the first caller only, which must then answer it."""
         timer = delayed._timer
         if timer is None or not self._wheel.cancel(timer):
             return False
@@ -101,14 +104,14 @@ class Purgatory(Generic[K, T]):
         return True
 
     def expire(self, now_ms: float) -> list[T]:
-        """Takes out every operation whose deadline is not after ``now_ms``; the caller owes each of them its answer."""
+        """Removes and returns all operations with deadlines up to ``now_ms``; the caller must answer each of them."""
         expired = self._wheel.advance(now_ms)
         for delayed in expired:
             self._forget(delayed)
         return [delayed.operation for delayed in expired]
 
     def next_deadline_ms(self) -> int | None:
-        """When ``expire`` should next be called; None while nothing waits."""
+        """Returns when to call ``expire`` next; None while no operation waits."""
         return self._wheel.next_deadline_ms()
 
     def _forget(self, delayed: Delayed[K, T]) -> None:

@@ -1,38 +1,38 @@
-"""One replica of one partition: the rules of leader and follower, and nothing else.
+"""The rules of one replica of one partition, as leader and as follower.
 
 Theory of operation
 -------------------
-The controller says who leads (``PartitionState``, from the metadata log); the leader learns from the followers' fetches
-how far they are. A follower's fetch offset is its log end offset: it asks for what it does not have. From these the
-leader derives
+The controller elects the leader (``PartitionState``, from the metadata log). The fetch offset of a follower is its log
+end offset. From the fetch offsets the leader derives
 
-- the **high watermark**: the smallest log end offset over the *maximal* in-sync replicas, itself included, and over
-  replicas that are about to join. The leader counts itself up to its *settled* end only: what its flush policy lets it
-  answer for (``WatermarkedLog.settled_end_offset``; without a policy that is all it has). Maximal means: while a change
-  of the ISR is on its way to the controller, the larger of the two sets counts, because either may turn out to be the
-  committed one. It only grows within an epoch, and it stands still while the committed ISR is smaller than
-  ``min.insync.replicas`` (KIP-966: this is what makes eligible leader replicas safe to elect);
-- the **in-sync replicas**: a member that has not been caught up for ``replica.lag.time.max.ms`` is proposed for
-  removal, a caught-up outsider for admission. A proposal goes to the controller (AlterPartition) and takes effect when
-  the metadata log brings it. An outsider must be at the high watermark and at the start of the present epoch, and the
-  broker epoch of its fetches must be that of its present registration (KIP-903): a broker that restarted without its
-  data cannot come back as its former self.
+- the **high watermark**: the smallest log end offset over the *maximal* ISR, including the leader, and over replicas
+  that are about to join. For itself the leader uses its *settled* end offset, up to which its flush policy allows
+  acknowledgements (``PartitionLog.settled_end_offset``; the log end without a policy). The maximal ISR is the larger
+  of the committed and the proposed ISR, because either may be the committed one while a proposal is in flight. The high
+  watermark only grows within an epoch. It does not move while the committed ISR is smaller than
+  ``min.insync.replicas`` (KIP-966: this makes eligible leader replicas safe to elect);
+- the **in-sync replicas**: the leader proposes to remove a member that has not been caught up for
+  ``replica.lag.time.max.ms``, and to admit an outsider that has caught up. A proposal goes to the controller
+  (AlterPartition) and takes effect when it arrives in the metadata log. An outsider must have reached the high
+  watermark and the start of the present epoch, and the broker epoch of its fetches must be that of its present
+  registration (KIP-903), so a broker that restarted without its data does not count as its former registration.
 
-A follower's high watermark is the smaller of what the leader says and what it has.
+A follower's high watermark is the smaller of the leader's high watermark and its own log end offset.
 
 ========== ============================== =========================================================================
 role       event                          outcome
 ========== ============================== =========================================================================
 any        apply, older or equal epochs   UNCHANGED
-any        apply, leader = self, newer    LEADER: epoch start = log end, all that was known of followers is dropped
+any        apply, leader = self, newer    LEADER: epoch start = log end, progress of followers dropped
 any        apply, leader = other, newer   FOLLOWER: proposal dropped
 any        apply, no leader, newer        FOLLOWER without a leader to fetch from
-LEADER     apply, same leader epoch       ISR_CHANGED: proposal resolved, high watermark looked at again
+LEADER     apply, same leader epoch       ISR_CHANGED: proposal resolved, high watermark computed again
 LEADER     followed, log_end_moved, tick  high watermark may advance, a proposal may come out
-FOLLOWER   followed, tick                 refused with NOT_LEADER_OR_FOLLOWER; nothing
+FOLLOWER   followed                       refused with NOT_LEADER_OR_FOLLOWER
+FOLLOWER   tick                           no effect
 ========== ============================== =========================================================================
 
-The rules that safety rests on are small methods of their own (``maximal_isr``, ``_may_join``,
+Each rule that is essential for safety is a small method (``maximal_isr``, ``_may_join``,
 ``_high_watermark_candidate``, ``check_leader_epoch`` ...), so that a test kit can plant a bug in exactly one of them.
 """
 
@@ -55,7 +55,7 @@ NO_LEADER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the committed metadata says of one partition."""
+    """The committed metadata of one partition."""
 
     leader: int  # NO_BROKER while there is none
     leader_epoch: int
@@ -68,7 +68,7 @@ class PartitionState:
 
 
 class Role(enum.Enum):
-    """What this broker is for the partition."""
+    """The role of this broker for the partition."""
 
     NONE = "none"  # nothing applied yet
     LEADER = "leader"
@@ -76,7 +76,7 @@ class Role(enum.Enum):
 
 
 class Applied(enum.Enum):
-    """What ``Replica.apply`` did."""
+    """The result of ``Replica.apply``."""
 
     UNCHANGED = "unchanged"
     LEADER = "leader"  # a new leader epoch begins here
@@ -86,20 +86,20 @@ class Applied(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IsrProposal:
-    """A change of the ISR on its way to the controller; compared by identity."""
+    """A proposed change of the ISR; compared by identity."""
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]  # of ``isr``, same order; -1 where unknown (KIP-903)
     leader_epoch: int
     partition_epoch: int
-    joining: int = NO_BROKER  # the replica that is to be admitted; NO_BROKER for a removal
+    joining: int = NO_BROKER  # the replica to admit; NO_BROKER for a removal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaEffects:
-    """What the shell does after an event."""
+    """The effects that the shell performs after an event."""
 
-    high_watermark_advanced: bool = False  # pass it to the log, complete what waits for it
+    high_watermark_advanced: bool = False  # pass it to the log, complete operations that wait for it
     proposal: IsrProposal | None = None  # send it to the controller, answer with ``alter_answered``
     error: ErrorCode = ErrorCode.NONE  # the event was refused and changed nothing
 
@@ -109,10 +109,10 @@ _ADVANCED = ReplicaEffects(high_watermark_advanced=True)
 
 
 class FollowerProgress:
-    """What a leader knows about one follower, from its fetches.
+    """A leader's view of one follower, from its fetches.
 
     Invariants: ``log_end_offset`` is UNKNOWN_OFFSET until the first fetch of this leader epoch; ``last_caught_up_ms``
-    never goes back.
+    never decreases.
     """
 
     __slots__ = (
@@ -135,9 +135,9 @@ class FollowerProgress:
     def fetched(
         self, fetch_offset: int, log_start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: float
     ) -> None:
-        """Notes a fetch.
+        """Records a fetch.
 
-        A follower was caught up when it asks for the log end, or for what was the end at its last fetch.
+        A follower was caught up if it fetches from the log end, or from the log end at the time of its last fetch.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -150,15 +150,15 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = leader_end_offset
 
     def caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:
-        """Whether the follower has all, or had all not longer ago than the limit."""
+        """Returns whether the follower has the whole log, or had it within the limit."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 
 class Replica:
-    """State machine of one replica. See the module for its transitions.
+    """The state machine of one replica; the module lists its transitions.
 
     Invariants: ``high_watermark <= log_end_offset``; ``settled_end_offset <= log_end_offset``, and a leader's high
-    watermark does not rise above it; ``high_watermark`` never falls within a leader epoch except by
+    watermark does not rise above it; ``high_watermark`` never decreases within a leader epoch except by
     truncation of a follower; ``_proposal`` is None unless LEADER, and belongs to the present ``leader_epoch`` and
     ``partition_epoch``.
     """
@@ -187,7 +187,7 @@ class Replica:
         lag_time_max_ms: float,
         min_insync_replicas: int,
     ) -> None:
-        """``high_watermark`` is what the checkpoint says; it is cut to the log end."""
+        """Starts with the checkpointed ``high_watermark``, limited to the log end."""
         self.broker_id = broker_id
         self.role = Role.NONE
         self.state = PartitionState(
@@ -195,49 +195,49 @@ class Replica:
         )
         self.high_watermark = min(high_watermark, log_end_offset)
         self.log_end_offset = log_end_offset
-        self.settled_end_offset = 0  # of a leader: ``apply`` tells it
-        self.epoch_start_offset = UNKNOWN_OFFSET  # where the present leader epoch began; known to the leader only
+        self.settled_end_offset = 0  # of a leader; set by ``apply``
+        self.epoch_start_offset = UNKNOWN_OFFSET  # start of the present leader epoch; set on the leader only
         self._followers: dict[int, FollowerProgress] = {}
         self._proposal: IsrProposal | None = None
         self._lag_time_max_ms = lag_time_max_ms
         self._min_insync_replicas = min_insync_replicas
-        self._offline: tuple[int, ...] = ()  # replicas whose log directory does not work, although their broker does
+        self._offline: tuple[int, ...] = ()  # replicas with a failed log directory on a live broker
 
-    # --- what others read ------------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads the partition as far as it knows."""
+        """True if this broker leads the partition in the newest state that it has applied."""
         return self.role is Role.LEADER
 
     @property
     def proposal(self) -> IsrProposal | None:
-        """The change that is on its way to the controller."""
+        """The proposal in flight to the controller, or None."""
         return self._proposal
 
     @property
     def min_insync_replicas(self) -> int:
-        """As configured."""
+        """The configured ``min.insync.replicas``."""
         return self._min_insync_replicas
 
     @property
     def effective_min_isr(self) -> int:
-        """``min.insync.replicas``, but not more than there are replicas."""
+        """``min.insync.replicas``, limited to the number of replicas."""
         return min(self._min_insync_replicas, len(self.state.replicas))
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """The larger of the committed ISR and of the one on its way: who must have a record before it counts."""
+        """The larger of the committed and the proposed ISR: all its members must have a record before it counts."""
         if self._proposal is not None and self._proposal.joining != NO_BROKER:
             return (*self.state.isr, self._proposal.joining)
         return self.state.isr
 
     def follower(self, broker_id: int) -> FollowerProgress | None:
-        """What a leader knows of a follower; None for strangers and on a follower."""
+        """Returns a leader's view of a follower; None for other brokers, and if this broker is a follower."""
         return self._followers.get(broker_id)
 
     def low_watermark(self, log_start_offset: int, eligible: Mapping[int, int]) -> int:
-        """The smallest log start offset over this leader and its live followers (DeleteRecords waits for it)."""
+        """Returns the smallest log start offset of the leader and its live followers, for DeleteRecords."""
         return min(
             [
                 log_start_offset,
@@ -250,7 +250,7 @@ class Replica:
         )
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Compares the epoch that a peer believes in with ours; -1 is the peer that does not say (KIP-320)."""
+        """Compares the leader epoch of a request with the present one; -1 is not checked (KIP-320)."""
         if current_leader_epoch in (NO_LEADER_EPOCH, self.state.leader_epoch):
             return ErrorCode.NONE
         if current_leader_epoch < self.state.leader_epoch:
@@ -258,14 +258,14 @@ class Replica:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def check_access(self, current_leader_epoch: int, *, leader_only: bool) -> ErrorCode:
-        """Whether a request of that epoch may be served here."""
+        """Checks whether a request with that leader epoch may be served here."""
         error = self.check_leader_epoch(current_leader_epoch)
         if error is ErrorCode.NONE and self.role is not Role.LEADER and (leader_only or self.role is Role.NONE):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return error
 
     def check_append(self, acks: int) -> ErrorCode:
-        """Whether a producer's records may be appended now."""
+        """Checks whether a producer's records may be appended now."""
         if self.role is not Role.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if acks == -1 and len(self.state.isr) < self.effective_min_isr:
@@ -273,11 +273,10 @@ class Replica:
         return ErrorCode.NONE
 
     def acknowledgement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
-        """Whether an acks=all append that ends at ``required_offset`` (exclusive) may be answered, and how; None: not
-        yet.
+        """Returns the code to answer an acks=all append that ends at ``required_offset`` (exclusive).
 
-        ``leader_epoch`` is the one it was appended in: after a change of leadership nobody here can say what became of
-        it.
+        Returns None while the append has to wait. ``leader_epoch`` is the epoch of the append: after a change of
+        leadership its outcome is unknown here.
         """
         if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -288,7 +287,7 @@ class Replica:
         return ErrorCode.NONE
 
     def settlement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
-        """As ``acknowledgement``, for an acks=1 append: it waits until it is settled here."""
+        """Returns the code to answer an acks=1 append; None until the append is settled here."""
         if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE if self.settled_end_offset >= required_offset else None
@@ -302,8 +301,10 @@ class Replica:
         lag_time_max_ms: float | None = None,
         offline: tuple[int, ...] | None = None,
     ) -> None:
-        """Takes changed configuration, and which replicas are in log directories that do not work: nobody waits for
-        those. Follow it with ``reconsider`` on a leader."""
+        """Applies changed configuration. On a leader call ``reconsider`` afterwards.
+
+        ``offline`` are the replicas in failed log directories, for which the leader does not wait.
+        """
         if offline is not None:
             self._offline = offline
         if min_insync_replicas is not None:
@@ -314,10 +315,10 @@ class Replica:
     def apply(
         self, state: PartitionState, log_end_offset: int, now_ms: float, settled_end_offset: int | None = None
     ) -> Applied:
-        """Takes committed metadata. After LEADER or ISR_CHANGED call ``reconsider``.
+        """Applies committed metadata. After LEADER or ISR_CHANGED call ``reconsider``.
 
         On LEADER the shell records ``(leader_epoch, log_end_offset)`` in the leader epoch cache before anything is
-        appended. ``settled_end_offset`` is the log end where nobody says otherwise.
+        appended. ``settled_end_offset`` defaults to the log end.
         """
         known = self.state
         if state.leader_epoch < known.leader_epoch or state.partition_epoch <= known.partition_epoch:
@@ -350,39 +351,40 @@ class Replica:
         return known
 
     def reconsider(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
-        """Looks at the high watermark again after a change of metadata or configuration."""
+        """Computes the high watermark again after a change of metadata or configuration."""
         return self._leader_effects(now_ms, eligible)
 
     def log_end_moved(
         self, log_end_offset: int, now_ms: float, eligible: Mapping[int, int], settled_end_offset: int | None = None
     ) -> ReplicaEffects:
-        """The local log grew (leader: appended; follower: replicated), or more of it is settled.
+        """Records that the local log grew (leader: appended; follower: replicated), or that more of it is settled.
 
-        Called after the bytes are in the log. ``settled_end_offset`` is the log end where nobody says otherwise.
+        Call it after the bytes are in the log. ``settled_end_offset`` defaults to the log end.
         """
-        assert log_end_offset >= self.log_end_offset, "a log end goes back by truncation only"
+        assert log_end_offset >= self.log_end_offset, "a log end decreases by truncation only"
         self.log_end_offset = log_end_offset
         self.settled_end_offset = log_end_offset if settled_end_offset is None else settled_end_offset
-        assert self.settled_end_offset <= log_end_offset, "what is settled has been written"
+        assert self.settled_end_offset <= log_end_offset, "settled records have been written"
         return self._leader_effects(now_ms, eligible)
 
     def truncated(self, log_end_offset: int) -> None:
-        """The local log of a follower was cut to ``log_end_offset``."""
+        """Records that the local log of a follower was truncated to ``log_end_offset``."""
         assert self.role is not Role.LEADER, "a leader never truncates"
         self.log_end_offset = log_end_offset
         self.settled_end_offset = min(self.settled_end_offset, log_end_offset)
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
     def restarted(self, log_start_offset: int) -> None:
-        """The local log of a follower was emptied and begins at ``log_start_offset``, below which the leader has
-        nothing.
+        """Records that the local log of a follower was emptied and now starts at ``log_start_offset``.
+
+        The leader has no records below that offset.
         """
         assert self.role is not Role.LEADER, "a leader never truncates"
         self.log_end_offset = self.settled_end_offset = log_start_offset
         self.high_watermark = log_start_offset
 
     def leader_high_watermark(self, high_watermark: int, log_start_offset: int = 0) -> bool:
-        """A follower hears its leader's high watermark; True if its own advanced."""
+        """Applies the leader's high watermark on a follower; returns True if its own advanced."""
         assert self.role is not Role.LEADER, "a leader does not follow"
         candidate = max(min(high_watermark, self.log_end_offset), min(log_start_offset, self.log_end_offset))
         if candidate <= self.high_watermark:
@@ -399,11 +401,11 @@ class Replica:
         now_ms: float,
         eligible: Mapping[int, int],
     ) -> ReplicaEffects:
-        """A follower asked for ``fetch_offset`` in the present leader epoch, and its log agrees with ours up to there.
+        """Handles a follower's fetch from ``fetch_offset`` in the present leader epoch.
 
         ``eligible`` maps each registered broker that is neither fenced nor shutting down to its broker epoch. The
-        caller has compared leader epochs and checked for divergence before: a follower that must truncate has not got
-        these offsets.
+        caller has compared leader epochs and checked for divergence, so the logs of leader and follower agree up to
+        ``fetch_offset``.
         """
         if self.role is not Role.LEADER:
             return ReplicaEffects(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -422,7 +424,7 @@ class Replica:
         return ReplicaEffects(high_watermark_advanced=advanced, proposal=proposal)
 
     def tick(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
-        """Looks for members of the ISR that lag; call it every half of ``replica.lag.time.max.ms``."""
+        """Proposes to remove lagging members of the ISR; call it every half of ``replica.lag.time.max.ms``."""
         if self.role is not Role.LEADER or self._proposal is not None:
             return NO_EFFECTS
         lagging = [
@@ -445,15 +447,15 @@ class Replica:
         now_ms: float,
         eligible: Mapping[int, int],
     ) -> ReplicaEffects:
-        """The controller answered a proposal.
+        """Handles the controller's answer to a proposal.
 
-        One that was committed stands (the maximal ISR goes on to count) until the metadata log brings it, and so does
-        one that was refused because we are out of date, until newer metadata resolves it. A committed ISR must not be
-        taken from the answer: ``min.insync.replicas`` may have been raised in front of it in the log, and who counts
-        the new ISR by the old minimum acknowledges what an eligible leader replica lacks. INELIGIBLE_REPLICA is no end
-        either: an earlier attempt may arrive when the replica is eligible again, until the partition epoch that comes
-        with the refusal. A refusal that says that nothing happened drops the proposal. After any other error the
-        outcome is unknown: the same proposal comes out again, to be sent after a back-off.
+        A committed proposal stays (the maximal ISR continues to count) until it arrives in the metadata log. A proposal
+        that was refused because this broker is out of date stays until newer metadata resolve it. The replica must not
+        apply a committed ISR from the answer: ``min.insync.replicas`` may have been raised before it in the log, and a
+        leader that counts the new ISR with the old minimum acknowledges records that an eligible leader replica lacks.
+        A proposal refused with INELIGIBLE_REPLICA stays too: until the partition epoch that comes with the refusal, an
+        earlier attempt may still arrive when the replica is eligible again. OPERATION_NOT_ATTEMPTED drops the proposal.
+        After any other error the outcome is unknown: the same proposal is returned, to be sent after a back-off.
         """
         if self._proposal is not proposal:
             return NO_EFFECTS
@@ -470,13 +472,13 @@ class Replica:
         return _ADVANCED if self._advance_high_watermark(now_ms, eligible) else NO_EFFECTS
 
     def _stale_broker_epoch(self, follower: FollowerProgress, broker_epoch: int) -> bool:
-        """Whether the fetch comes from a former life of the broker."""
+        """Returns whether the fetch comes from an earlier registration of the broker."""
         return broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < follower.broker_epoch
 
     def _eligible(self, broker_id: int, follower: FollowerProgress, eligible: Mapping[int, int]) -> bool:
-        """Whether the controller would admit the follower:
+        """Returns whether the controller would admit the follower.
 
-        registered, not fenced, and the same life of the broker (KIP-903).
+        It must be registered, not fenced, and fetch with the broker epoch of its registration (KIP-903).
         """
         registered = eligible.get(broker_id)
         if registered is None or broker_id in self._offline:
@@ -484,7 +486,7 @@ class Replica:
         return follower.broker_epoch in (UNKNOWN_BROKER_EPOCH, registered)
 
     def _may_join(self, broker_id: int, follower: FollowerProgress, eligible: Mapping[int, int]) -> bool:
-        """Whether an outsider has all that is committed, and all from before the present epoch."""
+        """Returns whether an outsider has all committed records and all records of earlier epochs."""
         return (
             follower.log_end_offset >= self.high_watermark
             and follower.log_end_offset >= self.epoch_start_offset
@@ -494,13 +496,13 @@ class Replica:
     def _waits_to_join(
         self, broker_id: int, follower: FollowerProgress, now_ms: float, eligible: Mapping[int, int]
     ) -> bool:
-        """Whether an outsider is so close that the high watermark waits for it; else it might chase it for ever."""
+        """Returns whether the high watermark waits for an outsider that is close; it might never catch up otherwise."""
         return follower.caught_up(self.log_end_offset, now_ms, self._lag_time_max_ms) and self._eligible(
             broker_id, follower, eligible
         )
 
     def _high_watermark_candidate(self, now_ms: float, eligible: Mapping[int, int]) -> int:
-        """The smallest log end offset over the maximal ISR and over those who are about to join it."""
+        """Returns the smallest log end offset of the maximal ISR and of the replicas about to join it."""
         candidate = self.settled_end_offset
         maximal_isr = self.maximal_isr
         for broker_id, follower in self._followers.items():
@@ -533,7 +535,7 @@ class Replica:
         return self._proposal
 
     def _broker_epoch_of(self, broker_id: int, eligible: Mapping[int, int]) -> int:
-        """The life of the broker that was seen fetching; for this broker and for silent ones the registered one."""
+        """Returns the broker epoch of the last fetch; the registered one for this broker and without a fetch."""
         follower = self._followers.get(broker_id)
         if follower is not None and follower.broker_epoch != UNKNOWN_BROKER_EPOCH:
             return follower.broker_epoch

@@ -1,9 +1,9 @@
 """Deadlines in constant time: a hierarchical hashed timing wheel.
 
 Six levels of 64 slots. A slot of level ``n`` spans ``64**n`` ticks of one millisecond, and a timer lives in the level
-of the highest bit in which its deadline differs from the present tick, so that each timer moves down at most five times
-in its life. Each level keeps a 64-bit map of its occupied slots: the next slot to look at is found with one rotation
-and one bit scan, so there is neither a heap nor a scan over empty slots, and an idle wheel costs nothing.
+of the highest bit in which its deadline differs from the present tick, so each timer moves down at most five times.
+Each level keeps a 64-bit map of its occupied slots. One rotation and one bit scan find the next occupied slot, so there
+is neither a heap nor a scan over empty slots, and an idle wheel costs nothing.
 
 Insert and cancel are O(1); ``advance`` is O(timers that expire or cascade). Source: Varghese and Lauck, "Hashed and
 Hierarchical Timing Wheels", 1987, scheme 7.
@@ -23,11 +23,11 @@ _SLOT_MASK = _SLOTS - 1
 _ALL_SLOTS = (1 << _SLOTS) - 1
 _EXACT_TIMERS_MAX = 8
 DELAY_MS_MAX = (1 << (_LEVELS * _SLOT_BITS)) - 1
-"""Longest delay that a wheel takes (about two years); longer ones are cut to it."""
+"""The longest delay of a wheel, about two years; longer delays are shortened to it."""
 
 
 class Timer(Generic[T]):
-    """One pending deadline. Made by ``TimerWheel.insert``; its fields belong to the wheel."""
+    """One pending deadline, created by ``TimerWheel.insert``. Only the wheel changes its fields."""
 
     __slots__ = ("_level", "_slot", "deadline_tick", "payload")
 
@@ -39,12 +39,12 @@ class Timer(Generic[T]):
 
     @property
     def pending(self) -> bool:
-        """Whether the timer is still in its wheel: neither expired nor cancelled."""
+        """True while the timer is in its wheel: neither expired nor cancelled."""
         return self._level >= 0
 
 
 class TimerWheel(Generic[T]):
-    """Pending timers of one node.
+    """The pending timers of one node.
 
     Invariants: every pending timer's ``deadline_tick`` is greater than ``_tick``; bit ``s`` of ``_occupied[l]`` is set
     exactly when ``_slots[l][s]`` holds a timer.
@@ -73,7 +73,7 @@ class TimerWheel(Generic[T]):
         return timer
 
     def cancel(self, timer: Timer[T]) -> bool:
-        """Takes the timer out; False if it had expired or been cancelled before."""
+        """Removes the timer; returns False if it has expired or was cancelled before."""
         level = timer._level
         if level < 0:
             return False
@@ -86,17 +86,18 @@ class TimerWheel(Generic[T]):
         return True
 
     def next_deadline_ms(self) -> int | None:
-        """When ``advance`` next has something to do (an expiry or a cascade); None for an empty wheel.
+        """Returns when to call ``advance`` next, for an expiry or a cascade; None for an empty wheel.
 
-        At most the earliest deadline, and exactly that while few timers share its slot; never before the present tick.
+        The result is at most the earliest deadline, exactly that while few timers share its slot, and never before the
+        present tick.
         """
         found = self._next_slot()
         if found is None:
             return None
         level, slot, start = found
         bucket = self._slots[level][slot]
-        # All timers of the first occupied slot end before those of any other. Looking at some saves a wake-up that only
-        # moves them down; looking at many would make the cost grow with their number.
+        # All timers of the first occupied slot expire before those of any other slot. Reading a few of them saves a
+        # wake-up that only moves them down; reading many would make the cost grow with their number.
         if level == 0 or len(bucket) > _EXACT_TIMERS_MAX:
             return start
         return min(timer.deadline_tick for timer in bucket)
@@ -104,7 +105,7 @@ class TimerWheel(Generic[T]):
     def advance(self, now_ms: float) -> list[T]:
         """Moves the wheel to ``now_ms`` and returns the payloads that expired, by deadline.
 
-        Time that goes back is ignored.
+        A time before the present tick is ignored.
         """
         target = math.floor(now_ms)
         expired: list[T] = []
@@ -137,10 +138,10 @@ class TimerWheel(Generic[T]):
         timer._slot = slot
 
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """Level, slot and start tick of the occupied slot whose time comes first.
+        """Returns level, slot and start tick of the earliest occupied slot.
 
-        A timer of a level lies in a later slot of the present turn of that level, except that the highest level may
-        reach into its next turn; all timers of a lower level come before those of a higher one.
+        A timer of a level lies in a later slot of the present turn of that level; the highest level may reach into its
+        next turn. All timers of a lower level expire before those of a higher one.
         """
         for level in range(_LEVELS):
             occupied = self._occupied[level]

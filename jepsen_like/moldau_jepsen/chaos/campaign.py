@@ -1,10 +1,10 @@
-"""A chaos run and its negative controls: a run that must fail belongs to every run that must pass.
+"""Runs a chaos run and its negative controls, which the checkers must convict.
 
-The run comes first, then each control on a fresh cluster of its own, in a folder below that of the run. A cluster that
-was started elsewhere is its own control where a control needs clients only, under names of its own. A control that
-the checkers acquit fails the campaign, because checkers that acquit it prove nothing. A short run gets one control, in
-turn by its seed; a longer one gets all of them. Real machines do not strike alike each time: a control in which nothing
-went wrong is run again, twice at the most.
+The run comes first, then each control on its own fresh cluster, in a folder below that of the run. Controls that need
+only clients also run on a cluster that was started elsewhere, with their own names. A control that the checkers acquit
+fails the campaign, because such checkers prove nothing. A short run gets one control, which its seed chooses; a longer
+run gets all of them. Faults on real machines do not always have the same effect: a control that is acquitted is run
+again, at most twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RUNS_MAX = 3
 
 
 def choose_controls(options: ChaosOptions) -> tuple[Control, ...]:
-    """The controls that belong to a run; for a cluster that was started elsewhere those that need clients only."""
+    """Returns the controls of a run; on a cluster that was started elsewhere only those that need only clients."""
     known = list(CONTROLS.values())
     if options.bootstrap is not None:
         return tuple(control for control in known if control.clients_only)
@@ -53,8 +53,9 @@ def control_options(
     connection: Mapping[str, str] = NO_KEYS,
     command_config: str = "",
 ) -> ChaosOptions:
-    """The run of one control; ``brokers`` is the size of the cluster at ``bootstrap``, if there is one, and
-    ``connection`` how it is reached.
+    """Returns the options of a control's run.
+
+    ``brokers`` is the size of the cluster at ``bootstrap``, if given, and ``connection`` has its connection keys.
     """
     queue = QueueOptions(producer=dict(control.producer), consumer=dict(control.consumer), crash_every_s=0)
     return ChaosOptions(
@@ -76,23 +77,23 @@ def control_options(
 def run_campaign(
     options: ChaosOptions,
     controls: Sequence[Control],
-    tell: Callable[[Progress], None] = lambda progress: None,
+    report: Callable[[Progress], None] = lambda progress: None,
 ) -> ChaosResult:
     """Runs it all; blocks for the whole time. ``tell`` hears of controls by the phase ``control NAME``.
 
     The run's own verdict and page are written before the first control begins.
 
     Raises:
-        LauncherUsageError: the options contradict each other, or the directory is not empty.
-        LauncherError: a node did not come up, or did not come back.
-        OperationFailedError: a topic could not be created.
+        LauncherUsageError: The options contradict each other, or the directory is not empty.
+        LauncherError: A node did not start or restart.
+        OperationFailedError: A topic could not be created.
     """
-    result = run_chaos(options, tell)
+    result = run_chaos(options, report)
     judged = []
     for control in controls:
 
-        def tell_control(progress: Progress, name: str = control.name) -> None:
-            tell(replace(progress, phase=f"control {name}", fault="", note=""))
+        def report_control(progress: Progress, name: str = control.name) -> None:
+            report(replace(progress, phase=f"control {name}", fault="", note=""))
 
         for number in range(RUNS_MAX):
             # Folders are judged again in the order of their names.
@@ -108,7 +109,7 @@ def run_campaign(
                 connection=options.clients.connection,
                 command_config=options.command_config,
             )
-            judged.append(run_chaos(chosen, tell_control))
+            judged.append(run_chaos(chosen, report_control))
             last = judged[-1].control
             assert last is not None
             if last.convicted:

@@ -1,4 +1,4 @@
-"""The clients of a chaos run: which workloads work side by side, what they promise, and what they leave to judge."""
+"""Runs the clients of a chaos run: several workloads at once, with their guarantees and their histories."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau_jepsen.checkers import CheckOptions
-from moldau_jepsen.checkers.topics import TopicsMade
-from moldau_jepsen.simulation.register import ConfigRegister
+from moldau_jepsen.checkers.log.topics import TopicsMade
 from moldau_jepsen.workloads.bank import BankOptions, BankWorkload
 from moldau_jepsen.workloads.liveness import Liveness
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.checkers import RegisterOperation
     from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.recorder import Recorder
@@ -36,7 +36,7 @@ QUICK_SESSION = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_500}
 
 
 class Workload(enum.Enum):
-    """What the clients of a run do."""
+    """The workloads of a run's clients."""
 
     QUEUE = "queue"  # unique values sent and read, by hand-assigned readers and by a group
     TRANSACTIONS = "transactions"  # transactions of sends and polls, some aborted, beside the readers of the queue
@@ -49,7 +49,7 @@ class Workload(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Which workloads work, and how."""
+    """The workloads of a run, and their options."""
 
     workload: Workload = Workload.QUEUE
     queue: QueueOptions = field(default_factory=QueueOptions)

@@ -1,8 +1,8 @@
-"""Negative controls on real processes: configurations that promise less, and faults that make use of it.
+"""Defines negative controls on real processes: configurations that promise less, and faults that exploit it.
 
-A run that must fail belongs to every run that must pass: a kit that acquits these would acquit anything. Each control
-is judged by the full promise, and must be convicted by what it is known for. The faults are scripts, not draws, because
-each must bring the weakness about in one short run.
+A kit that acquits these controls would acquit any run. Each control is judged by the full guarantees, and must be
+convicted of the anomaly for which it is known. The faults are scripts, not draws, because each must expose the weakness
+in one short run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from moldau_jepsen.checkers import AnomalyKind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from moldau_jepsen.chaos.rules import LinkRules
+    from moldau_jepsen.chaos.network.rules import LinkRules
 
 BEFORE_S = 5.0
 ALONE_S = 4.0
@@ -30,7 +30,7 @@ RESETS = 150
 
 
 class Stage(Protocol):
-    """What a script moves; brokers are numbered from 1."""
+    """The cluster that a script controls; brokers are numbered from 1."""
 
     links: LinkRules | None
 

@@ -1,8 +1,7 @@
-"""The folder of a chaos run: what was recorded, and what follows from it.
+"""Reads and writes the folder of a chaos run: its record and its verdict.
 
-``history`` (operations, msgpack and lz4) and ``run.json`` (settings, what was promised, faults, samples) are the
-record; ``verdict.json`` and ``report.html`` are made from them by ``judge``, at the end of the run or at any later
-time.
+``history`` (operations, msgpack and lz4) and ``run.json`` (settings, guarantees, faults, samples) are the record.
+``judge`` makes ``verdict.json`` and ``report.html`` from it, at the end of the run or at any later time.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moldau_jepsen.chaos import observed
-from moldau_jepsen.chaos.nemesis import FaultEvent
-from moldau_jepsen.chaos.observed import Observed
-from moldau_jepsen.chaos.reached import Reached, reached_hint
+from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
+from moldau_jepsen.chaos.observe import observed
+from moldau_jepsen.chaos.observe.observed import Observed
+from moldau_jepsen.chaos.observe.reached import Reached, reached_hint
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation, Verdict, check_history, check_register
 from moldau_jepsen.checkers.anomalies import Bank
-from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
+from moldau_jepsen.checkers.log.topics import UNKNOWN, TopicRead, TopicsMade, TopicWrite, check_topics
 from moldau_jepsen.history import HistoryFile, Operation
 from moldau_jepsen.reports.chaos import ChaosReport, ClusterSample, chaos_page
 from moldau_jepsen.reports.consumption import Consumption, GroupFigures
 from moldau_jepsen.reports.controls import ControlRow, acquitted_text, joined
 from moldau_jepsen.reports.load import Latencies, series_of
+from moldau_jepsen.reports.page import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,13 +43,17 @@ REGISTER_STATES_MAX = 300_000
 """A state of a long run takes some two kilobytes; where there is an order, few more states than operations are met."""
 
 
+UNKNOWN_ORIGIN = Origin(date="date not recorded", version="", machine="", command="")
+"""Of runs of earlier versions."""
+
+
 class RunFolderError(Exception):
     """The directory is not the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a run recorded besides its history."""
+    """The record of a run besides its history."""
 
     duration_s: float
     settings: Mapping[str, str]
@@ -67,10 +71,12 @@ class RunFacts:
     observed: Observed = field(default_factory=Observed)
     history_bytes: int | None = None
     """Length of the history when the run had ended; None where that was not recorded."""
+    origin: Origin = UNKNOWN_ORIGIN
+    """When, by which version and command, and where it was run."""
 
 
 class ControlFacts(NamedTuple):
-    """What a run is a negative control for."""
+    """The role of a run as a negative control."""
 
     name: str
     text: str
@@ -80,7 +86,7 @@ class ControlFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosResult:
-    """How a run ended."""
+    """The result of a run."""
 
     valid: bool
     """The history has no anomaly that is not allowed, no node has ended by itself, and each negative control that was
@@ -119,12 +125,17 @@ def write_facts(directory: Path, facts: RunFacts) -> None:
         "control": facts.control,
         "observed": observed.to_json(facts.observed),
         "history_bytes": facts.history_bytes,
+        "origin": facts.origin.to_json(),
     }
     (directory / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def read_facts(directory: Path) -> RunFacts:
-    """Reads ``run.json``. Raises ``RunFolderError``."""
+    """Reads ``run.json``.
+
+    Raises:
+        RunFolderError: The file is missing or damaged.
+    """
     path = directory / RUN
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -143,6 +154,7 @@ def read_facts(directory: Path) -> RunFacts:
             control=_control(document.get("control")),
             observed=observed.from_json(document.get("observed")),
             history_bytes=document.get("history_bytes"),
+            origin=Origin(**document["origin"]) if "origin" in document else UNKNOWN_ORIGIN,
         )
     except FileNotFoundError:
         raise RunFolderError(f"no chaos run in {directory} ({RUN} is missing)") from None
@@ -177,14 +189,16 @@ Check = Callable[[HistoryFile, CheckOptions], Verdict]
 """``check_history``, or another way to the same verdict."""
 
 
-def judge(directory: Path, check: Check = check_history) -> ChaosResult:
-    """Judges the recorded history, and the negative controls that were run with it, writes ``verdict.json`` and
-    ``report.html`` of each, and returns the verdict.
+def judge(directory: Path, check: Check = check_history, judged: Origin | None = None) -> ChaosResult:
+    """Judges the recorded history and the negative controls of the run, and returns the verdict.
+
+    It writes ``verdict.json`` and ``report.html`` of each. ``judged`` is set where the judgement comes later than the
+    run.
 
     Raises:
-        RunFolderError: ``run.json`` is missing or damaged, or the history is not as long as it was.
-        HistoryError: the history is missing its beginning or is damaged.
-        OSError: a file cannot be read or written.
+        RunFolderError: ``run.json`` is missing or damaged, or the history is shorter than recorded.
+        HistoryError: The history has no valid beginning or is damaged.
+        OSError: A file cannot be read or written.
     """
     facts = read_facts(directory)
     history = HistoryFile(directory / HISTORY)
@@ -211,6 +225,8 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         operations = {operation.index: operation for operation in history if operation.index in named}
     report = ChaosReport(
         title="Moldau chaos run",
+        origin=facts.origin,
+        judged=judged,
         verdict=verdict,
         series=series,
         faults=facts.faults,
@@ -252,7 +268,7 @@ def judge(directory: Path, check: Check = check_history) -> ChaosResult:
         control=control,
     )
     run = sorted(path.parent for path in (directory / CONTROLS).glob(f"*/{RUN}"))
-    return conclude(directory, result, [judge(path, check) for path in run])
+    return conclude(directory, result, [judge(path, check, judged) for path in run])
 
 
 def _refuse_another_length(path: Path, wanted: int | None) -> None:
@@ -263,9 +279,13 @@ def _refuse_another_length(path: Path, wanted: int | None) -> None:
 
 
 def conclude(directory: Path, result: ChaosResult, controls: Sequence[ChaosResult]) -> ChaosResult:
-    """Writes ``verdict.json`` and ``report.html`` of a run that was judged, with the verdicts on its negative controls,
-    which are judged already and lie in the folder ``controls``; of several runs of one control the last one counts,
-    which was made because those before it were acquitted. Raises ``OSError``.
+    """Writes ``verdict.json`` and ``report.html`` of a judged run, with the verdicts of its negative controls.
+
+    The controls are judged already; their folders are in ``controls``. The last of several runs of one control counts,
+    because a control is run again only if it was acquitted.
+
+    Raises:
+        OSError: A file cannot be written.
     """
     rows = joined(
         [
@@ -301,7 +321,7 @@ def _row_document(row: ControlRow) -> dict[str, object]:
 def verdict_document(
     verdict: Verdict, facts: RunFacts, deaths: Sequence[str], series: Series, reads: GroupFigures
 ) -> dict[str, object]:
-    """The verdict for programs."""
+    """Returns the verdict in the form that programs read."""
     return {
         "valid": verdict.valid and not deaths,
         "deaths": list(deaths),

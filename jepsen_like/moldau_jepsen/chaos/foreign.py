@@ -1,8 +1,7 @@
-"""Runs against a cluster that was started elsewhere: what can be done there, and what keeps a run to itself.
+"""Isolates a run on a cluster that was started elsewhere.
 
-Nothing may be known of what such a cluster holds. So a run gives its topics, groups and transactional ids names that
-nobody else has: what an earlier run has left, or another one does at the same time, is not its own. At the end it
-deletes its topics.
+The content of such a cluster is not known. So a run gives its topics, groups and transactional ids unique names, which
+no earlier or concurrent run uses. At the end it deletes its topics.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import trio
 from moldau.admin import Admin
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.chaos.clients import ClientOptions, Workload
-from moldau_jepsen.chaos.schedule import FaultKind
+from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.workloads.operations import NO_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.pipe import PipeOptions
 
 FOREIGN_WORKLOADS = (Workload.QUEUE, Workload.TRANSACTIONS, Workload.PIPE, Workload.BANK, Workload.ALL)
@@ -31,7 +30,7 @@ DELETE_TIMEOUT_S = 15.0
 
 
 def new_mark() -> str:
-    """A prefix for names that no other run has, whatever its seed is."""
+    """Returns a prefix for names that no other run has, even with the same seed."""
     return f"moldau-chaos-{uuid.uuid4().hex[:12]}-"
 
 
@@ -46,7 +45,7 @@ def _pipe_with_own_names(pipe: PipeOptions, mark: str) -> PipeOptions:
 
 
 def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
-    """The same clients, with ``mark`` before the names of all topics, groups and transactional ids."""
+    """Returns the options with ``mark`` before the names of all topics, groups and transactional ids."""
     queue, transfers, bank = clients.queue, clients.transactions, clients.bank
     return replace(
         clients,
@@ -65,7 +64,7 @@ def with_own_names(clients: ClientOptions, mark: str) -> ClientOptions:
 async def delete_topics(
     environment: Environment, bootstrap: str, names: Sequence[str], connection: Mapping[str, object] = NO_KEYS
 ) -> str:
-    """Deletes the topics of a run; returns what became of them, for the report. A cluster may forbid it."""
+    """Deletes the topics of a run; returns the outcome for the report. A cluster may forbid the deletion."""
     try:
         with trio.fail_after(DELETE_TIMEOUT_S):
             async with Admin({**connection, "bootstrap.servers": bootstrap}, environment=environment) as admin:

@@ -1,4 +1,4 @@
-"""What a chaos run is asked for: options, which of them contradict each other, and the command that says them again."""
+"""Defines the options of a chaos run, checks them for contradictions, and builds the command that repeats a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
 from moldau_jepsen.chaos.clients import ClientOptions
 from moldau_jepsen.chaos.foreign import FOREIGN_KINDS, FOREIGN_WORKLOADS
-from moldau_jepsen.chaos.namespaces import refusal
-from moldau_jepsen.chaos.rules import DELAY, LOSS, RATE, RESET
-from moldau_jepsen.chaos.schedule import PROXY_KINDS, FaultKind
+from moldau_jepsen.chaos.nemesis.schedule import PROXY_KINDS
+from moldau_jepsen.chaos.network.namespaces import refusal
+from moldau_jepsen.chaos.network.rules import DELAY, LOSS, RATE, RESET
+from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError
 from moldau_jepsen.launcher.cluster import refuse_wrong
 
@@ -28,7 +29,7 @@ CONTROL_BROKERS = 3
 
 
 class Network(enum.Enum):
-    """How the links of a fresh cluster are ruled."""
+    """The mechanism that controls the links of a fresh cluster."""
 
     PROXIES = "proxies"  # a TCP proxy before every node
     NAMESPACES = "namespaces"  # every node in a network namespace of its own; needs root
@@ -36,7 +37,7 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
-    """What to run."""
+    """The options of a chaos run."""
 
     directory: Path
     """Where report, history and cluster go; created, must be empty."""
@@ -65,8 +66,12 @@ class ChaosOptions:
 
 
 def refuse_impossible(options: ChaosOptions) -> None:
-    """Raises ``LauncherUsageError`` for options that contradict each other, for a directory that is in use, and for
-    network namespaces where there are none; ``ConfigError`` for keys that clients or topics do not know.
+    """Refuses options that cannot work.
+
+    Raises:
+        LauncherUsageError: Options contradict each other, the directory is in use, or the machine has no network
+            namespaces.
+        ConfigError: Clients or topics do not know a key.
     """
     for name, seconds in (("duration", options.duration_s), ("window", options.window_s)):
         if not math.isfinite(seconds):
@@ -127,7 +132,7 @@ def _refuse_unknown_keys(options: ChaosOptions) -> None:
 
 
 def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tuple[tuple[FaultKind, ...], list[str]]:
-    """The kinds that links with these lacks can carry out, and a line for each that they cannot or do otherwise."""
+    """Returns the kinds that links with these lacks support, and a line for each unsupported or changed kind."""
     left_out: dict[FaultKind, str] = {}
     notes = []
     for kind, need in ((FaultKind.LOSS, LOSS), (FaultKind.RESET, RESET)):
@@ -142,7 +147,7 @@ def possible_kinds(kinds: Sequence[FaultKind], lacks: Mapping[str, str]) -> tupl
 
 
 def once_more(options: ChaosOptions) -> str:
-    """The command that runs the same plan of faults again."""
+    """Returns the command that runs the same plan of faults again."""
     file = f" --command-config {shlex.quote(options.command_config)}" if options.command_config else ""
     if options.control is not None:
         place = f" --network {options.network.value}" if options.network is not Network.PROXIES else ""

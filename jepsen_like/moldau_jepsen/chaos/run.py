@@ -1,9 +1,9 @@
-"""One chaos run from start to report: a fresh cluster behind proxies or in network namespaces, a workload, a plan of
-faults, the checkers, a folder.
+"""Runs a chaos run from start to report.
 
-What remains is a folder (``moldau_jepsen.chaos.folder``). Against a cluster
-that was started elsewhere (``bootstrap``) the faults that need its processes or its links are refused; reassignments
-and elections remain (``moldau_jepsen.chaos.foreign``).
+The run starts a fresh cluster behind proxies or in network namespaces, runs a workload and a plan of faults, and judges
+the history; the result is a folder (``moldau_jepsen.chaos.folder``). On a cluster that was started elsewhere
+(``bootstrap``) it refuses faults that need the processes or the links; reassignments and elections remain
+(``moldau_jepsen.chaos.foreign``).
 """
 
 from __future__ import annotations
@@ -18,39 +18,41 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.config import parse_address
-from moldau.runtime.exceptions import leaves
-from moldau.runtime.real import real_environment
-from moldau_jepsen.chaos.claims import ClaimSampler, question_tls
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.chaos.clients import RunClients
 from moldau_jepsen.chaos.folder import HISTORY, ChaosResult, ControlFacts, RunFacts, judge, write_facts
 from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
-from moldau_jepsen.chaos.links import Links
-from moldau_jepsen.chaos.meter import WireMeter
-from moldau_jepsen.chaos.moves import Operator
-from moldau_jepsen.chaos.namespaces import NamespaceLinks
-from moldau_jepsen.chaos.nemesis import FaultEvent, Nemesis
-from moldau_jepsen.chaos.observed import observed
+from moldau_jepsen.chaos.nemesis.moves import Operator
+from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent, Nemesis
+from moldau_jepsen.chaos.nemesis.schedule import MACHINE_KINDS, plan_faults
+from moldau_jepsen.chaos.nemesis.stage import Nobody, ProcessNodes, ProcessStage
+from moldau_jepsen.chaos.network.links import Links
+from moldau_jepsen.chaos.network.meter import WireMeter
+from moldau_jepsen.chaos.network.namespaces import NamespaceLinks
+from moldau_jepsen.chaos.observe.claims import ClaimSampler, question_tls
+from moldau_jepsen.chaos.observe.observed import observed
+from moldau_jepsen.chaos.observe.sampler import ClusterSampler
 from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
-from moldau_jepsen.chaos.sampler import ClusterSampler
-from moldau_jepsen.chaos.schedule import MACHINE_KINDS, FaultKind, plan_faults
-from moldau_jepsen.chaos.stage import Nobody, ProcessNodes, ProcessStage
-from moldau_jepsen.checkers.topics import TopicsMade
+from moldau_jepsen.checkers.log.topics import TopicsMade
+from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import HistoryWriter
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_jepsen.origin import origin
+from moldau_jepsen.places import place_of
 from moldau_jepsen.reports.chaos import ClusterSample
 from moldau_jepsen.reports.gather import PartitionsOverTime
-from moldau_jepsen.simulation.watch import place_of
 from moldau_jepsen.workloads.operations import ClusterOperations
 from moldau_jepsen.workloads.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moldau.runtime.environment import Environment
-    from moldau_jepsen.chaos.rules import LinkRules
-    from moldau_jepsen.chaos.schedule import PlannedFault
+    from moldau.runtime.ports.environment import Environment
+    from moldau_jepsen.chaos.network.rules import LinkRules
     from moldau_jepsen.checkers import RegisterOperation
+    from moldau_jepsen.faults.kinds import TargetedFault
     from moldau_jepsen.history import Operation
     from moldau_jepsen.workloads.liveness import Liveness
     from moldau_jepsen.workloads.operations import PartitionsSample
@@ -80,7 +82,7 @@ SMALL_SNAPSHOT_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a run tells while it lasts."""
+    """The progress report of a run."""
 
     phase: str
     elapsed_s: float
@@ -91,14 +93,14 @@ class Progress:
     note: str = ""
 
 
-def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda progress: None) -> ChaosResult:
-    """Runs it all; blocks for the whole time.
+def run_chaos(options: ChaosOptions, report: Callable[[Progress], None] = lambda progress: None) -> ChaosResult:
+    """Runs one chaos run; blocks until its end.
 
     Raises:
-        LauncherUsageError: the options contradict each other, or the directory is not empty.
-        LauncherError: a node did not come up. One that does not come back later ends the run, which is judged.
-        OperationFailedError: the topic could not be created.
-        OSError: the history could not be written. What was written can be judged later, as after an interrupt.
+        LauncherUsageError: The options contradict each other, or the directory is not empty.
+        LauncherError: A node did not start. A node that fails to restart later ends the run, which is judged.
+        OperationFailedError: The topic could not be created.
+        OSError: The history could not be written. The written part can be judged later, as after an interrupt.
     """
     refuse_impossible(options)
     try:
@@ -107,13 +109,13 @@ def run_chaos(options: ChaosOptions, tell: Callable[[Progress], None] = lambda p
         raise LauncherUsageError(f"cannot make {options.directory}: {error.strerror}") from error
     if options.bootstrap is not None:
         options = replace(options, clients=with_own_names(options.clients, new_mark()))
-    return trio.run(_Run(options, tell).main)
+    return trio.run(_Run(options, report).main)
 
 
 class _Run:
-    def __init__(self, options: ChaosOptions, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, options: ChaosOptions, report: Callable[[Progress], None]) -> None:
         self.options = options
-        self.tell = tell
+        self.report = report
         self.faults: list[FaultEvent] = []
         self.samples: list[ClusterSample] = []
         self.meter: WireMeter | None = None
@@ -369,7 +371,7 @@ class _Run:
         except LauncherError as error:
             self.deaths.append(str(error))
 
-    async def _strike(self, nemesis: Nemesis, plan: Sequence[PlannedFault]) -> None:
+    async def _strike(self, nemesis: Nemesis, plan: Sequence[TargetedFault]) -> None:
         end = trio.current_time() + self.options.duration_s
         async with trio.open_nursery() as nursery:
             nursery.start_soon(nemesis.watch)
@@ -415,7 +417,7 @@ class _Run:
     def _progress(
         self, phase: str, elapsed_s: float, recorder: Recorder | None, fault: str = "", note: str = ""
     ) -> None:
-        self.tell(
+        self.report(
             Progress(
                 phase=phase,
                 elapsed_s=elapsed_s,
@@ -463,6 +465,7 @@ class _Run:
             register=self.register,
             topics=self.topics,
             history_bytes=(options.directory / HISTORY).stat().st_size,
+            origin=origin(),
             observed=observed(self.meter, self.partitions.series()),
             control=None
             if options.control is None

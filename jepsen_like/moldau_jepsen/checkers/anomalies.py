@@ -1,4 +1,4 @@
-"""What can be wrong with a history, and what of it a configuration allows."""
+"""Defines the kinds of anomalies, and which of them a configuration allows."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from moldau_jepsen.checkers.witnesses import Sought
+    from moldau_jepsen.checkers.witnesses import WitnessQuery
     from moldau_jepsen.history import TopicPartition
 
 DETAILS_MAX = 100
-"""Anomalies of one kind that are kept with their operations; beyond that they are counted only."""
+"""Number of anomalies of one kind that are kept with their operations; further ones are only counted."""
 
 
 class AnomalyKind(enum.Enum):
-    """The catalogue."""
+    """The kinds of anomalies."""
 
     INCONSISTENT_OFFSETS = "inconsistent-offsets"  # one offset, two values
     DUPLICATE = "duplicate"  # one value at two offsets
-    LOST_WRITE = "lost-write"  # acknowledged, below what was polled, polled by nobody
+    LOST_WRITE = "lost-write"  # acknowledged, below a polled offset, and never polled
     UNSEEN = "unseen"  # acknowledged, or polled before, and not polled in the final phase
     G1A = "G1a"  # a failed or aborted write was polled
-    TORN = "torn-transaction"  # part of a transaction is in the final read, part of it is not
+    TORN = "torn-transaction"  # the final read holds only a part of a transaction
     PRECOMMITTED_READ = "precommitted-read"  # a transaction polled its own write
     INT_POLL_SKIP = "int-poll-skip"  # a poll jumps over a record
     INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"  # a poll goes back
     POLL_SKIP = "poll-skip"  # the next poll of a process jumps over a record
     NONMONOTONIC_POLL = "nonmonotonic-poll"  # the next poll of a process goes back
-    SEEK_MISSED = "seek-missed"  # what was read after a seek is not the first record at or after its target
+    SEEK_MISSED = "seek-missed"  # the first record after a seek is not the first one at or after its target
     ALTERED = "altered-record"  # a record came back with another key, value, timestamp or other headers
     GROUP_SKIP = "group-skip"  # the members of a group together jumped over a record
     INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"  # within one operation a later send landed earlier
@@ -39,25 +39,25 @@ class AnomalyKind(enum.Enum):
     SPLIT_BRAIN = "split-brain"  # two nodes lead a partition, or the quorum, in one epoch
     PIPE_LOST = "pipe-lost"  # a record of a pipe's source has none in the target
     PIPE_DUPLICATE = "pipe-duplicate"  # a record of a pipe's source has several in the target
-    PIPE_DISORDER = "pipe-disorder"  # records of the target are not in the order of those they were made from
-    PIPE_UNKNOWN = "pipe-unknown"  # a record of the target was made from none of the source
+    PIPE_DISORDER = "pipe-disorder"  # records of the target are not in the order of their source records
+    PIPE_UNKNOWN = "pipe-unknown"  # a record of the target has no source record
     BANK_TORN = "bank-torn-transfer"  # the final read has one leg of a transfer and not the other
     BANK_TWICE = "bank-transfer-twice"  # a transfer took effect more than once
     BANK_ABORTED = "bank-aborted-transfer"  # a leg of a failed or aborted transfer was read
-    BANK_LOST = "bank-transfer-lost"  # a transfer was acknowledged, or asked for, and is not in the final read
-    BANK_UNKNOWN = "bank-unknown-leg"  # money was moved by no transfer, or by one that nobody asked for
-    BANK_TOTAL = "bank-total"  # at the end there is more or less money than at the beginning
-    BANK_BALANCE = "bank-balance"  # a reader found other balances than its records have
-    STUCK = "stuck"  # a final read did not come to its end
+    BANK_LOST = "bank-transfer-lost"  # a transfer was acknowledged or requested, and is not in the final read
+    BANK_UNKNOWN = "bank-unknown-leg"  # money was moved without a transfer, or by one that was not requested
+    BANK_TOTAL = "bank-total"  # the total at the end differs from the total at the beginning
+    BANK_BALANCE = "bank-balance"  # a reader's balances differ from those of its records
+    STUCK = "stuck"  # a final read did not finish
 
 
 class Bank(NamedTuple):
-    """Accounts whose transfers are judged; they need the final phase."""
+    """A bank whose transfers are judged, which requires the final phase."""
 
     topics: tuple[str, ...]
-    """They hold the legs of transfers: a send ``says`` the transfer's number, an account, and what it gains."""
+    """Topics with the legs of transfers: a send ``says`` the transfer's number, an account, and the amount it gains."""
     requests: str
-    """Topic of transfers that others carry out, empty for none: a send ``says`` first the transfer's number."""
+    """Topic of requested transfers, empty for none: a send ``says`` the transfer's number first."""
     accounts: int
     opening: int
     """Balance of each account before the first transfer."""
@@ -65,7 +65,7 @@ class Bank(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """What was promised."""
+    """The guarantees that a run promised."""
 
     read_committed: bool = True
     """Consumers asked for committed records only."""
@@ -76,14 +76,14 @@ class CheckOptions:
     final_phase: bool = True
     """The history ends with a phase in which everything is read from the beginning."""
     ended: bool = True
-    """Each send has its operation in the history. False where a history was cut short: operations are told when they
-    end, so that a record may have been polled whose send was under way."""
+    """Each send has its operation in the history. False for a truncated history: operations are added when they end, so
+    the send of a polled record may be missing."""
     pipes: tuple[tuple[str, str], ...] = ()
-    """Pairs of topics, source and target of an exactly-once pipe; they need the final phase."""
+    """Source and target topics of exactly-once pipes, whose check requires the final phase."""
     banks: tuple[Bank, ...] = ()
     append_time: bool = False
-    """Brokers put timestamps of their own on records, and the digests of the history have those that were sent: old
-    histories alone, for workloads leave timestamps out of digests where brokers do that."""
+    """Brokers replace timestamps, and the digests of the history include the sent ones. This holds for old histories
+    only, because workloads now leave timestamps out of digests if brokers replace them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +92,14 @@ class Anomaly:
 
     kind: AnomalyKind
     allowed: bool
-    """The options permit it: it is a figure, not an error."""
+    """Whether the options permit it: then it is a figure, not an error."""
     text: str
     """One sentence that names values, offsets and processes."""
     partition: TopicPartition | None = None
     operations: tuple[int, ...] = ()
-    """Indexes of the operations behind it, ascending."""
+    """Indexes of its witnesses, ascending."""
     offsets: tuple[int, ...] = ()
-    """Offsets of the partition that it is about: what to look at in operations with many records."""
+    """Offsets of the affected records in the partition, for operations with many records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Figures:
     """Distinct."""
     partitions: int
     leaderships: int = 0
-    """Pairs of partition and leader epoch (the quorum's too) of which a leader is known."""
+    """Number of pairs of partition and leader epoch (the quorum's too) with a known leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +124,9 @@ class Verdict:
     """The judgement of a history."""
 
     valid: bool
-    """No anomaly that the options do not allow."""
+    """Whether the options allow all anomalies."""
     counts: dict[AnomalyKind, int]
-    """All findings by kind, allowed ones too."""
+    """Numbers of findings by kind, allowed ones included."""
     anomalies: tuple[Anomaly, ...]
     """The first ``DETAILS_MAX`` of each kind."""
     figures: Figures
@@ -140,8 +140,8 @@ class Findings:
     counts: dict[AnomalyKind, int] = field(default_factory=dict)
     forbidden: int = 0
     kept: list[Anomaly] = field(default_factory=list)
-    sought: list[tuple[int, tuple[Sought, ...]]] = field(default_factory=list)
-    """Places in ``kept``, and what is yet to be found for the anomalies there (``name_witnesses``)."""
+    sought: list[tuple[int, tuple[WitnessQuery, ...]]] = field(default_factory=list)
+    """Indexes in ``kept``, with the witness queries of the anomalies there (``name_witnesses``)."""
 
     def add(
         self,
@@ -151,12 +151,12 @@ class Findings:
         partition: TopicPartition | None = None,
         operations: tuple[int, ...] = (),
         offsets: tuple[int, ...] = (),
-        sought: tuple[Sought, ...] = (),
+        sought: tuple[WitnessQuery, ...] = (),
         allowed: bool | None = None,
     ) -> None:
-        """Adds one finding; ``allowed`` None asks the table of what the options allow.
+        """Adds one finding; with ``allowed`` None ``is_allowed`` decides.
 
-        ``operations`` are those that the checker knows, in any order; ``sought`` are those that it does not.
+        ``operations`` are the known witnesses, in any order; ``sought`` are queries for the unknown ones.
         """
         permitted = is_allowed(kind, self.options) if allowed is None else allowed
         count = self.counts.get(kind, 0)
@@ -178,21 +178,21 @@ class Findings:
 
 
 def is_allowed(kind: AnomalyKind, options: CheckOptions) -> bool:
-    """What the options permit, whatever the cluster does.
+    """Returns whether the options permit all anomalies of a kind.
 
-    Checkers that know more say it themselves: cycles of G1c that need a write-write edge, and polls of members of a
-    group, are allowed beyond this.
+    Checkers permit more where they have details: cycles of G1c that need a write-write edge, and polls of members of a
+    group.
     """
     match kind:
         case AnomalyKind.DUPLICATE | AnomalyKind.NONMONOTONIC_SEND | AnomalyKind.INT_NONMONOTONIC_SEND:
-            return not options.idempotent  # a retry may come again, and after what was sent later
+            return not options.idempotent  # a retry may repeat a record, and follow later ones
         case AnomalyKind.G1A | AnomalyKind.TORN | AnomalyKind.PRECOMMITTED_READ | AnomalyKind.G1C:
-            return not options.read_committed  # a transaction sees its own writes, and those of others that are open
+            return not options.read_committed  # a transaction sees its own writes and other open ones
         case AnomalyKind.BANK_ABORTED | AnomalyKind.BANK_BALANCE | AnomalyKind.BANK_TORN | AnomalyKind.BANK_TOTAL:
             return not options.read_committed
         case AnomalyKind.ALTERED:
             return options.append_time
         case AnomalyKind.G0:
-            return True  # transactions of Kafka do not order their writes against each other
+            return True  # Kafka does not order the writes of different transactions
         case _:
             return False

@@ -1,4 +1,4 @@
-"""All checkers over one history."""
+"""Runs all checkers over one history."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from moldau_jepsen.checkers.anomalies import CheckOptions, Findings, Verdict
-from moldau_jepsen.checkers.bank import BankChecker
-from moldau_jepsen.checkers.cycles import CycleChecker
-from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
-from moldau_jepsen.checkers.identity import IdentityChecker
-from moldau_jepsen.checkers.open_transactions import check_open_transactions
-from moldau_jepsen.checkers.orders import Orders, check_writes
-from moldau_jepsen.checkers.pipe import PipeChecker
-from moldau_jepsen.checkers.split_brain import SplitBrainChecker
-from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
+from moldau_jepsen.checkers.group.groups import OwnershipChecker, SkipChecker, check_progress
+from moldau_jepsen.checkers.group.pipe import PipeChecker
+from moldau_jepsen.checkers.log.identity import IdentityChecker
+from moldau_jepsen.checkers.log.orders import Orders, check_writes
+from moldau_jepsen.checkers.log.split_brain import SplitBrainChecker
+from moldau_jepsen.checkers.log.steps import StepChecker, check_own_reads
+from moldau_jepsen.checkers.transaction.bank import BankChecker
+from moldau_jepsen.checkers.transaction.cycles import CycleChecker
+from moldau_jepsen.checkers.transaction.open_transactions import check_open_transactions
 from moldau_jepsen.checkers.witnesses import name_witnesses
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ class History(Protocol):
 def check_history(history: History, options: CheckOptions) -> Verdict:
     """Judges a history.
 
-    Memory is some 32 bytes per record, one more for each group that reads it, 60 more per transaction, 30 more per
-    record of a pipe, some 300 more per record of a transaction of unknown outcome, and 600 more per transfer of a bank;
-    the operations themselves are never held.
+    Memory is about 32 bytes per record, one more for each group that reads it, 60 more per transaction, 30 more per
+    record of a pipe, about 300 more per record of a transaction of unknown outcome, and 600 more per transfer of a
+    bank; the operations themselves are not kept.
 
     Args:
-        history: Read twice from its beginning, and a third time if it has anomalies.
-        options: What was promised.
+        history: Is read twice from its beginning, and a third time if it has anomalies.
+        options: The promised guarantees.
 
     Raises:
-        HistoryError: an offset, or a value that was sent, is not a number that a workload gives.
+        HistoryError: An offset or a sent value is not a number that a workload assigns.
     """
     findings = Findings(options)
     orders = Orders(history, findings)

@@ -1,9 +1,9 @@
-"""Is there one order that explains all operations on a register? (linearizability, Herlihy and Wing 1990)
+"""Searches for one order that explains all operations on a register (linearizability, Herlihy and Wing 1990).
 
 The register is a key of the metadata (a topic's configuration). The search is Wing and Gong's with Lowe's cache of
-visited states: take any operation that no other one must precede, apply it, go on; remember (set of taken operations,
-value) so that no state is searched twice. An operation whose outcome is unknown may be taken at any later time or
-never.
+visited states: take any operation that no other one must precede, apply it, continue; remember (set of taken
+operations, value) so that no state is searched twice. An operation whose outcome is unknown may be taken at any later
+time or never.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RegisterOperation:
 
     write: bool
     value: int | None
-    """What was written, or what the read returned (None: the register was never written)."""
+    """The written value, or the result of the read (None: the register was never written)."""
     begun_ms: float
     ended_ms: float
     """Infinity for a write whose outcome is unknown. Failed writes and unanswered reads are left out."""
@@ -31,7 +31,7 @@ class RegisterOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterVerdict:
-    """The judgement; ``linearizable`` is None when the search gave up."""
+    """The judgement; ``linearizable`` is None if the search gave up."""
 
     linearizable: bool | None
     explored: int
@@ -41,8 +41,8 @@ class RegisterVerdict:
 def check_register(operations: Sequence[RegisterOperation], *, states_max: int = STATES_MAX) -> RegisterVerdict:
     """Searches for an order of ``operations`` that respects time and in which every read returns the last write.
 
-    A write of unknown outcome whose value no read returned is left out: an order with it is one without it as well,
-    and each of them would double the search.
+    It leaves out a write of unknown outcome whose value no read returned: any order with the write is also valid
+    without it, and each such write would double the search.
     """
     returned = {operation.value for operation in operations if not operation.write}
     ordered = sorted(
@@ -75,16 +75,16 @@ def check_register(operations: Sequence[RegisterOperation], *, states_max: int =
 
 
 def _successors(ordered: Sequence[RegisterOperation], taken: int, value: int | None) -> list[tuple[int, int | None]]:
-    """States after one more operation that may come next."""
+    """Returns the states after each operation that may come next."""
     earliest_end = float("inf")
     candidates = []
-    first = (~taken & taken + 1).bit_length() - 1  # all below it are taken: a long history is mostly that
+    first = (~taken & taken + 1).bit_length() - 1  # skips the operations below, which are all taken
     for number in range(first, len(ordered)):
         operation = ordered[number]
         if taken >> number & 1:
             continue
         if operation.begun_ms > earliest_end:
-            break  # ordered by begin: all that follow begin after an untaken one has ended
+            break  # ordered by begin: later ones begin after the end of an untaken one
         earliest_end = min(earliest_end, operation.ended_ms)
         candidates.append((number, operation))
     following = []

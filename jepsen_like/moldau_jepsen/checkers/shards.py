@@ -1,11 +1,10 @@
-"""The checkers cut into shards, for histories that are too large for one process.
+"""Cuts histories that are too large for one process into shards.
 
-A shard holds all that the checkers of one partition need: every operation that touched the partition, reduced to what
-it did there, every operation that lets positions move (assignments, crashes, rebalances), and final reads that did not
-end. One more shard holds what
-belongs to no partition, and one for each pipe and each bank. Shards are judged one by one, anywhere, by the same
-checkers that ``check_history`` runs; what crosses partitions (dependencies between transactions, transactions of
-unknown outcome) leaves a shard as pairs of numbers and is judged by ``merge``.
+A shard holds all operations that the checkers of one partition need: every operation that touched the partition,
+reduced to its part there, every operation that lets positions move (assignments, crashes, rebalances), and final reads
+that did not end. One more shard holds operations without a partition, and each pipe and each bank has a shard. The
+checkers of ``check_history`` judge each shard by itself, in any process. ``merge`` judges relations between partitions
+(dependencies between transactions, transactions of unknown outcome), which leave a shard as pairs of numbers.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from moldau_jepsen.checkers.anomalies import DETAILS_MAX, AnomalyKind, Figures, Findings, Verdict
-from moldau_jepsen.checkers.bank import BankChecker, is_of
-from moldau_jepsen.checkers.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
-from moldau_jepsen.checkers.groups import OwnershipChecker, SkipChecker, check_progress
-from moldau_jepsen.checkers.identity import IdentityChecker
-from moldau_jepsen.checkers.open_transactions import check_open_transactions
-from moldau_jepsen.checkers.orders import OpenSend, Orders, check_writes
-from moldau_jepsen.checkers.pipe import PipeChecker
-from moldau_jepsen.checkers.split_brain import SplitBrainChecker
-from moldau_jepsen.checkers.steps import StepChecker, check_own_reads
+from moldau_jepsen.checkers.group.groups import OwnershipChecker, SkipChecker, check_progress
+from moldau_jepsen.checkers.group.pipe import PipeChecker
+from moldau_jepsen.checkers.log.identity import IdentityChecker
+from moldau_jepsen.checkers.log.orders import OpenSend, Orders, check_writes
+from moldau_jepsen.checkers.log.split_brain import SplitBrainChecker
+from moldau_jepsen.checkers.log.steps import StepChecker, check_own_reads
+from moldau_jepsen.checkers.transaction.bank import BankChecker, is_of
+from moldau_jepsen.checkers.transaction.cycles import CycleChecker, Dependencies, add_write_dependencies, find_cycles
+from moldau_jepsen.checkers.transaction.open_transactions import check_open_transactions
 from moldau_jepsen.checkers.witnesses import name_witnesses
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
 
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
     from moldau_jepsen.history import MicroOperation, Operation
 
 COMMON = -1
-"""Number of the shard of what belongs to no partition; pipes, then banks, have the numbers below it."""
+"""Number of the shard for operations without a partition; pipes, then banks, have the numbers below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """Which shards there are. The number of a partition is its place in ``partitions``."""
+    """The shards of a history. The number of a partition is its index in ``partitions``."""
 
     partitions: tuple[TopicPartition, ...]
     pipes: tuple[tuple[str, str], ...]
@@ -48,23 +47,23 @@ class ShardPlan:
 
     @property
     def numbers(self) -> range:
-        """Numbers of all shards."""
+        """Returns the numbers of all shards."""
         return range(COMMON - len(self.pipes) - len(self.banks), len(self.partitions))
 
     def pipe(self, number: int) -> tuple[str, str] | None:
-        """Source and target of the pipe that a shard is of, None for any other shard."""
+        """Returns source and target of the pipe of a shard, None for any other shard."""
         place = COMMON - 1 - number
         return self.pipes[place] if 0 <= place < len(self.pipes) else None
 
     def bank(self, number: int) -> Bank | None:
-        """The bank that a shard is of, None for any other shard."""
+        """Returns the bank of a shard, None for any other shard."""
         place = COMMON - 1 - number - len(self.pipes)
         return self.banks[place] if 0 <= place < len(self.banks) else None
 
 
 @dataclass(slots=True)
 class ShardResult:
-    """What one shard gave; plain values, to be sent to where ``merge`` runs."""
+    """The result of one shard, as plain values for the process that runs ``merge``."""
 
     counts: dict[AnomalyKind, int]
     forbidden: int
@@ -74,13 +73,13 @@ class ShardResult:
     writes: tuple[bytes, bytes] = (b"", b"")
     reads: tuple[bytes, bytes] = (b"", b"")
     unknown: list[tuple[int, OpenSend]] = field(default_factory=list)
-    """Transactions of unknown outcome, and what they sent."""
+    """Transactions of unknown outcome, and their sends."""
     topics_read: frozenset[str] = frozenset()
     """Topics that the final phase has read."""
 
 
 def touched(operation: Operation) -> Iterator[TopicPartition]:
-    """The partitions that an operation sent to, polled from, or sought a position in, with repetition."""
+    """Yields the partitions that an operation sent to, polled from, or sought a position in, with repetition."""
     yield from (seek.partition for seek in operation.seeks)
     for part in operation.operations:
         if isinstance(part, Send):
@@ -92,7 +91,7 @@ def touched(operation: Operation) -> Iterator[TopicPartition]:
 def split(
     operation: Operation, plan: ShardPlan, numbers: Mapping[TopicPartition, int]
 ) -> Iterator[tuple[int, Operation]]:
-    """Yields the shards that an operation belongs to, with what it is there. ``numbers`` inverts the plan."""
+    """Yields the shards of an operation, with its part in each. ``numbers`` inverts the plan."""
     stuck = operation.final and operation.status is not Status.OK
     everywhere = operation.kind in (Kind.ASSIGN, Kind.SUBSCRIBE, Kind.CRASH) or operation.rebalanced or stuck
     here = dict.fromkeys(numbers[partition] for partition in touched(operation))
@@ -126,7 +125,7 @@ def _only(operation: Operation, partition: TopicPartition) -> tuple[MicroOperati
 
 
 def check_shard(number: int, plan: ShardPlan, history: History, options: CheckOptions) -> ShardResult:
-    """Judges one shard: its operations in their order, read up to three times."""
+    """Judges one shard; reads its operations up to three times, in their order."""
     findings = Findings(options)
     pipe, bank = plan.pipe(number), plan.bank(number)
     if pipe is not None or bank is not None:
@@ -182,9 +181,9 @@ def _result(findings: Findings) -> ShardResult:
 
 
 def merge(results: Iterable[ShardResult], operations: int, options: CheckOptions) -> Verdict:
-    """Joins what the shards gave. ``operations`` is their number in the whole history.
+    """Joins the results of all shards. ``operations`` is the number of operations in the whole history.
 
-    Memory follows the number of dependencies between transactions.
+    Memory grows with the number of dependencies between transactions.
     """
     findings = Findings(options)
     parts: list[Figures] = []
@@ -240,12 +239,12 @@ def _sum(parts: Sequence[Figures], operations: int) -> Figures:
 
 
 def plan_shards(partitions: Iterable[TopicPartition], options: CheckOptions) -> ShardPlan:
-    """The shards of a history that touches these partitions."""
+    """Plans the shards of a history that touches these partitions."""
     return ShardPlan(tuple(sorted(dict.fromkeys(partitions))), options.pipes, options.banks)
 
 
 def check_in_shards(history: History, options: CheckOptions) -> Verdict:
-    """``check_history`` by way of shards, in this process: for tests, and to see what a shard costs."""
+    """Judges a history in shards within this process: for tests and for measurements."""
     plan = plan_shards((partition for operation in history for partition in touched(operation)), options)
     numbers = {partition: number for number, partition in enumerate(plan.partitions)}
     shards: dict[int, list[Operation]] = {number: [] for number in plan.numbers}

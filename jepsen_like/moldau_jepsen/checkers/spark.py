@@ -1,12 +1,12 @@
-"""The checkers as a Spark job, for histories that are too large for one process; verdicts as of ``check_history``.
+"""Runs the checkers as a Spark job, for histories that are too large for one process, with the same verdicts.
 
-Three stages: the frames of the history file are read in parallel to learn which partitions there are; read again and
-cut into shards (``shards``), which Spark sorts by shard and operation, on disk where memory ends; each shard is then
-written to a local file of the worker and judged by the ordinary checkers. The driver joins the results. No stage holds
-more than the checkers' arrays of one shard per worker, so the longest partition and the number of dependencies between
-transactions are what limits a job.
+The job has three stages. The first reads the frames of the history file in parallel to find the partitions. The second
+reads them again and cuts them into shards (``shards``), which Spark sorts by shard and operation, on disk if necessary.
+The third writes each shard to a local file of the worker and judges it with the ordinary checkers. The driver joins the
+results. No stage holds more than the checkers' arrays of one shard per worker, so the longest partition and the number
+of dependencies between transactions limit a job.
 
-The file must be readable under the same path wherever Spark runs.
+The file must be readable under the same path on the driver and all workers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ FRAMES_PER_TASK_MAX = 64
 def check_history_with_spark(session: SparkSession, path: Path, options: CheckOptions) -> Verdict:
     """Judges the history file at ``path``.
 
-    Raises ``HistoryError`` and ``OSError`` for what the driver finds; what a worker finds ends the job with Spark's own
-    error, which names it.
+    An error of a worker ends the job with Spark's own error, which names it.
+
+    Raises:
+        HistoryError: The driver found damage in the file.
+        OSError: The driver cannot read the file.
     """
     context = session.sparkContext
     positions = frame_positions(path)
@@ -64,7 +67,7 @@ def check_history_with_spark(session: SparkSession, path: Path, options: CheckOp
 
 
 def _survey(path: Path, frames: Iterable[Frame]) -> Iterator[tuple[int, list[TopicPartition]]]:
-    """The number of operations, and the partitions that they touched."""
+    """Yields the number of operations, and the partitions that they touched."""
     partitions: dict[TopicPartition, None] = {}
     count = 0
     for operation in read_frames(path, frames):

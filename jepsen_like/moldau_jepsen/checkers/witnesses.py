@@ -1,8 +1,9 @@
-"""The operations behind an anomaly that no checker has at hand when it finds it.
+"""Finds the operations behind an anomaly that the checker does not know when it finds the anomaly.
 
-That a value lies at two offsets is seen at the second of them; who told of the first was not written down, for it would
-take eight bytes of every record of every history. So a checker says what it wants to know (``Sought``), and one more
-pass over the history finds it: only over a history that has anomalies, and only for those that are kept with details.
+A checker sees that a value has two offsets when it reads the second one. It does not store which operation reported the
+first one, because that would take eight bytes for every record of every history. So it adds a ``WitnessQuery``, and one
+more pass over the history answers the query: only over a history with anomalies, and only for those that are kept with
+details.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ ANY = -1
 TAKEN_MAX = 5
 
 
-class How(enum.Enum):
-    """What an operation did with a record."""
+class WitnessKind(enum.Enum):
+    """The relation of an operation to a record."""
 
-    TOLD = "told"  # it polled it, or was told where it landed
+    TOLD = "told"  # it polled the record, or its send got the offset
     SENT = "sent"  # it sent the value
     POLLED = "polled"  # a poll returned it
     READ = "read"  # a poll of the final phase returned it
@@ -34,23 +35,23 @@ class How(enum.Enum):
     TAKEN = "taken"  # transactions polled it: the first ``TAKEN_MAX`` of them
 
 
-class Sought(NamedTuple):
-    """The first operation that did this. One of offset and value may be ``ANY``."""
+class WitnessQuery(NamedTuple):
+    """A query for the first operation with a relation to a record. One of offset and value may be ``ANY``."""
 
-    how: How
+    how: WitnessKind
     partition: TopicPartition
     offset: int = ANY
     value: int = ANY
     group: str = ""
-    """Of polls: of this group's members."""
+    """Polls only: restricts the query to members of this group."""
 
 
 class _Search:
-    """One question and its answers."""
+    """One query and its answers."""
 
     __slots__ = ("anomaly", "ended", "found", "sought")
 
-    def __init__(self, anomaly: int, sought: Sought) -> None:
+    def __init__(self, anomaly: int, sought: WitnessQuery) -> None:
         self.anomaly = anomaly
         self.sought = sought
         self.found: list[int] = []
@@ -58,11 +59,11 @@ class _Search:
 
     def answer(self, operation: Operation) -> None:
         how = self.sought.how
-        if how is How.TAKEN:
+        if how is WitnessKind.TAKEN:
             if operation.kind is Kind.TRANSACTION and operation.index not in self.found:
                 self.found.append(operation.index)
             self.ended = len(self.found) == TAKEN_MAX
-        elif (how is not How.READ or operation.final) and self.sought.group in ("", operation.group):
+        elif (how is not WitnessKind.READ or operation.final) and self.sought.group in ("", operation.group):
             self.found.append(operation.index)
             self.ended = True
 
@@ -73,7 +74,7 @@ class _Search:
 
 
 class _Partition:
-    """Searches in one partition, by what they can be recognized by."""
+    """The searches in one partition, indexed by offset and by value."""
 
     __slots__ = ("offsets", "passed", "sent", "values")
 
@@ -85,9 +86,9 @@ class _Partition:
 
     def add(self, search: _Search) -> None:
         sought = search.sought
-        if sought.how is How.PASSED:
+        if sought.how is WitnessKind.PASSED:
             self.passed.append(search)
-        elif sought.how is How.SENT:
+        elif sought.how is WitnessKind.SENT:
             self.sent.setdefault(sought.value, []).append(search)
         elif sought.offset != ANY:
             self.offsets.setdefault(sought.offset, []).append(search)
@@ -101,7 +102,7 @@ class _Partition:
         if operation.status is not Status.OK or operation.aborted:
             return
         for search in self.offsets.get(send.offset, ()) if send.offset is not None else ():
-            if search.sought.how is How.TOLD and search.sought.value in (ANY, send.value) and not search.ended:
+            if search.sought.how is WitnessKind.TOLD and search.sought.value in (ANY, send.value) and not search.ended:
                 search.answer(operation)
 
     def saw_poll(self, operation: Operation, pairs: Iterable[tuple[int, int]]) -> None:
@@ -120,9 +121,10 @@ class _Partition:
 
 
 def name_witnesses(history: Iterable[Operation], findings: Findings) -> None:
-    """Adds to the anomalies that are kept the operations that their checkers asked for.
+    """Adds to the kept anomalies the operations that their checkers asked for.
 
-    Reads the history once more, or not at all if nothing was asked. Memory follows what was asked, which is bounded.
+    It reads the history once more, or not at all if there is no query. Memory grows with the number of queries, which
+    is bounded.
     """
     if not findings.sought:
         return

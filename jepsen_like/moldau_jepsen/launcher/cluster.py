@@ -1,8 +1,8 @@
-"""A local cluster as one object: started, opened again, looked at, harmed and shut down.
+"""Starts, opens, inspects, disturbs and stops a local cluster.
 
-``cluster.json`` is rewritten (atomically) after every change of a process, so that the next command finds the truth.
-The file is held by no one between commands; two commands that change one cluster at the same time exclude each other
-by a lock on ``cluster.lock``.
+``cluster.json`` is rewritten (atomically) after every change of a process, so that the next command finds the current
+state. No process keeps the file open between commands. A command that changes the cluster holds a lock on
+``cluster.lock``, which excludes other such commands.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher.control import Control
     from moldau_jepsen.launcher.undo import PowerLoss
 
-# Long enough for a machine that is busy elsewhere, where all of this takes many times what it takes alone.
+# The time limits are long, because a busy machine needs many times what an idle one needs.
 READY_TIMEOUT_MS = 120_000
-STOP_TIMEOUT_MS = 60_000
-SIGNAL_TIMEOUT_MS = 60_000  # a process that was killed within a sync ends with it
+STOP_TIMEOUT_MS = 330_000  # A broker gives up its controlled shutdown after five minutes, as in Kafka.
+SIGNAL_TIMEOUT_MS = 60_000  # A process that is killed during a sync ends only after the sync.
 PROBE_TIMEOUT_MS = 1_000
 POLL_S = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A node as it is now."""
+    """The current state of a node."""
 
     node_id: int
     role: str
@@ -66,7 +66,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The metadata quorum as a controller tells it; offsets are exclusive ends."""
+    """The metadata quorum as a controller reports it; offsets are exclusive ends."""
 
     leader_id: int
     leader_epoch: int
@@ -75,10 +75,10 @@ class QuorumStatus:
 
 
 class LocalCluster:
-    """Nodes of one directory. Not for use by several threads at once."""
+    """The nodes of one directory. It is not for use by several threads at once."""
 
     def __init__(self, directory: Path, nodes: Sequence[Node], *, tied_to_parent: bool = True) -> None:
-        """Use ``start_cluster`` or ``open_cluster``."""
+        """Is called by ``start_cluster`` and ``open_cluster`` only."""
         self.directory = directory
         self.nodes = list(nodes)
         self._tied_to_parent = tied_to_parent
@@ -91,23 +91,27 @@ class LocalCluster:
 
     @property
     def brokers(self) -> list[Node]:
-        """The brokers, by id."""
+        """Returns the brokers, ordered by id."""
         return [node for node in self.nodes if node.role == "broker"]
 
     @property
     def controllers(self) -> list[Node]:
-        """The controllers, by id."""
+        """Returns the controllers, ordered by id."""
         return [node for node in self.nodes if node.role == "controller"]
 
     def node(self, node_id: int) -> Node:
-        """The node of that id; raises ``LauncherUsageError`` naming those that exist."""
+        """Returns the node with an id.
+
+        Raises:
+            LauncherUsageError: There is no such node; the message names the existing ones.
+        """
         for node in self.nodes:
             if node.node_id == node_id:
                 return node
         raise no_such_node(node_id, (node.node_id for node in self.nodes))
 
     def state(self, node_id: int) -> ProcessState:
-        """Whether the node's process runs, is paused, or is gone."""
+        """Returns whether the node's process runs, is paused, or is gone."""
         node = self.node(node_id)
         process.reap(node.pid)
         return process.state_of(node.pid, node.started)
@@ -115,14 +119,18 @@ class LocalCluster:
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def kill(self, node_id: int) -> None:
-        """kill -9; returns when the process is gone. Raises ``LauncherError`` when it does not run."""
+        """Sends SIGKILL; returns when the process is gone.
+
+        Raises:
+            LauncherError: The node does not run.
+        """
         node = self.node(node_id)
         if not process.send_signal(node, signal.SIGKILL):
             raise LauncherError(f"node {node_id} does not run")
         self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP; returns when the process stands still."""
+        """Sends SIGSTOP; returns when the process stands still."""
         node = self.node(node_id)
         if self._tied_to_parent:
             self._waker.watch(node.pid)
@@ -131,7 +139,11 @@ class LocalCluster:
         self._await_state(node, ProcessState.PAUSED, SIGNAL_TIMEOUT_MS, "pause after SIGSTOP")
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT; raises ``LauncherError`` when the node is not paused."""
+        """Sends SIGCONT; returns when the process runs again.
+
+        Raises:
+            LauncherError: The node is not paused.
+        """
         node = self.node(node_id)
         if self.state(node_id) is not ProcessState.PAUSED:
             raise LauncherError(f"node {node_id} is not paused")
@@ -139,9 +151,10 @@ class LocalCluster:
         self._await_state(node, ProcessState.RUNNING, SIGNAL_TIMEOUT_MS, "run after SIGCONT")
 
     def lose_power(self, node_id: int, seed: int) -> PowerLoss:
-        """Kills the node if it runs, and takes from its disk what it had not synced, as far as ``seed`` says.
+        """Kills the node if it runs, and removes the unsynced data that ``seed`` chooses from its disk.
 
-        Raises ``LauncherUsageError`` when the cluster was started without ``hostile`` machines.
+        Raises:
+            LauncherUsageError: The cluster was started without ``hostile`` machines.
         """
         node = self._hostile(node_id)
         if self.state(node_id) is not ProcessState.STOPPED:
@@ -149,9 +162,10 @@ class LocalCluster:
         return undo.lose_power([Path(node.directory)], Path(node.hostile), seed)
 
     def control(self, node_id: int, change: Callable[[Control], Control]) -> None:
-        """Changes what the node's disk and clocks do, at once and for later processes of the node too.
+        """Changes how the node's disk and clocks behave, at once and for later processes of the node.
 
-        Raises ``LauncherUsageError`` when the cluster was started without ``hostile`` machines.
+        Raises:
+            LauncherUsageError: The cluster was started without ``hostile`` machines.
         """
         writer = ControlWriter(Path(self._hostile(node_id).hostile) / CONTROL)
         try:
@@ -166,7 +180,7 @@ class LocalCluster:
         return node
 
     def stop_node(self, node_id: int, *, timeout_ms: float = STOP_TIMEOUT_MS) -> bool:
-        """SIGTERM (controlled shutdown), then SIGKILL after ``timeout_ms``. Returns whether it ended by itself."""
+        """Sends SIGTERM (controlled shutdown), and SIGKILL after ``timeout_ms``. Returns whether SIGTERM sufficed."""
         node = self.node(node_id)
         process.send_signal(node, signal.SIGTERM)
         process.send_signal(node, signal.SIGCONT)
@@ -176,7 +190,7 @@ class LocalCluster:
         return False
 
     def launch(self, node_id: int) -> None:
-        """Starts a node that does not run and returns at once: it may be long until it serves, or for ever."""
+        """Starts a node that does not run and returns at once, before it serves."""
         node = self.node(node_id)
         if self.state(node_id) is not ProcessState.STOPPED:
             raise LauncherError(f"node {node_id} runs already; stop, kill or restart it")
@@ -217,16 +231,17 @@ class LocalCluster:
         return killed
 
     def shut_down(self) -> None:
-        """Ends all processes at once, without order: for the end of a test whose data nobody needs."""
+        """Kills all processes at once: for the end of a test whose data is not needed any more."""
         for node in self.nodes:
             process.send_signal(node, signal.SIGKILL)
         for node in self.nodes:
             self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
 
     def wait_ready(self, nodes: Sequence[Node], *, timeout_ms: float = READY_TIMEOUT_MS) -> None:
-        """Waits until each broker among ``nodes`` answers and sees every running broker unfenced, itself among them.
+        """Waits until each broker among ``nodes`` answers and reports every running broker, itself too, as unfenced.
 
-        Raises ``LauncherError`` when one of ``nodes`` ends meanwhile (with the last line of its log) or time runs out.
+        Raises:
+            LauncherError: One of ``nodes`` ended meanwhile (the message has the last line of its log), or time ran out.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         waiting = [node for node in nodes if node.role == "broker"]
@@ -234,8 +249,8 @@ class LocalCluster:
             for node in nodes:
                 process.reap(node.pid)
                 if process.state_of(node.pid, node.started) is ProcessState.STOPPED:
-                    told = process.log_tail(node) or "it wrote nothing"
-                    raise LauncherError(f"{node.role} {node.node_id} ended while starting: {told} (log {node.log})")
+                    reported = process.log_tail(node) or "it wrote nothing"
+                    raise LauncherError(f"{node.role} {node.node_id} ended while starting: {reported} (log {node.log})")
             waiting = [node for node in waiting if not self._sees_all(node)]
             if not waiting:
                 return
@@ -250,7 +265,7 @@ class LocalCluster:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def status(self) -> list[NodeStatus]:
-        """State of every node, with what the brokers say about each other."""
+        """Returns the state of every node; the brokers' answers say which of them are fenced."""
         unfenced = self._unfenced_brokers()
         result = []
         for node in self.nodes:
@@ -270,7 +285,7 @@ class LocalCluster:
         return result
 
     def quorum(self) -> QuorumStatus | None:
-        """What the first controller that knows a leader says; None when none does."""
+        """Returns the answer of the first controller that knows a leader; None if no controller does."""
         from moldau_jepsen.launcher import probe
 
         for node in self._running("controller"):
@@ -289,7 +304,7 @@ class LocalCluster:
         return None
 
     def partition_leader(self, topic: str, partition: int, *, ask: int | None = None) -> int | None:
-        """Id of the partition's leader as a running broker (``ask``, or any) sees it; None when there is none."""
+        """Returns the leader's id as a running broker (``ask``, or any) reports it; None if there is no leader."""
         from moldau_jepsen.launcher import probe
 
         for node in self._running("broker"):
@@ -305,9 +320,9 @@ class LocalCluster:
         return None
 
     def is_whole(self) -> bool:
-        """Whether every broker answers and says that all replicas of all partitions are in sync.
+        """Returns whether every broker answers and reports all replicas of all partitions in sync.
 
-        Every one is asked at its own listener, because one that is cut off may tell of a time that is over.
+        Each broker is asked at its own listener, because a broker that is cut off may have outdated metadata.
         """
         for node in self.brokers:
             partitions = self._partitions(node)
@@ -316,7 +331,7 @@ class LocalCluster:
         return True
 
     def can_do_without(self, node_id: int) -> bool:
-        """Whether another running broker answers and says that every partition has an in-sync replica elsewhere."""
+        """Returns whether another running broker reports an in-sync replica elsewhere for every partition."""
         for node in self._running("broker"):
             partitions = None if node.node_id == node_id else self._partitions(node)
             if partitions is not None:
@@ -386,20 +401,24 @@ class LocalCluster:
 
 
 def refuse_wrong(spec: ClusterSpec) -> None:
-    """Raises ``LauncherUsageError`` for what ``start_cluster`` would refuse in ``spec``, whatever the directory."""
+    """Checks the parts of ``spec`` that do not depend on the directory.
+
+    Raises:
+        LauncherUsageError: ``start_cluster`` would refuse ``spec``.
+    """
     _checked_properties(plan_nodes(spec, Path("/"), spec.ports or tuple(range(1, spec.nodes + 1))), spec)
 
 
 def start_cluster(
     directory: Path, spec: ClusterSpec, *, ready_timeout_ms: float = READY_TIMEOUT_MS, tied_to_parent: bool = True
 ) -> LocalCluster:
-    """Makes a cluster in ``directory`` (created; must be empty) and returns when all brokers are unfenced.
+    """Makes a cluster in ``directory`` (created if missing; must be empty) and waits until all brokers are unfenced.
 
     With ``tied_to_parent`` the nodes end when the calling process ends, however it ends.
 
     Raises:
-        LauncherUsageError: the directory holds something else, or a port is in use.
-        LauncherError: a node did not come up; no process is left running.
+        LauncherUsageError: The directory holds other files, or a port is in use.
+        LauncherError: A node did not start; no process is left running.
     """
     directory = directory.absolute()
     if directory.exists() and not directory.is_dir():
@@ -427,7 +446,11 @@ def start_cluster(
 
 
 def _checked_properties(nodes: Sequence[Node], spec: ClusterSpec) -> dict[int, str]:
-    """The nodes' configuration files, by id. Raises ``LauncherUsageError`` for what a node would refuse."""
+    """Returns the texts of the nodes' configuration files, by id.
+
+    Raises:
+        LauncherUsageError: A node would refuse its configuration.
+    """
     from moldau.runtime.config import ConfigError, parse_server_config
 
     texts = {node.node_id: node_properties(node, nodes, spec.settings) for node in nodes}
@@ -440,8 +463,10 @@ def _checked_properties(nodes: Sequence[Node], spec: ClusterSpec) -> dict[int, s
 
 
 def open_cluster(directory: Path, *, tied_to_parent: bool = False) -> LocalCluster:
-    """Opens the cluster whose ``cluster.json`` lies in ``directory``. Raises ``LauncherUsageError`` when there is
-    none.
+    """Opens the cluster whose ``cluster.json`` is in ``directory``.
+
+    Raises:
+        LauncherUsageError: There is no such file, or it cannot be read.
     """
     directory = directory.absolute()
     path = directory / FILE_NAME
@@ -458,8 +483,10 @@ def open_cluster(directory: Path, *, tied_to_parent: bool = False) -> LocalClust
 def exclusive(directory: Path) -> Iterator[None]:
     """Keeps other commands from changing the cluster of ``directory`` for the length of the block.
 
-    Raises ``LauncherError`` at once when another command is at it. The lock lies beside the directory, so that an
-    empty directory stays empty.
+    The lock file is beside the directory, so that an empty directory stays empty.
+
+    Raises:
+        LauncherError: Another command holds the lock; raised without waiting.
     """
     path = directory.absolute()
     try:

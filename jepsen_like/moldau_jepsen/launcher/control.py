@@ -1,9 +1,8 @@
-"""What the harness tells a running node about its disk and its clocks: one small file that both have mapped.
+"""Controls the disk and the clocks of a running node through a small file that harness and node both map.
 
 Layout, little endian: a sequence number (uint64), the ``Control`` fields as doubles in their order, the sequence
-number again. The writer puts the second number down first and the first one last; a reader that finds them unequal has
-met a write and reads again. So a change takes effect at once, without a message that a stalled node would have to
-receive.
+number again. The writer writes the second number first and the first number last; a reader that finds them unequal
+reads again. So a change takes effect at once, without a message that a stalled node would have to receive.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ class Control:
     write_error_share: float = 0.0
     """Share of writes that fail with EIO, 0 to 1."""
     sync_error_share: float = 0.0
-    """Share of syncs that fail with EIO; what they should have made durable is not."""
+    """Share of syncs that fail with EIO and make nothing durable."""
     sync_delay_ms: float = 0.0
-    """Every sync takes this much longer."""
+    """Delay added to every sync."""
     wall_offset_ms: float = 0.0
-    """Added to the wall clock."""
+    """Offset added to the wall clock."""
     rate: float = 1.0
     """Speed of the monotonic clock (and, through it, of the wall clock), above 0."""
     rate_since_ms: float = 0.0
-    """Moment of CLOCK_MONOTONIC since when ``rate`` holds."""
+    """Value of CLOCK_MONOTONIC at which ``rate`` took effect."""
     rate_base_ms: float = 0.0
-    """What the node's monotonic clock showed at that moment."""
+    """Value of the node's monotonic clock at that moment."""
 
     def monotonic_ms(self, real_ms: float) -> float:
-        """The node's monotonic clock when CLOCK_MONOTONIC shows ``real_ms``."""
+        """Returns the node's monotonic time when CLOCK_MONOTONIC shows ``real_ms``."""
         return self.rate_base_ms + (real_ms - self.rate_since_ms) * self.rate
 
 
@@ -53,10 +52,10 @@ _NUMBER = struct.Struct("<Q")
 
 
 class ControlWriter:
-    """The harness's side."""
+    """Writes the control file; belongs to the harness."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the file, with the control of a healthy machine, where there is none."""
+        """Makes the file, with the control of a healthy machine, if it is missing."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fresh = os.fstat(descriptor).st_size < _FIELDS.size
@@ -71,7 +70,7 @@ class ControlWriter:
         return _read(self._map)
 
     def write(self, control: Control) -> None:
-        """Replaces what holds."""
+        """Replaces the current control."""
         packed = _pack(self._map, control, step=1)
         end = _FIELDS.size - _NUMBER.size
         self._map[end:] = packed[end:]
@@ -79,15 +78,19 @@ class ControlWriter:
         self._map[: _NUMBER.size] = packed[: _NUMBER.size]
 
     def close(self) -> None:
-        """Gives the mapping back; the file stays."""
+        """Releases the mapping; the file stays."""
         self._map.close()
 
 
 class ControlReader:
-    """The node's side."""
+    """Reads the control file; belongs to the node."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ``OSError`` where the harness has made no file."""
+        """Maps the file.
+
+        Raises:
+            OSError: The harness has made no file.
+        """
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._map = mmap.mmap(descriptor, _FIELDS.size, prot=mmap.PROT_READ)
@@ -98,7 +101,7 @@ class ControlReader:
 
     def read(self) -> Control:
         """What holds now."""
-        if self._map[:] != self._bytes:  # clocks are read far more often than the file changes
+        if self._map[:] != self._bytes:  # Decodes changes only: clocks are read far more often than the file changes.
             control = _read(self._map)
             self._bytes, self._control = _pack(self._map, control), control
         return self._control

@@ -1,8 +1,8 @@
-"""The environment of a node whose machine may fail: the real one behind wrappers of its disk and its clock.
+"""Wraps the disk and the clock of a node, so that its machine can fail.
 
-The node runs the production server; only the ports it is given differ. The disk keeps an undo journal of all that was
-not synced (``undo``), so that a kill can be made a loss of power, and does what the control file says (``control``):
-it is full, fails or is slow. The clock runs at the rate and with the offset that the control file says.
+The node runs the production server with other ports. Its disk keeps an undo journal of unsynced changes (``undo``), so
+that a kill can become a loss of power. The control file (``control``) makes the disk full, failing or slow, and sets
+rate and offset of the clock.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from moldau.runtime.environment import Buffer, Disk, Environment, File, Lock, OpenMode
-from moldau.runtime.real import real_environment
+from moldau.runtime.ports.environment import Buffer, Disk, Environment, File, Lock, OpenMode
+from moldau.runtime.ports.real import real_environment
 from moldau_jepsen.launcher.control import CONTROL, ControlReader
 from moldau_jepsen.launcher.undo import UndoJournal, compact
 
@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 
 def hostile_environment(directory: Path) -> Environment:
-    """The environment of a node whose journal and control file lie in ``directory``; the journal is compacted.
+    """Compacts the journal in ``directory`` and returns the environment of the node to which it belongs.
 
-    Raises ``OSError`` where the harness has made no control file.
+    Raises:
+        OSError: The harness has made no control file in ``directory``.
     """
     reader = ControlReader(directory / CONTROL)
     compact(directory)
@@ -46,7 +47,7 @@ class SkewedClock:
     __slots__ = ("_latest_ms", "_reader")
 
     def __init__(self, reader: ControlReader) -> None:
-        """Right as long as the control file says nothing else."""
+        """Follows the control file of ``reader``."""
         self._reader = reader
         self._latest_ms = float("-inf")
 
@@ -153,7 +154,7 @@ class HostileFile:
 
 
 class HostileDisk:
-    """The ``Disk`` port: the real disk, with an undo journal and errors on order."""
+    """The ``Disk`` port: the real disk with an undo journal and injected errors."""
 
     __slots__ = ("_disk", "_draw", "_reader", "_removed", "journal")
 
@@ -165,21 +166,21 @@ class HostileDisk:
         self._removed: dict[int, list[tuple[int, Path]]] = {}  # per directory: position in the journal, path in trash
         self.journal = journal
 
-    # -- errors on order -----------------------------------------------------------------------------------------------
+    # -- injected errors -----------------------------------------------------------------------------------------------
 
     def may_write(self, path: str) -> None:
-        """Raises what the control file orders for a write."""
+        """Raises the error that the control file demands for a write."""
         control = self._reader.read()
         if control.disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self._fail(control.write_error_share, path)
 
     def may_change(self, path: str) -> None:
-        """Raises what the control file orders for a change that needs no space: of a name, or to a smaller size."""
+        """Raises the error that the control file demands for a change that needs no space: a name, a smaller size."""
         self._fail(self._reader.read().write_error_share, path)
 
     def may_sync(self, path: str) -> None:
-        """Takes the time and raises what the control file orders for a sync."""
+        """Waits, and raises the error, as the control file demands for a sync."""
         control: Control = self._reader.read()
         if control.sync_delay_ms > 0:
             time.sleep(control.sync_delay_ms / 1000)
@@ -201,11 +202,15 @@ class HostileDisk:
             existed = self._disk.exists(path)
             file = self._disk.open(path, mode)
             if not existed:
-                # Written down after the deed: until the journal knows the inode there is nothing to take back but an
-                # empty file, and a file that is empty after a crash is a thing that happens.
+                # The entry follows the action. A crash in between leaves an empty file, which a real crash may leave
+                # too.
                 inode = os.fstat(file.fileno()).st_ino
                 self.journal.add("n", _parent(path), _name(path), 0, inode)
             return HostileFile(self, file)
+
+    def open_files_max(self) -> int:
+        """See ``Disk.open_files_max``."""
+        return self._disk.open_files_max()
 
     def exists(self, path: str) -> bool:
         """See ``Disk.exists``."""
@@ -256,7 +261,7 @@ class HostileDisk:
     def remove(self, path: str) -> None:
         """See ``Disk.remove``."""
         if self._disk.is_directory(path):
-            self._disk.remove(path)  # raises what the contract says
+            self._disk.remove(path)  # Raises the error of the port's contract.
         self.may_change(path)
         with self.journal.lock:
             inode = self._keep(path)
@@ -264,7 +269,7 @@ class HostileDisk:
             self._disk.remove(path)
 
     def remove_tree(self, path: str) -> None:
-        """See ``Disk.remove_tree``; the tree waits in the trash until its removal is durable."""
+        """See ``Disk.remove_tree``; the tree stays in the trash until its removal is durable."""
         if not self._disk.exists(path):
             return
         self.may_change(path)
@@ -276,7 +281,7 @@ class HostileDisk:
             os.replace(path, kept)
 
     def _keep(self, path: str) -> int:
-        """Keeps the file of that name in the trash; returns its inode, 0 when there is none."""
+        """Moves the file of that name to the trash; returns its inode, 0 if there is no file."""
         if not self._disk.exists(path) or self._disk.is_directory(path):
             return 0
         inode = os.lstat(path).st_ino
@@ -312,7 +317,7 @@ class HostileDisk:
         return 0 if self._reader.read().disk_full else self._disk.free_bytes(path)
 
     def lock(self, path: str) -> Lock:
-        """See ``Disk.lock``; the lock file is durable at once, nothing hangs on it."""
+        """See ``Disk.lock``; the lock file is not in the journal, because its loss would have no effect."""
         return self._disk.lock(path)
 
     async def offload(self, work: Callable[[], T]) -> T:

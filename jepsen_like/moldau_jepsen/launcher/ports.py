@@ -1,11 +1,11 @@
 """Free ports for local listeners.
 
-Ports come from below the range the kernel gives to outgoing connections (32768 and up on Linux), so that a node that
-was killed finds its port free when it is restarted.
+Ports come from below the range that the kernel gives to outgoing connections (32768 and up on Linux), so that the port
+of a killed node is still free when the node is restarted.
 
-A port that is free now may be taken before its node listens, or while its node is down: by another process that looks
-for free ports in the same way, as two test runs beside each other do. So each process takes its ports from blocks that
-are its own. The guard of a block is its first port: bound, never listened on, and held until the process ends.
+Another process that looks for free ports in the same way, such as a second test run, may take a port before its node
+listens or while its node is down. So each process reserves whole blocks of ports. The first port of a block guards it:
+the process binds this port, never listens on it, and holds it until the process ends.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from moldau_jepsen.launcher.spec import HOST, LauncherError, LauncherUsageError
 PORT_FIRST = 10_000
 PORT_END = 32_000
 BLOCK_PORTS = 250
-"""Ports of a block, the guard among them: enough for twenty clusters of three brokers and three controllers behind
-proxies, one after the other, before a port is given out again; and as many processes as there are blocks (88) find one.
+"""Number of ports in a block, the guard included.
+
+It is enough for twenty clusters in turn (three brokers and three controllers behind proxies) before a port is used
+again, and it leaves 88 blocks for as many processes.
 """
 BASE_PORT_USUAL = 9092
 
 
 class PortBlocks:
-    """The blocks of one process, and which of their ports is given out next. A forked child takes blocks of its own."""
+    """The blocks of one process and the order in which their ports are used. A forked child takes its own blocks."""
 
     def __init__(self) -> None:
-        """Takes no block until a port is asked for."""
+        """Starts without a block; ``take`` reserves blocks as needed."""
         self._owner = os.getpid()
-        self._guards: list[int] = []  # descriptors: the end of the process closes them, whatever it is doing
+        self._guards: list[int] = []  # Descriptors, not sockets: only the end of the process closes them.
         self._ports: list[int] = []
         self._next = 0
 
     def release(self) -> None:
-        """Gives the blocks back; the next call of ``take`` takes others."""
+        """Releases the blocks; the next call of ``take`` reserves others."""
         for guard in self._guards:
             os.close(guard)
         self._guards, self._ports, self._next = [], [], 0
@@ -45,7 +47,7 @@ class PortBlocks:
     def take(self, count: int) -> list[int]:
         """Returns ``count`` free ports, those first that were not given out for the longest time."""
         if self._owner != os.getpid():
-            self.release()  # the parent has the guards too, and goes on using what they guard
+            self.release()  # The parent still uses the blocks that the inherited guards stand for.
             self._owner = os.getpid()
         found: list[int] = []
         with ExitStack() as held:
@@ -63,7 +65,11 @@ class PortBlocks:
         return found
 
     def _take_block(self) -> None:
-        """Adds a block of which all ports are to be given out next. Raises ``LauncherError`` when there is none."""
+        """Adds a block, whose ports are used next.
+
+        Raises:
+            LauncherError: All blocks are taken.
+        """
         firsts = list(range(PORT_FIRST, PORT_END, BLOCK_PORTS))
         random.SystemRandom().shuffle(firsts)
         for first in firsts:
@@ -89,24 +95,25 @@ _blocks = PortBlocks()
 
 
 def take_free_ports(count: int) -> list[int]:
-    """Returns ``count`` ports that nobody listens on, and that no other process is given by this function.
+    """Returns ``count`` ports without listeners, which this function gives to no other process.
 
-    They are this process's until it ends. Not for use by several threads at once.
+    They stay reserved until this process ends. It is not for use by several threads at once.
     """
     return _blocks.take(count)
 
 
 def port_in_use(port: int) -> bool:
-    """Whether a listener could not bind ``port`` now (the check a restarting listener makes: SO_REUSEADDR)."""
+    """Returns whether a listener with SO_REUSEADDR would fail to bind ``port`` now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return not _bind(probe, port)
 
 
 def choose_ports(count: int, base_port: int | None) -> list[int]:
-    """Ports for ``count`` nodes: from ``base_port`` on, or any free ones.
+    """Returns ports for ``count`` nodes: ``base_port`` and following, or any free ones if it is None.
 
-    Raises ``LauncherUsageError`` when one of the ports that were asked for is taken.
+    Raises:
+        LauncherUsageError: A port from ``base_port`` on is in use.
     """
     if base_port is None:
         return take_free_ports(count)
@@ -119,6 +126,6 @@ def choose_ports(count: int, base_port: int | None) -> list[int]:
 
 
 def usual_base_port(count: int) -> int | None:
-    """9092 if it and the ports behind it are free, otherwise None (any free ports)."""
+    """Returns 9092 if it and the ports behind it are free, otherwise None (any free ports)."""
     usual = range(BASE_PORT_USUAL, BASE_PORT_USUAL + count)
     return None if any(port_in_use(port) for port in usual) else BASE_PORT_USUAL

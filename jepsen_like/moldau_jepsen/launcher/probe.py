@@ -1,7 +1,7 @@
-"""Short questions to a node over Kafka's protocol, without an event loop: for readiness, status and fault timing.
+"""Sends single Kafka requests to a node without an event loop: for readiness, status and fault timing.
 
-One connection per question; every wait has the caller's deadline. All functions return None when the node does not
-answer (refused, reset, silent, an error code), because a node that is down is an ordinary answer here.
+Each request has its own connection; every wait has the caller's deadline. All functions return None if the node does
+not answer (refused, reset, silent, an error code), because callers expect nodes that are down.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _read_exactly(peer: socket.socket, count: int, deadline: float) -> bytes:
 
 
 def _connect(door: Door, timeout_s: float) -> socket.socket:
-    """Opens a connection; each step of it, and each later read or write, has the time-out."""
+    """Opens a connection; the time-out applies to each step, and to each later read or write."""
     peer = socket.create_connection((door.host, door.port), timeout_s, (door.source, 0) if door.source else None)
     if door.tls is None:
         return peer
@@ -69,7 +69,7 @@ def _connect(door: Door, timeout_s: float) -> socket.socket:
 
 
 def ask(where: int | Door, request: Request, version: int, response_class: type[R], timeout_ms: float) -> R | None:
-    """Sends one request to a door, or to a port of ``HOST``; returns the answer, or None when none came in time."""
+    """Sends one request to a door, or to a port of ``HOST``; returns the response, or None if none came in time."""
     deadline = time.monotonic() + timeout_ms / 1000
     door = Door(HOST, where) if isinstance(where, int) else where
     try:
@@ -85,16 +85,16 @@ def ask(where: int | Door, request: Request, version: int, response_class: type[
 
 
 def fetch_metadata(where: int | Door, topics: Sequence[str] | None, timeout_ms: float) -> MetadataResponse | None:
-    """Metadata as the broker ``where`` sees it; an empty ``topics`` asks for brokers only, None for all topics."""
+    """Fetches metadata from the broker ``where``; an empty ``topics`` asks for brokers only, None for all topics."""
     names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     return ask(where, request, METADATA_VERSION, MetadataResponse, timeout_ms)
 
 
 def ask_for_ends(leader_epochs: Mapping[tuple[str, int], int]) -> ListOffsetsRequest:
-    """The question for the high watermarks of partitions, which their leaders answer.
+    """Builds the request for the high watermarks of partitions, which their leaders answer.
 
-    Keys are topic and number; values are the epoch in which the broker must lead, or ``ANY_LEADER_EPOCH``.
+    Keys are topic and partition; values are the epoch in which the broker must lead, or ``ANY_LEADER_EPOCH``.
     """
     by_topic: dict[str, list[ListOffsetsPartition]] = {}
     for (topic, number), epoch in leader_epochs.items():
@@ -107,12 +107,12 @@ def ask_for_ends(leader_epochs: Mapping[tuple[str, int], int]) -> ListOffsetsReq
 def fetch_ends(
     where: int | Door, leader_epochs: Mapping[tuple[str, int], int], timeout_ms: float
 ) -> ListOffsetsResponse | None:
-    """High watermarks as the broker ``where`` knows them (see ``ask_for_ends``); each has its own error code."""
+    """Fetches high watermarks from the broker ``where`` (see ``ask_for_ends``); each has its own error code."""
     return ask(where, ask_for_ends(leader_epochs), LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_ms)
 
 
 def fetch_quorum(where: int | Door, timeout_ms: float) -> DescribeQuorumResponse | None:
-    """The metadata quorum as the node ``where`` sees it."""
+    """Fetches the state of the metadata quorum from the node ``where``."""
     request = DescribeQuorumRequest(
         topics=[
             DescribeQuorumRequestTopicData(

@@ -1,13 +1,13 @@
-"""What a local cluster consists of: the values behind ``cluster.json`` and the nodes' configuration files.
+"""Describes a local cluster: the values behind ``cluster.json`` and the nodes' configuration files.
 
-Nothing here starts or asks anything: the functions turn a ``ClusterSpec`` and port numbers into nodes, files' text
-and JSON, and back.
+The functions are pure: they turn a ``ClusterSpec`` and port numbers into nodes, configuration texts and JSON, and back.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST = "127.0.0.1"
-"""Address of listeners that have no place of their own: a literal, because ``localhost`` means two addresses to some
-clients."""
+"""Address of listeners without a ``Place``: a literal, because some clients resolve ``localhost`` to two addresses."""
 
 FILE_NAME = "cluster.json"
 FILE_VERSION = 1
@@ -26,52 +25,57 @@ NODES_MAX = 99
 
 
 class LauncherError(Exception):
-    """The cluster could not do what was asked; the text is one sentence for the user."""
+    """The cluster failed to perform an operation; the message is one sentence for the user."""
 
 
 class LauncherUsageError(LauncherError):
-    """What was asked cannot be asked of this cluster or directory (exit code 2 on the command line)."""
+    """The operation does not apply to this cluster or directory (exit code 2 on the command line)."""
 
 
 def no_such_node(node_id: object, known: Iterable[int]) -> LauncherUsageError:
-    """The error of whoever is asked for a node that is none of those ``known``."""
+    """Returns the error for a node that is not in ``known``."""
     return LauncherUsageError(f"no node {node_id!r} in this cluster; its nodes are {', '.join(map(str, known))}")
 
 
 class Door(NamedTuple):
-    """Where the harness asks a node: its own listener, past proxies and cuts."""
+    """Address at which the harness reaches a node: its own listener, past proxies and cuts."""
 
     host: str
     port: int
     source: str = ""
-    """Address of this machine to ask from; empty: the kernel chooses."""
+    """Local address of the harness's connection; empty: the kernel chooses."""
     tls: ssl.SSLContext | None = None
-    """What TLS is spoken with; None: the listener speaks without."""
+    """TLS configuration of the connection; None: the listener does not use TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A network namespace with an address of its own (``moldau_jepsen.chaos.namespaces``)."""
+    """A network namespace and its address (``moldau_jepsen.chaos.network.namespaces``)."""
 
     host: str
     namespace: str
     asked_from: str = ""
-    """Address that the harness asks from (``Door.source``)."""
+    """Local address of the harness's connections (``Door.source``)."""
+
+
+PROMPT_GROUPS = MappingProxyType({"group.initial.rebalance.delay.ms": "0"})
+"""A new group does not wait 3 s for more members, because groups in tests and on local clusters mostly have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What to start.
+    """The shape and the settings of a cluster to start.
 
-    ``base_port`` None takes free ports; otherwise brokers listen on ``base_port`` and following, controllers behind
-    them. ``settings`` are configuration keys for every node and win over the launcher's own.
+    With ``base_port`` None the nodes get free ports; otherwise brokers listen on ``base_port`` and following,
+    controllers on the ports behind. ``settings`` are configuration keys for every node; they override the launcher's
+    own (`node_properties`).
 
-    ``ports`` names the listening port of each node (brokers first) instead. ``advertised_ports``, as many, are what the
-    nodes tell each other and clients, for clusters whose links pass a proxy (``moldau_jepsen.chaos.links``); the
-    proxies must forward to ``ports`` before the cluster starts.
+    ``ports`` names the listening port of each node (brokers first) instead. ``advertised_ports``, one per node, are the
+    ports that the nodes advertise to each other and to clients, for clusters whose links pass a proxy
+    (``moldau_jepsen.chaos.network.links``); the proxies must forward to ``ports`` before the cluster starts.
 
-    ``places``, as many again, are the network namespaces that the nodes run in instead of this machine's own; they must
-    be there, and ``ports`` must name the ports.
+    ``places``, one per node, are the network namespaces in which the nodes run instead of this machine's own; they must
+    exist, and ``ports`` must be given.
     """
 
     brokers: int = 3
@@ -82,8 +86,8 @@ class ClusterSpec:
     advertised_ports: tuple[int, ...] = ()
     places: tuple[Place, ...] = ()
     hostile: bool = False
-    """Nodes run on disks and clocks that the harness rules (``launcher.hostile``): ``LocalCluster.lose_power`` and
-    ``LocalCluster.control`` work."""
+    """Whether the harness controls the nodes' disks and clocks (``launcher.hostile``), as ``LocalCluster.lose_power``
+    and ``LocalCluster.control`` require."""
 
     def __post_init__(self) -> None:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
@@ -96,7 +100,7 @@ class ClusterSpec:
             if ports and len(ports) != self.nodes:
                 raise LauncherUsageError(f"{name} must be one per node ({self.nodes}), not {len(ports)}")
         if self.places and not self.ports:
-            raise LauncherUsageError("places need ports: nobody knows which are free in another namespace")
+            raise LauncherUsageError("places need ports, because free ports of another namespace are not known")
 
     @property
     def nodes(self) -> int:
@@ -116,30 +120,30 @@ class Node:
     log: str
     pid: int = 0
     started: str = ""
-    advertised_port: int = 0  # 0: the listener's own
-    hostile: str = ""  # directory of the undo journal and the control file; empty: the machine's own disk and clocks
+    advertised_port: int = 0  # 0: The node advertises its listener's port.
+    hostile: str = ""  # Directory of undo journal and control file; empty: real disk and clocks.
     host: str = HOST
-    namespace: str = ""  # network namespace it runs in; empty: the one of this process
+    namespace: str = ""  # Network namespace of the node; empty: the namespace of this process.
     asked_from: str = ""  # see ``Door.source``
 
     @property
     def address(self) -> str:
-        """``host:port`` where others reach it: its listener, or the proxy in front of it."""
+        """Returns the ``host:port`` that the node advertises: its listener, or the proxy in front of it."""
         return f"{self.host}:{self.advertised_port or self.port}"
 
     @property
     def door(self) -> Door:
-        """Where the harness asks it."""
+        """Returns the address at which the harness reaches the node."""
         return Door(self.host, self.port, self.asked_from)
 
     @property
     def listener(self) -> str:
-        """``NAME://host:port`` of its listener."""
+        """Returns the node's listener as ``NAME://host:port``."""
         return f"{self.listener_name}://{self.host}:{self.port}"
 
     @property
     def listener_name(self) -> str:
-        """Name of its one listener."""
+        """Returns the name of the node's only listener."""
         return "CONTROLLER" if self.role == "controller" else "PLAINTEXT"
 
 
@@ -172,7 +176,7 @@ def plan_nodes(spec: ClusterSpec, directory: Path, ports: Sequence[int]) -> list
 
 
 def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, str]) -> str:
-    """Text of a node's configuration file (Kafka's properties)."""
+    """Returns the text of a node's configuration file (Kafka's properties)."""
     brokers = sum(1 for other in nodes if other.role == "broker")
     replicas = min(3, brokers)
     voters = ",".join(f"{other.node_id}@{other.address}" for other in nodes if other.role == "controller")
@@ -190,6 +194,7 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(max(1, replicas - 1)),
         "transaction.state.log.num.partitions": "8",
+        **PROMPT_GROUPS,
     }
     if node.advertised_port and node.role == "broker":
         values["advertised.listeners"] = f"{node.listener_name}://{node.address}"
@@ -198,18 +203,18 @@ def node_properties(node: Node, nodes: Sequence[Node], settings: Mapping[str, st
 
 
 def escape_value(value: str) -> str:
-    """Escapes what the properties format would read otherwise (backslashes, ends of lines, a leading blank)."""
+    """Escapes backslashes, line ends and a leading blank, which the properties format would interpret."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return f"\\{text}" if text.startswith((" ", "\t")) else text
 
 
 def bootstrap_of(nodes: Sequence[Node]) -> str:
-    """``host:port,...`` of the brokers."""
+    """Returns the brokers' addresses as ``host:port,...``."""
     return ",".join(node.address for node in nodes if node.role == "broker")
 
 
 def to_json(nodes: Sequence[Node]) -> str:
-    """Text of ``cluster.json``."""
+    """Returns the text of ``cluster.json``."""
     document = {
         "version": FILE_VERSION,
         "bootstrap": bootstrap_of(nodes),
@@ -237,7 +242,11 @@ def to_json(nodes: Sequence[Node]) -> str:
 
 
 def from_json(text: str, origin: str) -> list[Node]:
-    """Reads ``cluster.json``; ``origin`` names it in errors. Raises ``LauncherUsageError`` if it is not one."""
+    """Parses the text of ``cluster.json``; ``origin`` names the file in errors.
+
+    Raises:
+        LauncherUsageError: The text is not a cluster file of this version.
+    """
     try:
         document = json.loads(text)
         if document["version"] != FILE_VERSION:

@@ -1,13 +1,13 @@
-"""What a machine that loses power forgets: a journal of all that a node has not synced, and the loss itself.
+"""Emulates the loss of power: a journal of a node's unsynced changes, and the function that undoes them.
 
-SIGKILL takes nothing from the page cache, so a killed process loses no write. To lose power for real the node writes
-down, before each change of a file or a name, what it takes to undo it (``UndoJournal``, beside the data, itself in the
-page cache, which survives); ``lose_power`` then decides by seed what had reached the platters, as the simulated disk
-does: page by page whether an unsynced page arrived, did not, or was torn; for each directory how many of its unsynced
-changes of names arrived, from the oldest.
+SIGKILL leaves the page cache intact, so a killed process loses no write. To emulate a loss of power, the node writes an
+undo entry before each change of a file or a name (``UndoJournal``, beside the data; the page cache keeps the journal).
+``lose_power`` then decides by seed which changes are durable, as the simulated disk does: for each unsynced page
+whether it was written, not written, or torn; for each directory how many of its unsynced changes of names are durable,
+from the oldest.
 
 The journal is a sequence of msgpack arrays. Files and directories are named by their inode numbers, which renames do
-not change. ``at`` is a position in the journal: a sync covers what was written down before ``at``.
+not change. ``at`` is a position in the journal: a sync covers the entries before ``at``.
 
     ["w", inode, position, length, size before, bytes that are overwritten]
     ["t", inode, size after, size before, bytes that are cut off]
@@ -17,11 +17,11 @@ not change. ``at`` is a position in the journal: a sync covers what was written 
     ["r", directory, name, other directory, other name, inode, inode that is replaced or 0]
     ["d", directory, at]                                  the names of the directory were synced
 
-A sync that fails takes its pages with it, as on Linux: they count as written, no later sync writes them, and they are
-forgotten unless they have been written again.
+A failed sync drops its pages, as on Linux: they count as clean, no later sync writes them, and they are lost unless
+they are written again.
 
 An inode that loses its last name is kept in the trash directory under its number until the loss of the name is
-durable. ``compact`` leaves out what is durable when a node is launched.
+durable. ``compact`` removes durable changes from the journal when a node is launched.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ Entry = tuple[object, ...]
 
 
 class UndoJournal:
-    """The node's side. Changes are made while ``lock`` is held, between writing down and doing."""
+    """Writes the journal. The node holds ``lock`` from the entry until the change itself is done."""
 
     def __init__(self, directory: Path) -> None:
-        """Goes on behind what earlier processes of the node wrote down; makes the directory where it is missing."""
+        """Appends to the journal of the node's earlier processes; makes the directory if it is missing."""
         self.trash = directory / TRASH
         self.trash.mkdir(parents=True, exist_ok=True)
         self.lock = threading.Lock()
         self._descriptor = os.open(directory / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.position = os.fstat(self._descriptor).st_size
-        """End of the journal; read it under the lock, just before a sync begins."""
+        """End position of the journal; read it under the lock, just before a sync begins."""
 
     def add(self, *entry: object) -> None:
-        """Writes one entry down; the lock must be held."""
+        """Writes one entry; the lock must be held."""
         assert self.lock.locked(), "entries are written under the lock"
         packed: bytes = msgpack.packb(entry)
         view = memoryview(packed)
@@ -75,17 +75,17 @@ class UndoJournal:
 
 @dataclass(slots=True)
 class _File:
-    """Changes of one file that are not durable, and what is known of its pages, by number."""
+    """The changes of one file that are not durable, and the state of its pages, by page number."""
 
     changes: list[tuple[int, Entry]] = field(default_factory=list)
     dirty: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Positions of the first and the last change of each page that the next sync writes."""
     unwritten: dict[int, None] = field(default_factory=dict)
-    """Pages that were left by a sync that failed, and not written since."""
+    """Pages that a failed sync dropped and that were not written since."""
     durable_to: dict[int, int] = field(default_factory=dict)
-    """The page is durable as it was at that position in the journal; 0 where it is not named."""
+    """Position in the journal whose content of the page is durable; 0 for pages not in this mapping."""
     size_durable_to: int = 0
-    """So is the size."""
+    """Position in the journal whose size of the file is durable."""
 
     def changed(self, position: int, entry: Entry) -> None:
         self.changes.append((position, entry))
@@ -116,11 +116,11 @@ class _File:
         if last < at:
             del self.dirty[page]
         else:
-            self.dirty[page] = (at, last)  # written again while the sync was under way
+            self.dirty[page] = (at, last)  # The page was written again during the sync.
 
 
 def _pages(entry: Entry) -> range:
-    """Numbers of the pages that a change of a file touches."""
+    """Returns the numbers of the pages that a change of a file touches."""
     if entry[0] == "w":
         _, _, position, length, size_before, _ = cast("tuple[str, int, int, int, int, bytes]", entry)
         start, end = min(position, size_before), position + length
@@ -131,18 +131,18 @@ def _pages(entry: Entry) -> range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLoss:
-    """What was forgotten."""
+    """Counts of the data that a loss of power removed."""
 
     pages: int
-    """Pages that did not arrive whole."""
+    """Pages that were not written, or torn."""
     names: int
-    """Changes of names that did not arrive."""
+    """Changes of names that were not durable."""
     files: int
     """Files that had unsynced content."""
 
 
 def read_journal(path: Path) -> list[tuple[int, Entry]]:
-    """Returns position and content of each entry; an entry that was cut short is left out (it was never acted on)."""
+    """Returns position and content of each entry, without a truncated last entry (its change was never made)."""
     unpacker = msgpack.Unpacker(strict_map_key=False, use_list=False, max_buffer_size=0)
     with path.open("rb") as stream:
         unpacker.feed(stream.read())
@@ -155,12 +155,12 @@ def read_journal(path: Path) -> list[tuple[int, Entry]]:
 
 
 def lose_power(roots: Sequence[Path], directory: Path, seed: int) -> PowerLoss:
-    """Forgets what the (dead) node had not synced, and empties the journal: what is left is what the platters hold.
+    """Undoes unsynced changes of a node that does not run, and empties the journal; the durable state remains.
 
     Args:
-        roots: Directories with all that the node writes; they themselves are durable.
-        directory: Of the journal.
-        seed: Decides what of the unsynced changes arrived.
+        roots: Directories of everything that the node writes; they themselves are durable.
+        directory: Directory of the journal.
+        seed: Decides which unsynced changes are durable.
     """
     journal = directory / JOURNAL
     if not journal.exists():
@@ -182,7 +182,7 @@ def lose_power(roots: Sequence[Path], directory: Path, seed: int) -> PowerLoss:
 
 
 def forget(directory: Path) -> None:
-    """Empties journal and trash: what is on the disk now is durable, or the disk is another one."""
+    """Empties journal and trash: the disk's content is durable now, or the disk was replaced."""
     if not (directory / JOURNAL).exists():
         return
     for left in (directory / TRASH).iterdir():
@@ -206,14 +206,14 @@ def _unsynced_files(entries: Sequence[tuple[int, Entry]]) -> dict[int, _File]:
             case ("f", int(inode), int(at)) if inode in files:
                 files[inode].sync_failed(at)
             case ("n", _, _, 0, int(inode)):
-                files.pop(inode, None)  # a new file took the number of one that is gone
+                files.pop(inode, None)  # A new file has the inode number of a removed one.
             case _:
                 continue
     return files
 
 
 def _forget_pages(path: Path, file: _File, draw: random.Random) -> int:
-    """Makes the file what the platters hold; returns how many pages are not as they were written."""
+    """Reduces the file to its durable state; returns the number of pages that differ from what was written."""
     written = path.read_bytes()
     durable = bytearray(written)
     later = [(position, entry) for position, entry in file.changes if position >= file.size_durable_to]
@@ -235,7 +235,7 @@ def _forget_pages(path: Path, file: _File, draw: random.Random) -> int:
         sizes.append(size_min)
     size = draw.choice((*sizes, draw.randint(min(sizes), max(sizes))))
     found = durable[:size]
-    _resize(found, size)  # blocks that were never written read as zeros
+    _resize(found, size)  # Blocks that were never written read as zeros.
     lost = len(file.unwritten)
     for page in sorted(file.dirty):
         start = page * PAGE_BYTES
@@ -253,7 +253,7 @@ def _forget_pages(path: Path, file: _File, draw: random.Random) -> int:
 
 
 def _undo_page(content: bytearray, page: int, entry: Entry) -> None:
-    """Takes a change back as far as one page and the content reach; what was not there before reads as zeros."""
+    """Undoes a change within one page of the content; bytes beyond the former end read as zeros."""
     if entry[0] == "w":
         _, _, start, length, _, before = cast("tuple[str, int, int, int, int, bytes]", entry)
         end = start + length
@@ -282,7 +282,10 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 def compact(directory: Path) -> None:
-    """Leaves out of journal and trash what is durable. Nobody may use them; a process that dies in it harms nothing."""
+    """Removes durable changes from journal and trash.
+
+    No process may use them meanwhile. A crash during the compaction leaves a valid journal.
+    """
     journal = directory / JOURNAL
     if not journal.exists():
         return
@@ -290,9 +293,9 @@ def compact(directory: Path) -> None:
     files = _unsynced_files(entries)
     names = _pending_names(entries)
     kept = {position for position, _ in names}
-    # From there on nothing of the file is left out: what became of its pages is told by all of it together.
+    # All entries of a file from there on are kept, because the state of its pages follows from all of them together.
     begin = {inode: file.changes[0][0] for inode, file in files.items()}
-    moved: list[tuple[int, int]] = []  # old and new positions of what is kept
+    moved: list[tuple[int, int]] = []  # Old and new positions of the entries that are kept.
     packed = bytearray()
     for position, entry in entries:
         match entry:
@@ -315,7 +318,7 @@ def compact(directory: Path) -> None:
 
 
 def _inodes_before(entry: Entry) -> Sequence[int]:
-    """Inodes that a change of a name has taken the name from."""
+    """Returns the inodes that lost their name in a change."""
     match entry:
         case ("r", _, _, _, _, _, int(replaced)):
             return (replaced,)
@@ -339,7 +342,7 @@ def _directories(entry: Entry) -> tuple[int, ...]:
 
 
 def _pending_names(entries: Sequence[tuple[int, Entry]]) -> list[tuple[int, Entry]]:
-    """Changes of names that no sync of their directories covers, with their positions, in order."""
+    """Returns the changes of names that no sync of their directories covers, with their positions, in order."""
     durable_to: dict[int, int] = {}
     for _, entry in entries:
         match entry:
@@ -353,7 +356,7 @@ def _pending_names(entries: Sequence[tuple[int, Entry]]) -> list[tuple[int, Entr
         if not directories:
             continue
         if any(position < durable_to.get(directory, 0) for directory in directories):
-            for directory in directories:  # a rename is durable as a whole, with all that came before it
+            for directory in directories:  # A rename is durable as a whole, together with all changes before it.
                 durable_to[directory] = max(position, durable_to.get(directory, 0))
         else:
             pending.append((position, entry))
@@ -362,7 +365,7 @@ def _pending_names(entries: Sequence[tuple[int, Entry]]) -> list[tuple[int, Entr
 
 
 def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> list[Entry]:
-    """Changes of names that did not arrive, in order. What one directory has lost, no later change of it survives."""
+    """Returns the lost changes of names, in order. After a lost change all later ones of its directory are lost."""
     pending = [entry for _, entry in _pending_names(entries)]
     count: dict[int, int] = {}
     for entry in pending:
@@ -383,7 +386,7 @@ def _undone_names(entries: Sequence[tuple[int, Entry]], draw: random.Random) -> 
 
 
 def _paths_by_inode(roots: Sequence[Path]) -> dict[int, Path]:
-    """Where each inode is now; one that also lies in the trash is found by its proper name."""
+    """Returns the path of each inode; for an inode that is also in the trash, the path outside of it."""
     found: dict[int, Path] = {}
     for root in roots:
         if not root.is_dir():
@@ -397,7 +400,7 @@ def _paths_by_inode(roots: Sequence[Path]) -> dict[int, Path]:
 
 
 def _undo_name(entry: Entry, roots: Sequence[Path], trash: Path) -> None:
-    """Takes one change of a name back; one that was written down and not done is left alone."""
+    """Undoes one change of a name; does nothing if the change has an entry but was never made."""
     paths = _paths_by_inode([*roots, trash])
     if entry[0] == "r":
         _, directory, name, other, other_name, inode, replaced = cast("tuple[str, int, str, int, str, int, int]", entry)

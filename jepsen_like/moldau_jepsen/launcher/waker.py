@@ -1,7 +1,7 @@
-"""Wakes paused nodes when the process that paused them has ended, however it ended.
+"""Resumes paused nodes when the process that paused them has ended, even by a crash.
 
-A node that is tied to its parent looks now and then whether that still lives. A paused one cannot look, and the kernel
-sends nothing to a process of another session: it would stay for ever.
+A node that is tied to its parent checks regularly whether the parent still runs. A paused node cannot check, and the
+kernel sends no signal to a process of another session, so without this module it would stay paused for ever.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import os
 import subprocess
 import weakref
 
-# The end of the pipe is the end of whoever writes to it. A shell without job control takes the input of what it puts
-# into the background away, hence the other descriptor.
+# The shell reads until the writing process ends. A shell without job control detaches the input of background commands,
+# so the script reads from another descriptor.
 _SCRIPT = """exec 3<&0 </dev/null >/dev/null 2>&1
 (while read -r pid <&3; do pids="$pids $pid"; done; [ -z "$pids" ] || kill -CONT $pids) &"""
 
 
 class Waker:
-    """A small process beside this one, from the first ``watch`` on until this object or this process is gone."""
+    """A helper process that runs from the first ``watch`` until this object or this process is gone."""
 
     def __init__(self) -> None:
-        """Nothing is started yet."""
+        """Starts no process yet."""
         self._pipe: int | None = None
 
     def watch(self, pid: int) -> None:
-        """Has the process with this number continued (SIGCONT) after the end. Harmless to one that is not paused."""
+        """Registers a process to which the helper sends SIGCONT at the end; a running process ignores the signal."""
         if self._pipe is None:
             read, write = os.pipe()
             try:
-                # In a session of its own, so that what ends this process by its terminal does not end the waker.
+                # Its own session protects the helper from signals of this process's terminal.
                 subprocess.run(["sh", "-c", _SCRIPT], stdin=read, start_new_session=True, check=True)
             except BaseException:
                 os.close(write)

@@ -14,17 +14,18 @@ from moldau_jepsen.reports.consumption import groups_table
 from moldau_jepsen.reports.controls import ControlRow, control_headline, controls_section
 from moldau_jepsen.reports.coverage import machines_section, messages_section
 from moldau_jepsen.reports.over_time import CHART, FaultSpan, RunSeries, over_time
-from moldau_jepsen.reports.page import cards, page, table
+from moldau_jepsen.reports.page import cards, origin_line, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau_jepsen.chaos.nemesis import FaultEvent
+    from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
     from moldau_jepsen.checkers import Anomaly, Verdict
     from moldau_jepsen.reports.consumption import GroupFigures
     from moldau_jepsen.reports.coverage import MachineRows, MessageRow
     from moldau_jepsen.reports.load import Series
     from moldau_jepsen.reports.over_time import Active, PartitionSeries
+    from moldau_jepsen.reports.page import Origin
 
 OPERATIONS_SHOWN = 12
 RECORDS_SHOWN = 20
@@ -48,6 +49,8 @@ class ChaosReport:
     """All that the page tells."""
 
     title: str
+    origin: Origin
+    """Of the run."""
     verdict: Verdict
     series: Series
     faults: Sequence[FaultEvent]
@@ -75,6 +78,8 @@ class ChaosReport:
     """What this run is a control for, if it is one."""
     controls: Sequence[ControlRow] = ()
     """The negative controls of this run."""
+    judged: Origin | None = None
+    """Of a verdict that was found later than the run ended."""
 
 
 CALM = "No fault struck: what this run shows is how the cluster serves while all is well."
@@ -99,7 +104,9 @@ def chaos_page(report: ChaosReport) -> str:
     body.append(_coverage(report))
     body.append("<h2>Run</h2>" + table(("setting", "value"), sorted(report.settings.items()), words=(1,)))
     body.extend(f"<p class='hint'>{escape(note)}</p>" for note in report.notes)
-    return page(report.title, "\n".join(body))
+    if report.judged is not None:
+        body.append(origin_line(report.judged, "judged again"))
+    return page(report.title, "\n".join(body), report.origin)
 
 
 def _coverage(report: ChaosReport) -> str:
@@ -228,21 +235,34 @@ def _fault_table(faults: Sequence[FaultEvent], last: str) -> str:
 
 
 def _anomalies(report: ChaosReport) -> str:
+    """What was found: anomalies, and apart from them what the configuration allows."""
     verdict = report.verdict
-    if not verdict.anomalies:
-        return ""
-    parts = ["<h2>Anomalies</h2>"]
-    counts = sorted(verdict.counts.items(), key=lambda item: item[0].value)
-    parts.append(table(("kind", "count"), [(kind.value, f"{count:,}") for kind, count in counts]))
-    for allowed in (False, True):
-        shown = [anomaly for anomaly in verdict.anomalies if anomaly.allowed is allowed]
-        texts = "".join(_anomaly(anomaly, report.operations) for anomaly in shown[:ANOMALIES_SHOWN])
-        if shown and allowed:
-            texts = f"<details><summary>{len(shown)} that the configuration allows</summary>{texts}</details>"
-        parts.append(f'<div class="operations">{texts}</div>')
-        if len(shown) > ANOMALIES_SHOWN:
-            parts.append(f'<p class="hint">{len(shown) - ANOMALIES_SHOWN} more are in verdict.json.</p>')
-    return "".join(parts)
+    wrong = [one for one in verdict.anomalies if not one.allowed]
+    allowed = [one for one in verdict.anomalies if one.allowed]
+    text = ""
+    if wrong:
+        text += "<h2>Anomalies</h2>" + _counts(verdict, wrong) + _shown(wrong, report.operations)
+    if allowed:
+        summary = f"{len(allowed)} of them, with what lies behind each"
+        text += (
+            "<h2>Allowed by the configuration</h2><p class='hint'>No anomalies: this run's clients and topics promise "
+            "nothing against them. Transactions of Kafka, for example, do not order their writes against each other "
+            f"(G0).</p>{_counts(verdict, allowed)}"
+            f"<details><summary>{summary}</summary>{_shown(allowed, report.operations)}</details>"
+        )
+    return text
+
+
+def _counts(verdict: Verdict, found: Sequence[Anomaly]) -> str:
+    kinds = sorted({one.kind for one in found}, key=lambda kind: kind.value)
+    return table(("kind", "count"), [(kind.value, f"{verdict.counts.get(kind, 0):,}") for kind in kinds])
+
+
+def _shown(found: Sequence[Anomaly], operations: Mapping[int, Operation]) -> str:
+    texts = "".join(_anomaly(anomaly, operations) for anomaly in found[:ANOMALIES_SHOWN])
+    more = len(found) - ANOMALIES_SHOWN
+    rest = f'<p class="hint">{more} more are in verdict.json.</p>' if more > 0 else ""
+    return f'<div class="operations">{texts}</div>{rest}'
 
 
 def _anomaly(anomaly: Anomaly, operations: Mapping[int, Operation]) -> str:

@@ -12,6 +12,8 @@ from moldau_jepsen.reports.page import cards, page, table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau_jepsen.reports.page import Origin
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
@@ -81,7 +83,7 @@ class DemoResult:
         )
 
 
-def render(result: DemoResult) -> str:
+def render(result: DemoResult, origin: Origin) -> str:
     """The page as HTML text."""
     verdict = (
         f"Each of {result.acknowledged:,} acknowledged records arrived exactly once."
@@ -96,7 +98,7 @@ def render(result: DemoResult) -> str:
             result.throughput,
             marks=_marks(result.failover),
             spans=_spans(result.failover),
-            unit="acknowledged records per second, over seconds since the first send",
+            unit="records/s, by seconds since the first send",
             title="Throughput of the produce phase with the fault marked",
         ),
         "<h2>The proof</h2>",
@@ -128,7 +130,7 @@ def render(result: DemoResult) -> str:
     ]
     if result.notes:
         sections.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in result.notes) + "</ul>")
-    return page("Moldau demo", "\n".join(sections))
+    return page("Moldau demo", "\n".join(sections), origin)
 
 
 def _figures(result: DemoResult) -> str:

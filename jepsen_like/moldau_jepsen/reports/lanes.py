@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.reports.chart import LABEL_CHARACTER, RIGHT, WIDTH, time_ticks
+from moldau_jepsen.reports.chart import LABEL_CHARACTER, RIGHT, WIDTH, Size, both, time_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LANE_LEFT = 170
-"""Room for the names of rows; charts under lanes begin there too."""
+"""Room for the names of rows; charts under lanes begin there too. On narrow screens names stand above their rows."""
 LANE_HEIGHT = 22
+NAME_HEIGHT = 16
 AXIS_HEIGHT = 22
 NAME_CHARACTERS_MAX = 23
 BAND_WIDTH_MIN = 2
@@ -42,23 +43,29 @@ class Lane:
 
 
 def lanes(rows: Sequence[Lane], *, until_s: float, title: str) -> str:
-    """Draws rows under each other, with the axis of time below; returns an ``svg`` element, or nothing for no rows."""
+    """Draws rows under each other, with the axis of time below, for both widths of screens; nothing for no rows."""
     if not rows:
         return ""
-    wide = WIDTH - LANE_LEFT - RIGHT
-    height = len(rows) * LANE_HEIGHT + AXIS_HEIGHT
+    return both(lambda size: _drawn(rows, until_s, title, size), Size(left=LANE_LEFT))
+
+
+def _drawn(rows: Sequence[Lane], until_s: float, title: str, size: Size) -> str:
+    above = 0 if size.width == WIDTH else NAME_HEIGHT
+    left_edge, wide = size.left, size.width - size.left - RIGHT
+    height = len(rows) * (LANE_HEIGHT + above) + AXIS_HEIGHT
 
     def x_of(at_s: float) -> float:
-        return LANE_LEFT + wide * min(max(at_s / until_s, 0.0), 1.0)
+        return left_edge + wide * min(max(at_s / until_s, 0.0), 1.0)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">']
+    parts = [f'<svg viewBox="0 0 {size.width} {height}" role="img" aria-label="{escape(title)}">']
     for number, row in enumerate(rows):
-        y = number * LANE_HEIGHT
-        cut = len(row.name) > NAME_CHARACTERS_MAX
+        y = number * (LANE_HEIGHT + above) + above
+        cut = len(row.name) > NAME_CHARACTERS_MAX and not above
         name = row.name[: NAME_CHARACTERS_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}" if cut else row.name
+        at = f'x="{left_edge}" y="{y - 1}"' if above else f'x="{left_edge - 8}" y="{y + 14}" text-anchor="end"'
         parts.append(
-            f'<text x="{LANE_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(name)}<title>{escape(row.name)}</title>'
-            f'</text><line class="grid" x1="{LANE_LEFT}" y1="{y + 20}" x2="{LANE_LEFT + wide}" y2="{y + 20}"/>'
+            f"<text {at}>{escape(name)}<title>{escape(row.name)}</title></text>"
+            f'<line class="grid" x1="{left_edge}" y1="{y + 20}" x2="{left_edge + wide}" y2="{y + 20}"/>'
         )
         for band in row.bands:
             left, right = x_of(band.start_s), x_of(band.end_s)
@@ -73,4 +80,4 @@ def lanes(rows: Sequence[Lane], *, until_s: float, title: str) -> str:
                     f'<text class="inside" x="{left + shown / 2:.1f}" y="{y + 14}" text-anchor="middle">'
                     f"{escape(band.text)}</text>"
                 )
-    return "\n".join([*parts, *time_ticks(until_s, x_of, height - 4), "</svg>"])
+    return "\n".join([*parts, *time_ticks(until_s, x_of, height - 4, size), "</svg>"])

@@ -98,7 +98,7 @@ def over_time(run: RunSeries) -> str:
                 unit="records/s",
                 title="Acknowledged writes",
                 until_s=run.until_s,
-                size=Size(left=CHART.left, height=CHART.height + 40) if marks else CHART,
+                size=CHART,
             ),
         ),
         (

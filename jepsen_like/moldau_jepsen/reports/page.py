@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .6rem; } h2 { font-size: 1.1rem; margin: 1.8
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 12px 14px;
   display: flex; flex-direction: column; overflow-wrap: anywhere; }
 .card b { font-size: 1.5rem; } .name, .hint { color: var(--soft); font-size: .85rem; }
+.narrow { display: none; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 .grid { stroke: var(--edge); } .line { fill: none; stroke: var(--main); stroke-width: 2; }
 .c0 { --main: #1f6fb2; } .c1 { --main: #d9822b; } .c2 { --main: #1f8a4c; } .c3 { --main: #8e4ec6; }
@@ -29,8 +31,9 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 .line.dashed { stroke-dasharray: 5 3; }
 .area { fill: var(--fill); } .span { fill: var(--shade); }
 .mark { stroke-width: 1.5; stroke-dasharray: 4 3; } .mark.fault { stroke: var(--fault); }
-.mark.repair { stroke: var(--repair); } svg .label.fault { fill: var(--fault); }
-svg .label.repair { fill: var(--repair); }
+.mark.repair { stroke: var(--repair); } svg .label { paint-order: stroke; stroke: var(--back); stroke-width: 4px; }
+svg .label.fault { fill: var(--fault); } svg .label.repair { fill: var(--repair); } .dot { fill: var(--main); }
+.origin { color: var(--soft); font-size: .85rem; margin: 0 0 .6rem; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--edge); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; }
@@ -46,16 +49,41 @@ summary { cursor: pointer; }
 svg .inside { font-size: 10px; fill: var(--text); }
 .key { margin-left: .8em; } .key svg { width: 14px; height: 10px; margin-right: .3em; }
 .empty { color: var(--soft); }
+@media (max-width: 640px) { body { padding: 14px; font-size: 15px; } h1 { font-size: 1.3rem; }
+  .wide { display: none; } .narrow { display: block; } .cards { grid-template-columns: 1fr 1fr; gap: 8px; }
+  .card { padding: 8px 10px; } .card b { font-size: 1.2rem; } table { font-size: .85rem; } th, td { padding: 4px 7px; }
+  details { padding: 6px 8px; } ul { padding-left: 1.2rem; } }
 """
 
 
-def page(title: str, body: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a page comes from; ``moldau_jepsen.origin`` finds it out."""
+
+    date: str
+    version: str
+    machine: str
+    command: str
+
+    def to_json(self) -> dict[str, str]:
+        """For the document beside a page."""
+        return {"date": self.date, "version": self.version, "machine": self.machine, "command": self.command}
+
+
+def origin_line(origin: Origin, made: str = "") -> str:
+    """Date, version, machine and command as HTML; ``made`` says what they were for."""
+    facts = [text for text in (made, origin.date, origin.version, origin.machine) if text]
+    command = f'</p>\n<p class="origin"><code>{escape(origin.command)}</code>' if origin.command else ""
+    return f'<p class="origin">{escape("; ".join(facts))}{command}</p>'
+
+
+def page(title: str, body: str, origin: Origin) -> str:
     """A whole page; ``title`` is text, ``body`` is HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+        f"<body><h1>{escape(title)}</h1>\n{origin_line(origin)}\n{body}\n</body></html>\n"
     )
 
 

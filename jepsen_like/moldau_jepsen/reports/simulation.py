@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.reports.consumption import GroupReads
     from moldau_jepsen.reports.coverage import MachineRows, MessageRow
     from moldau_jepsen.reports.over_time import RunSeries
+    from moldau_jepsen.reports.page import Origin
 
 FAILURES_SHOWN = 50
 FINDINGS_SHOWN = 10
@@ -184,7 +185,7 @@ class CampaignReport:
         }
 
 
-def campaign_page(report: CampaignReport) -> str:
+def campaign_page(report: CampaignReport, origin: Origin) -> str:
     """Draws the whole page."""
     body = [
         _headline(report),
@@ -198,7 +199,7 @@ def campaign_page(report: CampaignReport) -> str:
         machines_section(report.machines),
         messages_section(report.messages),
     ]
-    return page("Moldau simulation campaign", "\n".join(body))
+    return page("Moldau simulation campaign", "\n".join(body), origin)
 
 
 def _headline(report: CampaignReport) -> str:
@@ -223,12 +224,12 @@ def _figures(report: CampaignReport) -> str:
     taken = sum(len(rows.transitions) - len(rows.never) for rows in report.machines)
     possible = sum(len(rows.transitions) for rows in report.machines)
     entries = [
-        ("virtual time", _duration(report.virtual_seconds), f"{report.time_ratio:.1f} times faster than real time"),
+        ("virtual time", _duration(report.virtual_seconds), f"{report.time_ratio:,.1f} times as fast as real time"),
         (
             "seeds",
             f"{report.seeds:,}",
             f"{report.seed_first} to {report.seed_last}; {report.seeds_per_hour:,.0f} an hour, "
-            f"{report.processes} processes",
+            f"{report.processes} process{'' if report.processes == 1 else 'es'}",
         ),
         ("faults", f"{report.faults:,}", f"{report.faults / max(report.seeds, 1):.1f} a run"),
         ("cores healed first", f"{report.cores:,}", f"{report.cores_without_some:,} of them without some of the nodes"),
@@ -272,12 +273,12 @@ def _findings(failure: FailedSeed) -> str:
     return findings + rest + ("" if failure.series is None else over_time(failure.series))
 
 
-def seed_page(failure: FailedSeed) -> str:
+def seed_page(failure: FailedSeed, origin: Origin) -> str:
     """A page of one failed seed alone."""
     kinds = ", ".join(dict.fromkeys(finding.kind for finding in failure.findings))
     headline = f'<p class="verdict bad">Seed {failure.seed} failed: {escape(kinds)}</p>'
     again = f"<p><code>{escape(failure.replay)}</code></p>"
-    return page(f"Moldau simulation, seed {failure.seed}", headline + again + _findings(failure))
+    return page(f"Moldau simulation, seed {failure.seed}", headline + again + _findings(failure), origin)
 
 
 def _runs(runs: Sequence[SeedRun]) -> str:

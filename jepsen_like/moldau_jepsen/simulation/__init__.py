@@ -3,7 +3,7 @@
 ``run_seed`` runs one whole cluster with its clients and faults; ``run_seeds`` spreads many over the cores.
 """
 
-from moldau_jepsen.simulation.campaign import Result, RunOptions, run_seed
-from moldau_jepsen.simulation.runner import examine, run_seeds, write_failure
+from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.runner import examine, run_seeds, write_failure
 
 __all__ = ["Result", "RunOptions", "examine", "run_seed", "run_seeds", "write_failure"]

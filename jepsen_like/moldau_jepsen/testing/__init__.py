@@ -18,7 +18,7 @@
     simulate(scenario, seed=7)
 
 The package is imported by every pytest run of a project that has Moldau installed (``plugin`` is an entry point), so it
-imports nothing but the standard library until a cluster is asked for.
+imports nothing but the standard library until a test asks for a cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from moldau_jepsen.simulation.cluster import SimulatedCluster
+    from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.pipeline import PipelineHistory
 
@@ -56,21 +56,23 @@ def cluster(
     Args:
         brokers: Number of brokers (1 or more); their ids are 1..brokers.
         controllers: Number of controllers (1 or more); their ids are 101...
-        settings: Configuration keys added to every node's file (Kafka's names); texts, numbers, True and False.
-        directory: Where data, logs and ``cluster.json`` go, and stay. A temporary directory, removed afterwards, if
-            not given.
+        settings: Configuration keys added to every node's file (Kafka's names); strings, numbers, True and False. They
+            override the one default that a test cluster changes: ``group.initial.rebalance.delay.ms`` is 0, so that
+            the first read of a group does not wait 3 s.
+        directory: Directory for data, logs and ``cluster.json``; its contents stay. None uses a temporary directory,
+            which is removed afterwards.
         ready_timeout_ms: How long the cluster may take until every broker is unfenced.
-        links: Puts a proxy in front of every node, so that links can be cut, slowed and reset. It costs throughput;
-            without it nodes are reached directly and the faults on links are refused.
-        hostile: Nodes keep an undo journal of what they have not synced, so that ``power_loss`` can take it away. It
-            costs throughput.
+        links: Puts a proxy in front of every node, so that links can be cut, slowed and reset. Proxies cost
+            throughput. Without them clients connect to the nodes directly, and link faults are refused.
+        hostile: Makes nodes keep an undo journal of unsynced writes, so that ``power_loss`` can take them back. The
+            journal costs throughput.
 
     Yields:
         The running cluster with its faults: ``kill`` (SIGKILL), ``pause``, ``resume``, ``restart``, ``stop_node``,
-        ``power_loss``, and ``cut``, ``slow``, ``reset``, ``heal``; ``history`` and ``check`` judge what the test tells.
+        ``power_loss``, and ``cut``, ``slow``, ``reset``, ``heal``; ``check`` judges what the test adds to ``history``.
 
     Raises:
-        LauncherError: when a node does not come up; the text holds the end of its log.
+        LauncherError: A node did not start; the message holds the end of its log.
     """
     from moldau_jepsen.testing.local import start_test_cluster
 
@@ -98,15 +100,19 @@ def simulate(
 ) -> T:
     """Runs ``scenario`` against a simulated cluster, in this process and on virtual time, and returns its result.
 
-    The nodes run the production code on virtual disks and a virtual network; the same seed gives the same run. Brokers
-    sync before they acknowledge unless ``settings`` say otherwise (``log.flush.interval.messages``). The
-    scenario gets the started cluster: ``await sim.wait_healthy(seconds)``, ``sim.kill(id)``, ``sim.lose_power(id)``,
-    ``sim.start(id)``, ``sim.world.network`` for cuts. Clients take the environment of a machine of their own,
+    The nodes run the production code on virtual disks and a virtual network; the same seed gives the same run. Unless
+    ``settings`` say otherwise, brokers sync before they acknowledge (``log.flush.interval.messages``) and new groups do
+    not wait for more members (``group.initial.rebalance.delay.ms``). The scenario gets the started cluster:
+    ``await sim.wait_healthy(seconds)``, ``sim.kill(id)``, ``sim.lose_power(id)``, ``sim.start(id)``,
+    ``sim.world.network`` for cuts. Clients take the environment of a machine of their own,
     ``sim.world.node("app").environment``, and ``sim.bootstrap``.
 
-    Raises what the scenario raises. Where an invariant of the cluster did not hold, a request failed inside a node, a
-    process of it ended with an exception or tasks never rested, raises ``SimulationError``, from what the scenario
-    raised, if it did.
+    Exceptions of the scenario pass through.
+
+    Raises:
+        SimulationError: An invariant of the cluster did not hold, a request failed inside a node, a process of the
+            cluster ended with an exception, or tasks kept running without time advancing. Its cause is the exception
+            that the scenario raised, if any.
     """
     from moldau_jepsen.testing.simulated import run_scenario
 
@@ -114,7 +120,7 @@ def simulate(
 
 
 def new_history() -> PipelineHistory:
-    """An empty history of a pipeline under test; see ``moldau_jepsen.testing.pipeline``."""
+    """Returns an empty history of a pipeline under test; see ``moldau_jepsen.testing.pipeline``."""
     from moldau_jepsen.testing.pipeline import PipelineHistory
 
     return PipelineHistory()

@@ -1,4 +1,4 @@
-"""A local cluster as tests use it: processes that are killed and paused, links that are cut, disks that lose power."""
+"""Provides the local cluster of tests, with faults on its processes, links and disks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.chaos.fabric import LinkFabric
+from moldau_jepsen.chaos.network.fabric import LinkFabric
 from moldau_jepsen.launcher import ClusterSpec, LauncherError, LauncherUsageError, LocalCluster, start_cluster
 from moldau_jepsen.launcher.cluster import READY_TIMEOUT_MS, STOP_TIMEOUT_MS
 from moldau_jepsen.launcher.ports import take_free_ports
@@ -25,17 +25,21 @@ LOG_LINES_SHOWN = 20
 
 
 def in_force(links: Sequence[str], paused: Sequence[int]) -> str:
-    """What may keep a cluster from becoming well, for the end of a message; empty where there is nothing."""
+    """Returns the end of an error message that names the cuts and pauses still in force; empty if there are none."""
     held = [*links, *(f"pause({node_id})" for node_id in paused)]
     return f"; still in force: {', '.join(held)}" if held else ""
 
 
 def settings_text(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings as a configuration file has them. Raises ``LauncherUsageError`` for what is no text, number or truth."""
+    """Returns settings in the form of a configuration file.
+
+    Raises:
+        LauncherUsageError: A key is not a string, or a value is not a string, a number or a boolean.
+    """
     texts: dict[str, str] = {}
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
-            raise LauncherUsageError(f"settings are texts, numbers, True and False by name, not {key!r}: {value!r}")
+            raise LauncherUsageError(f"settings map names to strings, numbers or booleans, not {key!r}: {value!r}")
         texts[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return texts
 
@@ -43,34 +47,41 @@ def settings_text(settings: Mapping[str, object]) -> dict[str, str]:
 class TestCluster(LocalCluster):
     """A ``LocalCluster`` with faults on its links. Not for use by several threads at once."""
 
-    __test__ = False  # its name begins as pytest's classes do
+    __test__ = False  # Pytest would collect the class for its name.
 
     _fabric: LinkFabric | None = None
     _history: PipelineHistory | None = None
     _power_losses = 0
     _is_broken = False
     touched = False
-    """Whether a fault struck since ``restore``."""
+    """Whether a fault was injected since ``restore``."""
 
     @property
     def history(self) -> PipelineHistory:
-        """What the pipeline under test did, as far as the test tells it; empty at first and after ``restore``."""
+        """Returns the history to which the test adds what its pipeline did; ``restore`` empties it."""
         if self._history is None:
             self._history = PipelineHistory()
         return self._history
 
     def check(self, *, idempotent: bool = True, at_least_once: bool = False, at_most_once: bool = False) -> None:
-        """Raises ``PipelineError`` unless the history is that of an exactly-once pipeline (or of what is allowed)."""
+        """Judges the history against the guarantees of an exactly-once pipeline.
+
+        ``PipelineHistory.check`` explains ``idempotent``; ``at_least_once`` allows repeated effects and
+        ``at_most_once`` allows lost ones.
+
+        Raises:
+            PipelineError: The history violates a guarantee.
+        """
         verdict = self.history.check(idempotent=idempotent)
         verdict.raise_if_wrong(at_least_once=at_least_once, at_most_once=at_most_once)
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL; what the process wrote stays in the page cache."""
+        """Sends SIGKILL; the process's writes stay in the page cache."""
         self.touched = True
         super().kill(node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: nothing of the process runs, its connections stay open."""
+        """Sends SIGSTOP: the process stands still, its connections stay open."""
         self.touched = True
         super().pause(node_id)
 
@@ -80,15 +91,18 @@ class TestCluster(LocalCluster):
         return super().stop_node(node_id, timeout_ms=timeout_ms)
 
     def power_loss(self, *node_ids: int) -> None:
-        """The nodes (all when none are given) are killed, and then their disks lose what was not synced.
+        """Kills the nodes (all when none are given), and then takes unsynced data from their disks.
 
-        ``start_all`` brings them back. Raises ``LauncherUsageError`` when the cluster was not started ``hostile``.
+        ``start_all`` brings them back.
+
+        Raises:
+            LauncherUsageError: The cluster was not started ``hostile``.
         """
         self.touched = True
         chosen = node_ids or tuple(node.node_id for node in self.nodes)
         if not all(self.node(node_id).hostile for node_id in chosen):
             raise LauncherUsageError("these nodes run on the machine's own disk: start the cluster with hostile=True")
-        for node_id in chosen:  # all are dead before the first disk forgets
+        for node_id in chosen:  # All processes must be gone before the first disk loses data.
             if self.state(node_id) is not ProcessState.STOPPED:
                 super().kill(node_id)
         for node_id in chosen:
@@ -105,14 +119,15 @@ class TestCluster(LocalCluster):
             raise LauncherError(f"{error}{in_force(links, paused)}") from error
 
     def restore(self) -> None:
-        """Puts right what faults did: heals links, lets paused nodes go on, starts what does not run.
+        """Heals links, resumes paused nodes and starts stopped ones.
 
-        Raises ``LauncherError`` where that does not help; then ``make_whole`` does.
+        Raises:
+            LauncherError: The cluster did not become ready; call ``make_whole``.
         """
         self._history = None
         if not self.touched:
             return
-        self._is_broken = True  # until it is right again
+        self._is_broken = True  # It stays set if a step below raises.
         if self._fabric is not None:
             self.heal()
         for node in self.nodes:
@@ -122,7 +137,11 @@ class TestCluster(LocalCluster):
         self.touched = self._is_broken = False
 
     def make_whole(self) -> None:
-        """Begins anew where ``restore`` failed: with empty disks, at the same addresses. Raises ``LauncherError``."""
+        """Starts the cluster again with empty disks, at the same addresses, after ``restore`` failed.
+
+        Raises:
+            LauncherError: The cluster did not become ready.
+        """
         if not self._is_broken:
             return
         if self._fabric is not None:
@@ -134,7 +153,7 @@ class TestCluster(LocalCluster):
         self.touched = self._is_broken = False
 
     def last_words(self) -> list[tuple[str, str]]:
-        """The ends of the nodes' logs, each with a heading that names the node and what its process does now."""
+        """Returns the ends of the nodes' logs, each with a heading that names the node and its process's state."""
         return [
             (
                 f"moldau: {node.role} {node.node_id} ({self.state(node.node_id).value})",
@@ -146,13 +165,17 @@ class TestCluster(LocalCluster):
 
     @property
     def links(self) -> LinkFabric:
-        """The proxies. Raises ``LauncherUsageError`` when the cluster was started without them."""
+        """Returns the proxies in front of the nodes.
+
+        Raises:
+            LauncherUsageError: The cluster was started without proxies.
+        """
         if self._fabric is None:
             raise LauncherUsageError("this cluster has no proxies: start it with cluster(links=True)")
         return self._fabric
 
     def cut(self, node_id: int, *others: int, one_way: bool = False, clients: bool = False) -> None:
-        """Cuts a node from ``others`` (from all other members when none are given); bytes wait until ``heal``."""
+        """Cuts a node from ``others`` (from all other nodes when none are given); bytes are held until ``heal``."""
         self.touched = True
         self.links.cut(node_id, *others, one_way=one_way, clients=clients)
 
@@ -162,7 +185,7 @@ class TestCluster(LocalCluster):
         self.links.slow(node_id, delay_ms)
 
     def reset(self, *node_ids: int) -> int:
-        """Ends all connections of these nodes (of all when none are given) with RST; returns how many."""
+        """Resets all connections of these nodes (of all when none are given) with RST; returns their number."""
         return self.links.reset(*node_ids)
 
     def heal(self) -> None:

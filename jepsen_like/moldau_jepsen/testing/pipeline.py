@@ -1,4 +1,4 @@
-"""A history for tests of one's own pipeline: what was sent, what was read, what took effect, and what is wrong with it.
+"""Records what a pipeline under test sent, read and did, and finds violations of its guarantees.
 
     history = PipelineHistory()
     history.sent("orders", metadata.partition, metadata.offset, "order-17")
@@ -6,13 +6,13 @@
     history.took_effect("order-17")
     history.check().raise_if_wrong()
 
-Records are named by any text or number that is unique. ``check`` judges the log with the checkers of the kit (lost,
-duplicated, reordered records, two values at one offset) and the effects by count: an exactly-once pipeline gives each
-acknowledged record one effect. What was read must have been sent to that partition.
+A unique string or number names each record. ``check`` judges the log with the checkers of the kit (lost, duplicated,
+reordered records, two values at one offset) and the effects by count: an exactly-once pipeline gives each acknowledged
+record one effect. A record that was read must have been sent to that partition.
 
-A record that the application sends again, after it was told of a failure, is an attempt of its own under the same name:
-the log may hold as many of them as were not certain to have failed. A read is of the attempt that was acknowledged at
-its offset, else of one whose outcome is open, else of one that can never appear.
+When the application sends a record again after a failure, it makes another attempt under the same name. The log may
+hold one copy for each attempt that is not certain to have failed. A read is matched with the attempt that was
+acknowledged at its offset, else with one whose outcome is open, else with one that can never appear.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN_MAX = 10
 
 
 class UnknownRead(NamedTuple):
-    """A record that was read and that nobody had sent there."""
+    """A record that was read from a partition to which it was never sent."""
 
     token: Token
     partition: TopicPartition
@@ -40,7 +40,7 @@ class UnknownRead(NamedTuple):
 
 
 class PipelineError(AssertionError):
-    """The pipeline did not keep its promise; the text names records."""
+    """The pipeline violated its guarantees; the message names records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +50,23 @@ class PipelineVerdict:
     log: Verdict
     """Judgement of the log: what was sent against what was read."""
     lost_effects: tuple[Token, ...]
-    """Acknowledged, and without effect."""
+    """Records that were acknowledged and had no effect."""
     repeated_effects: tuple[tuple[Token, int], ...]
-    """Took effect more than once, with the number of times."""
+    """Records that took effect more than once, with the number of times."""
     unknown_effects: tuple[Token, ...]
-    """Took effect, and were never sent."""
+    """Records that took effect and were never sent."""
     failed_effects: tuple[Token, ...] = ()
-    """Took effect, and can never have been written, for all that was tried failed for certain."""
+    """Records that took effect, although every attempt to send them failed for certain."""
     unknown_reads: tuple[UnknownRead, ...] = ()
-    """Were read where they were never sent to."""
+    """Records that were read from a partition to which they were never sent."""
 
     def raise_if_wrong(self, *, at_least_once: bool = False, at_most_once: bool = False) -> None:
-        """Raises ``PipelineError`` unless each acknowledged record took effect exactly once and the log is sound.
+        """Requires that each acknowledged record took effect exactly once and that the log has no anomalies.
 
         ``at_least_once`` allows repeated effects, ``at_most_once`` allows lost ones.
+
+        Raises:
+            PipelineError: A requirement is not met.
         """
         wrong = [f"{one.kind.value}: {one.text}" for one in self.log.anomalies if not one.allowed]
         if self.lost_effects and not at_most_once:
@@ -82,7 +85,7 @@ class PipelineVerdict:
                 f"{one.token!r} at offset {one.offset} of {one.partition.topic}-{one.partition.partition}"
                 for one in self.unknown_reads[:SHOWN_MAX]
             )
-            wrong.append(f"{len(self.unknown_reads)} read where they were never sent to: {shown}")
+            wrong.append(f"{len(self.unknown_reads)} records read that were never sent there: {shown}")
         if wrong:
             raise PipelineError("; ".join(wrong[:SHOWN_MAX]))
 
@@ -96,11 +99,14 @@ class PipelineHistory:
     """Gathers what a test's clients did. Any thread may add to it."""
 
     def __init__(self, on_acknowledged: Callable[[str, int, int], None] | None = None) -> None:
-        """Nothing has happened. ``on_acknowledged`` hears of topic, partition and offset of records with acks=all."""
+        """Creates an empty history.
+
+        ``on_acknowledged`` is called with topic, partition and offset of each record acknowledged with acks=all.
+        """
         self._on_acknowledged = on_acknowledged
         self._lock = threading.Lock()
-        self._told: list[_Attempt | _Read | str] = []
-        """In the order in which it was told; a text is a reader that started over."""
+        self._reported: list[_Attempt | _Read | str] = []
+        """Reports in the order of their arrival; a string names a reader that restarted."""
         self._effects: dict[Token, int] = {}
 
     def sent(
@@ -113,10 +119,10 @@ class PipelineHistory:
         sender: str | None = None,
         acks: str | int = "all",
     ) -> None:
-        """A record was acknowledged at ``offset`` (None where the client was not told it).
+        """Adds a record that was acknowledged at ``offset`` (None if the client did not learn it).
 
-        ``sender`` names a producer whose records must land in the order in which they are told; without a name no order
-        is expected. ``acks`` is what the producer waited for. In the simulation a record with ``all`` must be committed
+        ``sender`` names a producer whose records must be in the log in the order of these calls; without a name no
+        order is expected. ``acks`` is the producer's setting. In the simulation a record with ``all`` must be committed
         already.
         """
         self._send(topic, partition, offset, token, sender, Status.OK)
@@ -126,33 +132,33 @@ class PipelineHistory:
     def send_failed(
         self, topic: str, partition: int, token: Token, *, sender: str | None = None, certain: bool = False
     ) -> None:
-        """A record was not acknowledged; ``certain`` if it can never appear (an aborted transaction).
+        """Adds a record that was not acknowledged; ``certain`` if it can never appear (an aborted transaction).
 
         The application may send it again under the same name.
         """
         self._send(topic, partition, None, token, sender, Status.FAIL if certain else Status.INFO)
 
     def read(self, reader: str, topic: str, partition: int, offset: int, token: Token) -> None:
-        """A reader was given a record. Readers that are rebalanced or restarted are told by ``restarted``."""
+        """Adds a record that a reader received. Call ``restarted`` when a reader is rebalanced or restarted."""
         with self._lock:
-            self._told.append(_Read(reader, TopicPartition(topic, partition), offset, token))
+            self._reported.append(_Read(reader, TopicPartition(topic, partition), offset, token))
 
     def restarted(self, reader: str) -> None:
-        """A reader crashed, was rebalanced or sought: its position may have moved."""
+        """Notes that a reader crashed, was rebalanced or sought, so that its position may have moved."""
         with self._lock:
-            self._told.append(reader)
+            self._reported.append(reader)
 
     def took_effect(self, token: Token) -> None:
-        """The record did what the pipeline is for: a row, a mail, a record in another topic."""
+        """Adds one effect of a record: a row, a mail, a record in another topic."""
         with self._lock:
             self._effects[token] = self._effects.get(token, 0) + 1
 
     def check(self, *, idempotent: bool = True) -> PipelineVerdict:
-        """Judges all that was added; ``idempotent`` False allows the log to hold a record twice, and out of order."""
+        """Judges the history; ``idempotent`` False allows the log to hold a record twice, and out of order."""
         with self._lock:
-            told, effects = list(self._told), dict(self._effects)
-        log = _Log(told)
-        sent: dict[Token, bool] = {}  # with whether an attempt may have been written
+            reported, effects = list(self._reported), dict(self._effects)
+        log = _Log(reported)
+        sent: dict[Token, bool] = {}  # The value says whether an attempt may have been written.
         for one in log.attempts:
             sent[one.token] = sent.get(one.token, False) or one.status is not Status.FAIL
         acknowledged = dict.fromkeys(one.token for one in log.attempts if one.status is Status.OK)
@@ -169,11 +175,11 @@ class PipelineHistory:
         self, topic: str, partition: int, offset: int | None, token: Token, sender: str | None, status: Status
     ) -> None:
         with self._lock:
-            self._told.append(_Attempt(TopicPartition(topic, partition), offset, token, sender, status))
+            self._reported.append(_Attempt(TopicPartition(topic, partition), offset, token, sender, status))
 
 
 class _Attempt(NamedTuple):
-    """A record was sent once."""
+    """One attempt to send a record."""
 
     partition: TopicPartition
     offset: int | None
@@ -191,7 +197,7 @@ class _Read(NamedTuple):
 
 @dataclass(slots=True)
 class _Tries:
-    """The attempts of one record, by their values; those whose offset nobody was told lose it to the first read."""
+    """The attempts of one record, by their values; the first read claims an attempt whose offset is unknown."""
 
     acknowledged: list[int] = field(default_factory=list)
     unplaced: list[int] = field(default_factory=list)
@@ -199,7 +205,7 @@ class _Tries:
     failed: list[int] = field(default_factory=list)
 
     def take(self) -> int:
-        """The value of what was read where no attempt was acknowledged."""
+        """Returns the value for a read at an offset at which no attempt was acknowledged."""
         for candidates in (self.unplaced, self.open):
             if candidates:
                 self.acknowledged.append(candidates.pop(0))
@@ -208,20 +214,20 @@ class _Tries:
 
 
 class _Log:
-    """What was told, in the form that checkers judge: they want a dense number per partition for each attempt."""
+    """The reports in the form that checkers judge: each attempt has a dense number per partition."""
 
-    def __init__(self, told: list[_Attempt | _Read | str]) -> None:
+    def __init__(self, reported: list[_Attempt | _Read | str]) -> None:
         self.operations: list[Operation] = []
-        self.attempts = [one for one in told if isinstance(one, _Attempt)]
+        self.attempts = [one for one in reported if isinstance(one, _Attempt)]
         self.unknown_reads: list[UnknownRead] = []
         self._next_value: dict[TopicPartition, int] = {}
         self._processes: dict[str | int, int] = {}
         self._tries: dict[tuple[TopicPartition, Token], _Tries] = {}
         self._at: dict[tuple[TopicPartition, Token, int], int] = {}
-        """Values of what was acknowledged or read at an offset."""
+        """Values of the attempts that were acknowledged or read, by offset."""
         values = [self._enter(attempt) for attempt in self.attempts]
         sends = iter(values)
-        for number, one in enumerate(told):
+        for number, one in enumerate(reported):
             if isinstance(one, _Attempt):
                 send = Send(one.partition, next(sends), one.offset)
                 self._add(number if one.sender is None else one.sender, Kind.SEND, one.status, send)
@@ -232,7 +238,7 @@ class _Log:
                 self._add(one, Kind.ASSIGN, Status.OK)
 
     def _enter(self, attempt: _Attempt) -> int:
-        """Returns the attempt's value. The same acknowledgement, told again, is no other attempt."""
+        """Returns the attempt's value. A repeated report of one acknowledgement counts as the same attempt."""
         tries = self._tries.setdefault((attempt.partition, attempt.token), _Tries())
         if attempt.status is Status.OK and attempt.offset is not None:
             place = (attempt.partition, attempt.token, attempt.offset)
@@ -263,7 +269,7 @@ class _Log:
         return value
 
     def _add(self, name: str | int, kind: Kind, status: Status, *parts: MicroOperation) -> None:
-        """``name`` is that of a client; a number is one of its own for what was sent without a name."""
+        """Adds an operation of the client ``name``; a number stands for a sender without a name."""
         index = len(self.operations)
         self.operations.append(
             Operation(

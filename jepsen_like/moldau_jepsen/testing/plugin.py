@@ -1,20 +1,20 @@
 """The pytest plugin.
 
-``moldau_cluster`` is a cluster with faults (kill, pause, cut, heal, power loss), a ``history`` of what the pipeline
-under test did, and ``check()``. An ordinary test function gets processes on this machine, shared by the session and put
-right after every test. A test that is a coroutine function gets a ``testing.scenario.Cluster``: the same test runs
-against processes, or inside the deterministic simulation when its marker or ``--moldau-simulated`` says so.
+``moldau_cluster`` is a cluster with faults (kill, pause, cut, heal, power loss), a ``history`` to which the test adds
+what its pipeline did, and ``check()``. An ordinary test function gets processes on this machine; the session shares
+them, and they are restored after every test. A test that is a coroutine function gets a ``testing.scenario.Cluster``:
+the same test runs on processes, or in the deterministic simulation if its marker or ``--moldau-simulated`` says so.
 
     @pytest.mark.moldau(simulated=True, seeds=range(20))
     async def test_it(moldau_cluster): ...
 
-``moldau_cluster_factory`` starts clusters of one's own, and ``moldau_history`` is a history without a cluster.
+``moldau_cluster_factory`` starts further clusters, and ``moldau_history`` is a history without a cluster.
 
-A test that fails on processes has the ends of its nodes' logs in its report, and one that fails in the simulation its
-seed and the last events. ``--moldau-keep`` keeps the folders of clusters.
+The report of a test that fails on processes shows the ends of its nodes' logs; the report of a test that fails in the
+simulation shows its seed and the last events. ``--moldau-keep`` keeps the folders of clusters.
 
-Loaded by every pytest run of an environment that has Moldau installed: it imports nothing of Moldau but the reading of
-its marker, which imports nothing, until a fixture is used.
+Every pytest run of an environment with Moldau loads this module. So until a fixture is used it imports only the module
+that reads the marker, which imports nothing of Moldau.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MARKER = "moldau"
 OPTION = "--moldau-simulated"
 KEEP_OPTION, KEEP_INI = "--moldau-keep", "moldau_keep"
 FOLDER = "moldau_folder"
-"""Name of the property of a report that holds the folder of a cluster that is kept."""
+"""Name of the report property that holds the kept folder of a cluster."""
 TIMELINE_SHOWN = 40
-"""Last lines of the timeline of a simulated test that failed."""
+"""Number of timeline lines that the report of a failed simulated test shows."""
 MARKER_TEXT = (
     "moldau(simulated, seeds, brokers, controllers, settings, links, hostile, fresh): the cluster of moldau_cluster. "
     "simulated: run the coroutine test in the deterministic simulation, once per seed; fresh: a cluster of the test's "
@@ -67,26 +67,26 @@ class ClusterFactory(Protocol):
 
 
 class SimulatedTest:
-    """Stands for the cluster until the test's coroutine runs in the simulation."""
+    """A placeholder for the cluster until the test's coroutine runs in the simulation."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Nothing runs yet."""
+        """Keeps the marker's values; starts nothing."""
         self.wanted = wanted
 
     def __getattr__(self, name: str) -> object:
-        """Tells a fixture, or whoever else is too early, why there is nothing."""
+        """Raises an error that explains why the cluster does not exist yet."""
         raise AttributeError(
-            f"no {name!r}: the cluster of a simulated test exists only while the test's coroutine runs, so what needs "
-            "it belongs into the test, or into a function that it calls, and not into a fixture"
+            f"no {name!r}: the cluster of a simulated test exists only while the test's coroutine runs; use it in the "
+            "test or in a function that the test calls, not in a fixture"
         )
 
 
 SHARED: pytest.StashKey[TestCluster] = pytest.StashKey()
-"""The session's cluster, once there is one."""
+"""The session's cluster; set once it has started."""
 USED: pytest.StashKey[list[TestCluster]] = pytest.StashKey()
-"""The clusters of processes of a test."""
+"""The process clusters that a test uses."""
 TIMELINE: pytest.StashKey[str] = pytest.StashKey()
-"""How a simulated test that failed came to its end."""
+"""The last events of a simulated test that failed."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,12 +100,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known."""
+    """Registers the marker."""
     config.addinivalue_line("markers", MARKER_TEXT)
 
 
 def wanted_by(request: pytest.FixtureRequest) -> Wanted:
-    """What the test's marker and the command line ask for. A wrong marker is the test's failure."""
+    """Returns the request of the test's marker and the command line. An invalid marker fails the test."""
     try:
         return read_marker(
             request.node.get_closest_marker(MARKER),
@@ -117,18 +117,18 @@ def wanted_by(request: pytest.FixtureRequest) -> Wanted:
 
 
 def is_kept(config: pytest.Config) -> bool:
-    """Whether the folders of clusters stay."""
+    """Returns whether the folders of clusters are kept."""
     return bool(config.getoption(KEEP_OPTION) or config.getini(KEEP_INI))
 
 
 def folder_to_keep(config: pytest.Config) -> Path | None:
-    """A new folder for a cluster that is to be kept, None for one that may go with its cluster."""
+    """Returns a new folder for a cluster whose folder is kept; None if it is removed with its cluster."""
     return Path(tempfile.mkdtemp(prefix="moldau-")) if is_kept(config) else None
 
 
 @pytest.fixture(scope="session")
 def moldau_shared_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster]:
-    """Three brokers under three controllers; what a test does to them is put right after it, whoever gave it to it."""
+    """Provides three brokers and three controllers that the session shares; they are restored after each test."""
     from moldau_jepsen.testing import cluster
 
     with cluster(directory=folder_to_keep(request.config)) as running:
@@ -139,7 +139,7 @@ def moldau_shared_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluste
 
 @pytest.fixture
 def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | SimulatedTest]:
-    """A cluster with faults. Use topic names of your own: the cluster may be shared by the session; see the module."""
+    """Provides a cluster with faults. Choose unique topic names, because tests may share the cluster."""
     wanted = wanted_by(request)
     if wanted.simulated:
         yield SimulatedTest(wanted)
@@ -166,7 +166,7 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Puts a new cluster in the place of a shared one that could not be put right after an earlier test."""
+    """Replaces a shared cluster that could not be restored after an earlier test."""
     shared = item.config.stash.get(SHARED, None)
     if shared is not None and "moldau_shared_cluster" in getattr(item, "fixturenames", ()):
         shared.make_whole()
@@ -175,7 +175,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Puts the shared cluster right after every test that did something to it, by whatever fixture it came to it."""
+    """Restores the shared cluster after every test that injected a fault, whichever fixture the test used."""
     try:
         yield
     finally:
@@ -186,7 +186,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds to the report of a test that failed what its nodes wrote last, and where their folders are kept."""
+    """Adds the ends of the nodes' logs, and their kept folders, to the report of a test that failed."""
     report = yield
     if report.failed and report.when == "call" and TIMELINE in item.stash:
         report.sections.append(("moldau: the last events", item.stash[TIMELINE]))
@@ -203,10 +203,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says where folders were kept, also those of pytest-xdist's workers."""
+    """Prints the paths of kept folders, including those of pytest-xdist's workers."""
     reports = [report for group in terminalreporter.stats.values() for report in group]
-    told = [each for report in reports for each in getattr(report, "user_properties", ())]
-    for folder in sorted({value for name, value in told if name == FOLDER}):
+    reported = [each for report in reports for each in getattr(report, "user_properties", ())]
+    for folder in sorted({value for name, value in reported if name == FOLDER}):
         terminalreporter.write_line(f"moldau: a cluster's folder is kept: {folder}")
 
 
@@ -214,7 +214,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Runs the coroutine of a test that uses ``moldau_cluster``; leaves all other tests to others.
 
-    A test may use it without taking it: by ``usefixtures``, or through a fixture of its own.
+    A test may use the cluster without an argument: by ``usefixtures``, or through another fixture.
     """
     held = cast("TestCluster | SimulatedTest | None", pyfuncitem.funcargs.get("moldau_cluster"))
     if held is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
@@ -247,7 +247,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            # pytest.fail is no Exception. The words are in the report whatever pytest shows of a group of exceptions.
+            # pytest.fail does not raise an Exception. A note is shown even where pytest shortens a group of exceptions.
             error.add_note(f"in the simulation, with seed {seed}")
             shown = "\n".join([*timeline[-TIMELINE_SHOWN:], f"in the simulation, with seed {seed}"])
             pyfuncitem.stash[TIMELINE] = shown
@@ -257,7 +257,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def moldau_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
-    """A function that starts clusters; they are stopped and removed when the test ends."""
+    """Provides a function that starts clusters; they are stopped and removed when the test ends."""
     from moldau_jepsen.testing import cluster
 
     with ExitStack() as stack:
@@ -288,7 +288,7 @@ def moldau_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFa
 
 @pytest.fixture
 def moldau_history() -> PipelineHistory:
-    """An empty history: tell it what was sent, read and done, and ``check`` it."""
+    """Provides an empty history: add what was sent, read and done, then call ``check``."""
     from moldau_jepsen.testing import new_history
 
     return new_history()

@@ -1,8 +1,8 @@
-"""One test for both worlds: a cluster with faults as an asynchronous test sees it.
+"""Defines the cluster of an asynchronous test, which runs on processes as well as in the simulation.
 
 The test is a coroutine function that takes a ``Cluster``. It makes its clients with ``cluster.environment`` and
-``cluster.bootstrap``; whether the nodes are processes on this machine or the same code in the deterministic simulation
-is decided by who runs it (the marker ``moldau`` or the option ``--moldau-simulated``).
+``cluster.bootstrap``. The marker ``moldau`` or the option ``--moldau-simulated`` decides whether the nodes are
+processes on this machine or the same code in the deterministic simulation.
 """
 
 from __future__ import annotations
@@ -14,58 +14,66 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.admin import Admin, NewTopic
-from moldau.runtime.real import real_environment
-from moldau_jepsen.chaos.fabric import check_others, cut_text
+from moldau.runtime.ports.real import real_environment
+from moldau_jepsen.chaos.network.fabric import check_others, cut_text
+from moldau_jepsen.cluster.simulated import ClusterNotReadyError
 from moldau_jepsen.launcher import LauncherError
 from moldau_jepsen.launcher.spec import no_such_node
-from moldau_jepsen.simulation.cluster import ClusterNotReadyError
 from moldau_jepsen.testing.local import in_force
 from moldau_jepsen.testing.pipeline import PipelineHistory
-from moldau_jepsen.testing.simulated import run_told
+from moldau_jepsen.testing.simulated import run_reported
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from moldau.runtime.environment import Environment
-    from moldau_jepsen.simulation.cluster import SimulatedCluster
-    from moldau_jepsen.simulation.world import SimulatedNode
+    from moldau.runtime.ports.environment import Environment
+    from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.simulated import Acknowledged
+    from moldau_jepsen.world.world import SimulatedNode
 
     Scenario = Callable[["Cluster"], Awaitable[None]]
 
 HEALTHY_SECONDS = 60.0
 APPLICATION = "app"
-"""The machine of the test's own clients in the simulation."""
+"""Name of the simulated machine on which the test's clients run."""
 
 
 class Cluster(abc.ABC):
-    """A running cluster, and what the test's pipeline did with it. Brokers are 1, 2 ..., controllers 101, 102 ...
+    """A running cluster and the history of the test's pipeline. Brokers are 1, 2 ..., controllers 101, 102 ...
 
-    Faults raise ``LauncherUsageError`` for a node that there is not, and ``LauncherError`` where a node is not in the
-    state that they need: the same in both worlds.
+    On processes and in the simulation alike, a fault raises ``LauncherUsageError`` for an unknown node and
+    ``LauncherError`` for a node that is not in the required state.
     """
 
     def __init__(self, bootstrap: str, environment: Environment, history: PipelineHistory | None = None) -> None:
-        """The cluster is ready."""
+        """Takes the address and the environment of a cluster that is ready."""
         self.bootstrap = bootstrap
-        """``bootstrap.servers`` of clients."""
+        """Value of ``bootstrap.servers`` for clients."""
         self.environment = environment
         """Clock, random numbers, network and disk: give it to every ``Producer``, ``Consumer`` and ``Admin``."""
         self.history = history if history is not None else PipelineHistory()
-        """Tell it what was sent, read and done."""
+        """History of the pipeline under test: the test adds what was sent, read and done."""
 
     def check(self, *, idempotent: bool = True, at_least_once: bool = False, at_most_once: bool = False) -> None:
-        """Raises ``PipelineError`` unless the history is that of an exactly-once pipeline (or of what is allowed)."""
+        """Judges the history against the guarantees of an exactly-once pipeline.
+
+        ``PipelineHistory.check`` explains ``idempotent``; ``at_least_once`` allows repeated effects and
+        ``at_most_once`` allows lost ones.
+
+        Raises:
+            PipelineError: The history violates a guarantee.
+        """
         verdict = self.history.check(idempotent=idempotent)
         verdict.raise_if_wrong(at_least_once=at_least_once, at_most_once=at_most_once)
 
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int | None = None
     ) -> None:
-        """Creates a topic, with as many replicas as there are brokers (3 at most) if not said otherwise.
+        """Creates a topic. The default replication factor is the number of brokers, 3 at most.
 
-        Raises ``AdminError``.
+        Raises:
+            AdminError: The cluster refused to create the topic.
         """
         wanted = NewTopic(
             name=name,
@@ -78,27 +86,27 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def kill(self, node_id: int) -> None:
-        """SIGKILL. What the process wrote stays in the page cache. The node must run, or be paused."""
+        """Sends SIGKILL. The process's writes stay in the page cache. The node must run, or be paused."""
 
     @abc.abstractmethod
     async def start(self, node_id: int) -> None:
-        """Starts a node that does not run (killed, no power); returns at once, see ``wait_healthy``."""
+        """Starts a node that was killed or lost power; returns at once, see ``wait_healthy``."""
 
     @abc.abstractmethod
     async def pause(self, node_id: int) -> None:
-        """SIGSTOP: nothing of the process runs, its connections stay open. The node must run."""
+        """Sends SIGSTOP: the process stands still, its connections stay open. The node must run."""
 
     @abc.abstractmethod
     async def resume(self, node_id: int) -> None:
-        """SIGCONT. The node must be paused."""
+        """Sends SIGCONT. The node must be paused."""
 
     @abc.abstractmethod
     async def power_loss(self, *node_ids: int) -> None:
-        """The nodes end, and their disks lose what was not synced (all nodes when none are given)."""
+        """Kills the nodes (all when none are given) and takes unsynced data from their disks."""
 
     @abc.abstractmethod
     async def cut(self, node_id: int, *others: int) -> None:
-        """Nothing gets through between a node and ``others`` (all other nodes when none are given); clients do."""
+        """Cuts a node from ``others`` (from all other nodes when none are given); clients still reach it."""
 
     @abc.abstractmethod
     async def heal(self) -> None:
@@ -106,9 +114,10 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
-        """Starts what does not run and waits until every broker serves; a paused one does not.
+        """Starts stopped nodes and waits until every broker serves; it does not resume paused nodes.
 
-        Raises ``LauncherError``, which names the cuts and pauses that still hold.
+        Raises:
+            LauncherError: Time ran out; the message names the cuts and pauses that still hold.
         """
 
 
@@ -116,7 +125,7 @@ class ProcessCluster(Cluster):
     """Processes on this machine. Every fault blocks a thread, not the event loop."""
 
     def __init__(self, local: TestCluster) -> None:
-        """Takes a running cluster; whoever started it ends it."""
+        """Takes a running cluster; the caller stops it."""
         super().__init__(local.bootstrap, real_environment())
         self._local = local
 
@@ -137,7 +146,11 @@ class ProcessCluster(Cluster):
         await trio.to_thread.run_sync(self._local.resume, node_id)
 
     async def power_loss(self, *node_ids: int) -> None:
-        """See ``Cluster``. Raises ``LauncherUsageError`` unless the cluster was started ``hostile``."""
+        """See ``Cluster``.
+
+        Raises:
+            LauncherUsageError: The cluster was not started ``hostile``.
+        """
         await trio.to_thread.run_sync(partial(self._local.power_loss, *node_ids))
 
     async def cut(self, node_id: int, *others: int) -> None:
@@ -149,7 +162,7 @@ class ProcessCluster(Cluster):
         await trio.to_thread.run_sync(self._local.heal)
 
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
-        """See ``Cluster``. Raises ``LauncherError``."""
+        """See ``Cluster``."""
         await trio.to_thread.run_sync(partial(self._local.start_all, ready_timeout_ms=int(seconds * 1000)))
 
 
@@ -157,7 +170,7 @@ class SimulatedProcesses(Cluster):
     """The same nodes in the deterministic simulation. Faults take no time."""
 
     def __init__(self, simulated: SimulatedCluster, acknowledged: Acknowledged | None = None) -> None:
-        """Takes a cluster of a world; ``acknowledged`` hears of the acknowledged records in the history."""
+        """Takes a cluster of a world; ``acknowledged`` is called for each acknowledged record of the history."""
         environment = simulated.world.node(APPLICATION).environment
         super().__init__(simulated.bootstrap, environment, PipelineHistory(acknowledged))
         self.simulated = simulated
@@ -221,7 +234,11 @@ class SimulatedProcesses(Cluster):
         self._cuts.clear()
 
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
-        """See ``Cluster``. Raises ``ClusterNotReadyError``, a ``LauncherError``; the seconds are virtual."""
+        """See ``Cluster``; the seconds are virtual.
+
+        Raises:
+            ClusterNotReadyError: A ``LauncherError``; time ran out.
+        """
         try:
             await self.simulated.wait_healthy(seconds)
         except ClusterNotReadyError as error:
@@ -230,7 +247,7 @@ class SimulatedProcesses(Cluster):
 
 
 def run_on_processes(scenario: Scenario, local: TestCluster) -> None:
-    """Runs a test against processes; raises what it raises."""
+    """Runs a test against processes; its exceptions pass through."""
 
     async def main() -> None:
         await scenario(ProcessCluster(local))
@@ -247,13 +264,16 @@ def run_simulated(
     settings: Mapping[str, object],
     timeline: list[str] | None = None,
 ) -> None:
-    """Runs a test in the simulation; raises what it raises, and ``SimulationError`` for a broken invariant.
+    """Runs a test in the simulation; its exceptions pass through.
 
-    ``timeline`` is given what happened, line by line, when it has ended.
+    When the test has ended, its events are added to ``timeline``, line by line.
+
+    Raises:
+        SimulationError: An invariant of the cluster did not hold.
     """
 
     async def main(simulated: SimulatedCluster, acknowledged: Acknowledged) -> None:
         await simulated.wait_healthy(HEALTHY_SECONDS)
         await scenario(SimulatedProcesses(simulated, acknowledged))
 
-    run_told(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings, timeline=timeline)
+    run_reported(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings, timeline=timeline)

@@ -1,4 +1,4 @@
-"""A scenario of a user's test in a simulated cluster, watched by the invariants after every step."""
+"""Runs a user's test in a simulated cluster and checks the invariants after every step."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
+from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.launcher import ClusterSpec
 from moldau_jepsen.launcher.cluster import refuse_wrong
-from moldau_jepsen.simulation.cluster import ClusterShape, SimulatedCluster
-from moldau_jepsen.simulation.invariants import ClusterInvariants
-from moldau_jepsen.simulation.observer import ClusterObserver
-from moldau_jepsen.simulation.watch import LogLines, StepGuard, place_of
-from moldau_jepsen.simulation.world import is_interrupt, run_world
+from moldau_jepsen.launcher.spec import PROMPT_GROUPS
+from moldau_jepsen.places import place_of
+from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
+from moldau_jepsen.simulation.judge.observer import ClusterObserver
+from moldau_jepsen.simulation.judge.watch import LogLines, StepGuard
 from moldau_jepsen.testing.local import settings_text
+from moldau_jepsen.world.world import is_interrupt, run_world
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Mapping
 
-    from moldau_jepsen.simulation.world import World
+    from moldau_jepsen.world.world import World
 
 T = TypeVar("T")
 
 Acknowledged = Callable[[str, int, int], None]
-"""Is told topic, partition and offset of a record that was acknowledged with acks=all."""
+"""A function of topic, partition and offset, called for each record that was acknowledged with acks=all."""
 
 SHOWN_MAX = 5
 
 
 class SimulationError(AssertionError):
-    """An invariant did not hold, a request failed inside a node, a process of the cluster ended with an exception, or
-    tasks went on without time moving.
+    """The simulated cluster misbehaved.
 
-    Its cause is what the scenario raised, if it raised something.
+    An invariant did not hold, a request failed inside a node, a process of the cluster ended with an exception, or
+    tasks kept running without time advancing. The cause is the exception that the scenario raised, if any.
     """
 
 
 class _Watched:
-    """A cluster and all that judges it while the scenario runs."""
+    """A cluster and the judges that watch it while the scenario runs."""
 
     def __init__(self, world: World, shape: ClusterShape, logs: LogLines) -> None:
         self.cluster = SimulatedCluster(world, shape)
@@ -52,7 +54,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def watching(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Judges every step while it lasts; cancels ``scope`` when tasks never rest."""
+        """Judges every step of the block; cancels ``scope`` if tasks never rest."""
         watchers = self._world.agenda.watchers
         mine = (self._observer.step_ended, self._guard.turn_ended)
         self._guard.on_found = scope.cancel
@@ -65,14 +67,14 @@ class _Watched:
             self._guard.end()
 
     def acknowledged(self, topic: str, partition: int, offset: int) -> None:
-        """See ``Acknowledged``. Of topics with that name, one after the other, the one that goes furthest counts."""
+        """See ``Acknowledged``. If a topic was deleted and created again, the topic with the longest log counts."""
         named = [key for key in self._judge.partitions if (key.topic, key.partition) == (topic, partition)]
         if named:
             furthest = max(named, key=lambda key: self._judge.partition(key).end)
             self._judge.acknowledged(furthest, offset)
 
     def found(self) -> list[str]:
-        """What is wrong so far."""
+        """Returns the violations found so far."""
         found = [str(violation) for violation in self._judge.violations]
         found += [f"failed request: {line}" for line in self._logs.failures]
         found += [self._guard.found] if self._guard.found is not None else []
@@ -81,7 +83,7 @@ class _Watched:
 
 
 def _timeline(world: World, logs: LogLines) -> list[str]:
-    """Notes of the trace and log lines in the order of time, in which both begin."""
+    """Merges the notes of the trace and the log lines in order of time; each line begins with its time."""
     return sorted([*map(str, world.trace.notes()), *logs.lines], key=lambda line: float(line[:12]))
 
 
@@ -98,10 +100,10 @@ def run_scenario(
     async def main(cluster: SimulatedCluster, _: Acknowledged) -> T:
         return await scenario(cluster)
 
-    return run_told(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings)
+    return run_reported(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings)
 
 
-def run_told(
+def run_reported(
     scenario: Callable[[SimulatedCluster, Acknowledged], Awaitable[T]],
     *,
     seed: int,
@@ -110,20 +112,21 @@ def run_told(
     settings: Mapping[str, object],
     timeline: list[str] | None = None,
 ) -> T:
-    """As ``run_scenario``, for a scenario that tells which records were acknowledged, so that the judge knows too.
+    """Runs a scenario that also reports acknowledged records, which must be committed already.
 
-    ``timeline`` is given what was done to nodes and what they logged, line by line, when the scenario has ended.
+    When the scenario has ended, the actions on nodes and the nodes' log lines are added to ``timeline``.
 
-    Raises ``LauncherUsageError`` for what a cluster of processes would refuse as well.
+    Raises:
+        LauncherUsageError: A cluster of processes would refuse the shape or the settings as well.
     """
     texts = settings_text(settings)
     refuse_wrong(ClusterSpec(brokers=brokers, controllers=controllers, settings=texts))
-    raised: list[BaseException] = []  # what the scenario raises must not come out as a group of trio's
+    raised: list[BaseException] = []  # Keeps the scenario's exception out of trio's exception groups.
     logs = LogLines()
 
     async def main(world: World) -> tuple[T | None, list[str]]:
-        # Brokers sync before they acknowledge, so that a loss of power costs nothing that was promised.
-        chosen = {"log.flush.interval.messages": "1", **texts}
+        # Brokers sync before they acknowledge, so that a loss of power loses no acknowledged record.
+        chosen = {"log.flush.interval.messages": "1", **PROMPT_GROUPS, **texts}
         shape = ClusterShape(brokers=brokers, controllers=controllers, settings=chosen)
         watched = _Watched(world, shape, logs)
         result = None
@@ -136,13 +139,13 @@ def run_told(
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                raised.append(error)  # raised again below: pytest.fail is no Exception
+                raised.append(error)  # It is raised again below; pytest.fail does not raise an Exception.
         if timeline is not None:
             timeline.extend(_timeline(world, logs))
         return result, watched.found()
 
     logger = logging.getLogger("moldau")
-    logger.addHandler(logs)  # the test's own handlers get their lines too
+    logger.addHandler(logs)  # The test's own handlers still get their lines.
     try:
         result, found = run_world(main, seed)
     finally:

@@ -1,4 +1,4 @@
-"""What the marker ``moldau`` asks for, read and judged before anything is started. Imports nothing of Moldau."""
+"""Reads and validates the marker ``moldau`` before anything is started. Imports nothing of Moldau."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a test's marker asks for."""
+    """The values of a test's marker."""
 
     simulated: bool = False
     seeds: Collection[int] = (1,)
@@ -24,20 +24,24 @@ class Wanted:
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for values of a wrong kind; what clusters can be is judged where they are started."""
+        """Validates the types of values; the start of a cluster validates its shape.
+
+        Raises:
+            ValueError: A value has a wrong type.
+        """
         for name in ("simulated", "links", "hostile", "fresh"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
         if not isinstance(self.settings, Mapping):
-            raise ValueError(f"settings are a dictionary of Kafka's keys, not {self.settings!r}")
+            raise ValueError(f"settings must be a dictionary of Kafka's keys, not {self.settings!r}")
         if not isinstance(self.seeds, Collection) or not all(type(seed) is int and seed >= 0 for seed in self.seeds):
             raise ValueError(f"seeds are a list or range of numbers from 0 on, not {self.seeds!r}")
         if not self.seeds:
-            raise ValueError("seeds are none, so that the test would pass without having run")
+            raise ValueError("seeds are empty, so that the test would pass without having run")
 
     @property
     def shared(self) -> bool:
-        """Whether the session's cluster will do."""
+        """Returns whether the test can use the session's cluster."""
         return self == Wanted(simulated=self.simulated, seeds=self.seeds)
 
 
@@ -45,12 +49,15 @@ KNOWN = tuple(one.name for one in fields(Wanted))
 
 
 def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: bool) -> Wanted:
-    """What a marker asks for; nothing where there is none. Raises ``ValueError`` with one sentence.
+    """Returns the values of a marker; the defaults if there is none.
 
     Args:
-        marker: The closest one of the test.
-        is_coroutine: Whether the test is a coroutine function, as a simulated one must be.
-        simulate: Whether the command line asks for the simulation wherever it is possible.
+        marker: The closest marker of the test.
+        is_coroutine: Whether the test is a coroutine function; a simulated test must be one.
+        simulate: Whether the command line asks for the simulation of every test that can be simulated.
+
+    Raises:
+        ValueError: The marker is invalid; the message is one sentence.
     """
     given = dict(marker.kwargs) if marker is not None else {}
     if marker is not None and marker.args:

@@ -1,1 +1,1 @@
-"""Clients that use a cluster and write down what they saw. They run unchanged against processes and in simulation."""
+"""Provides clients that use a cluster and record a history. They run unchanged on processes and in simulation."""

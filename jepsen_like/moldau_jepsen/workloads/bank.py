@@ -1,15 +1,16 @@
-"""The bank: transfers of money between accounts whose records lie in several partitions of two topics.
+"""Runs the bank workload: transfers between accounts whose records are in several partitions of two topics.
 
-A transfer is a debit and a credit, written in one transaction; an account's balance is what its records add up to.
-There are two ways to it. *Tellers* make transfers up, up to three in a transaction. *Clerks* share a topic of requests
+A transfer is a debit and a credit, written in one transaction; an account's balance is the sum of its records. There
+are two kinds of writers. *Tellers* draw transfers, up to three in a transaction. *Clerks* share a topic of requests
 in a group, write the two records of each request that they take, and commit the group's offsets in the same
-transaction (``workloads.pipe``). A transfer that was aborted is tried again by a clerk, never by a teller.
+transaction (``workloads.pipe``). Clerks try aborted transfers again; tellers do not.
 
 Some transactions are aborted by choice, some because their client was abandoned, and some because another client took
-the transactional id over while the former one, a zombie, went on: it must be fenced, and nothing of it may count.
+over the transactional id while the former one, a zombie, continued: the zombie must be fenced, and its records must not
+become visible.
 
-*Readers* of committed data add all records up from the beginning, and tell now and then how far they have read and
-what is on the accounts. What can be asked of them is in ``checkers.bank``.
+*Readers* of committed data add up all records from the beginning, and sometimes record their positions and the
+balances. ``checkers.transaction.bank`` defines which balances are correct.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau.producer.transaction_values import FatalTransactionError, TransactionError
+from moldau.producer.core.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers import Bank
 from moldau_jepsen.history import Audit, Kind, Status, TopicPartition
+from moldau_jepsen.workloads.crashes import mortal
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, RETRY_S, polled, read_everything
 from moldau_jepsen.workloads.payload import says_of
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
-from moldau_jepsen.workloads.telling import (
+from moldau_jepsen.workloads.transaction_recorder import (
     Content,
     OpenTransaction,
-    TransactionTeller,
+    TransactionRecorder,
     persist,
     transactional_config,
 )
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from moldau.consumer import ConsumedBatch
     from moldau.records import Record
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.recorder import Recorder
 
 _LEG = struct.Struct(">QIq")
@@ -55,7 +57,7 @@ _AMOUNT_MAX = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BankOptions:
-    """How the workload behaves."""
+    """The options of the workload."""
 
     topics: tuple[str, ...] = ("bank-east", "bank-west")
     partitions: int = 2
@@ -94,21 +96,21 @@ class BankOptions:
 
     @property
     def bank(self) -> Bank:
-        """What the checker needs to know."""
+        """Returns the description of the bank for the checker."""
         return Bank(self.topics, self.clerks.source, self.accounts, self.opening)
 
     @property
     def account_partitions(self) -> list[TopicPartition]:
-        """All partitions that hold accounts."""
+        """Returns all partitions that hold accounts."""
         return [TopicPartition(topic, number) for topic in self.topics for number in range(self.partitions)]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Topics and their numbers of partitions."""
+        """Returns the topics and their numbers of partitions."""
         return {**dict.fromkeys(self.topics, self.partitions), self.clerks.source: self.clerks.partitions}
 
     def place_of(self, account: int) -> TopicPartition:
-        """Where an account's records lie: its neighbours are in another topic."""
+        """Returns the partition of an account's records; accounts with adjacent numbers are in different topics."""
         topic = self.topics[account % len(self.topics)]
         return TopicPartition(topic, account // len(self.topics) % self.partitions)
 
@@ -123,23 +125,23 @@ class Counter:
         self._next = 0
 
     def transfer(self, draw: random.Random) -> tuple[int, int, int, int]:
-        """A new one: number, accounts that lose and gain, amount."""
+        """Returns a new transfer: number, debited account, credited account, amount."""
         self._next += 1
         loser, gainer = draw.sample(range(self._options.accounts), 2)
         return self._next - 1, loser, gainer, draw.randint(1, _AMOUNT_MAX)
 
     def legs(self, number: int, loser: int, gainer: int, amount: int) -> list[Content]:
-        """The two records of a transfer."""
+        """Returns the two records of a transfer."""
         legs = ((number, loser, -amount), (number, gainer, amount))
         return [Content(self._options.place_of(leg[1]), _LEG.pack(*leg), leg) for leg in legs]
 
     def feed(self, partition: TopicPartition) -> Content:
-        """A request; see ``Passage``."""
+        """Returns a request; see ``Passage``."""
         request = self.transfer(self._draw)
         return Content(partition, _REQUEST.pack(*request), request)
 
     def make(self, partition: TopicPartition, number: int, record: Record) -> Iterable[Content]:
-        """What a clerk writes for a request; see ``Passage``."""
+        """Returns the records that a clerk writes for a request; see ``Passage``."""
         return self.legs(*_REQUEST.unpack_from(says_of(record.value)))
 
 
@@ -152,28 +154,28 @@ class BankWorkload:
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
-        self._teller = TransactionTeller(recorder)
+        self._recording = TransactionRecorder(recorder)
         self._counter = Counter(options, environment.random)
         self._clerks = PipeWorkload(environment, bootstrap, options.clerks, recorder, self._counter)
         self._stopping = trio.Event()
 
     def stop(self) -> None:
-        """Lets tellers and readers end after what they have under way, and clerks after all requests."""
+        """Ends tellers and readers after their open operations, and clerks after all requests."""
         self._stopping.set()
         self._clerks.stop()
 
     async def run(self) -> None:
-        """Runs everyone on one machine until ``stop``; returns when the last outcome is known."""
+        """Runs all clients on one machine until ``stop``; returns when the last outcome is known."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._clerks.run)
             nursery.start_soon(self.read)
             for slot in range(self._options.tellers):
-                nursery.start_soon(self.tell, slot, self._environment)
+                nursery.start_soon(self.report, slot, self._environment)
 
     # -- tellers -----------------------------------------------------------------------------------------------------
 
-    async def tell(self, slot: int, environment: Environment) -> None:
-        """One teller after the other with the same transactional id, now and then two of them at once."""
+    async def report(self, slot: int, environment: Environment) -> None:
+        """Runs tellers in turn with the same transactional id, sometimes two of them at once."""
         draw = environment.random
         crash_every_s = self._options.crash_every_s
         async with trio.open_nursery() as nursery:
@@ -197,13 +199,13 @@ class BankWorkload:
         try:
             with scope:
                 try:
-                    async with Producer(config, environment=environment) as producer:
+                    async with mortal(Producer(config, environment=environment), environment.random) as producer:
                         await persist(producer.init_transactions, self._stopping.is_set)
                         await self._transact(process, producer, environment, under_way)
                 except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
                     why = f"{error.code.name}: {error}"
                 finally:
-                    self._teller.tell_unfinished(process, under_way, why)
+                    self._recording.record_unfinished(process, under_way, why)
                 await trio.sleep(RETRY_S)
         finally:
             ended.set()
@@ -221,19 +223,19 @@ class BankWorkload:
             try:
                 for _ in range(draw.randint(1, options.transfers_max)):
                     for content in self._counter.legs(*self._counter.transfer(draw)):
-                        await self._teller.send(producer, transaction, content)
+                        await self._recording.send(producer, transaction, content)
                 if draw.random() < options.abort_share:
                     if draw.random() < _FLUSH_SHARE:
                         await producer.flush()
-                    await self._teller.abort(process, producer, transaction, "")
+                    await self._recording.abort(process, producer, transaction, "")
                 else:
                     transaction.committing = True
                     await persist(producer.commit_transaction)
-                    self._teller.tell(process, transaction, Status.OK)
+                    self._recording.report(process, transaction, Status.OK)
             except FatalTransactionError:
                 raise
             except (TransactionError, KafkaError) as error:
-                await self._teller.abort(process, producer, transaction, f"{error.code.name}: {error}")
+                await self._recording.abort(process, producer, transaction, f"{error.code.name}: {error}")
             under_way.clear()
             await trio.sleep(draw.expovariate(options.transactions_per_second))
 
@@ -244,7 +246,7 @@ class BankWorkload:
         await self._clerks.feed()
 
     async def carry_out(self, slot: int, environment: Environment) -> None:
-        """One clerk after the other with the same transactional id, until all requests are carried out."""
+        """Runs clerks in turn with the same transactional id, until all requests are carried out."""
         await self._clerks.work(slot, environment)
 
     # -- readers -----------------------------------------------------------------------------------------------------
@@ -319,14 +321,14 @@ class BankWorkload:
 
 
 class _Books:
-    """What one reader has added up."""
+    """The balances that one reader has added up."""
 
     def __init__(self, options: BankOptions) -> None:
         self._balances = [options.opening] * options.accounts
         self._positions = dict.fromkeys(options.account_partitions, 0)
 
     def add(self, batches: Iterable[ConsumedBatch]) -> None:
-        """Adds what a poll returned."""
+        """Adds the records of a poll."""
         for batch in batches:
             for record in batch.records:
                 _, account, amount = _LEG.unpack_from(says_of(record.value))
@@ -334,5 +336,5 @@ class _Books:
                 self._positions[TopicPartition(batch.topic, batch.partition)] = record.offset + 1
 
     def audit(self) -> Audit:
-        """What is on the accounts, as far as was read."""
+        """Returns the balances up to the reader's positions."""
         return Audit(tuple(self._positions.items()), tuple(self._balances))

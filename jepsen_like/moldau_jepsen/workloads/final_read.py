@@ -1,8 +1,8 @@
-"""The last phase of a run: every partition is read from its beginning, by a reader that asks for committed data.
+"""Runs the last phase: a reader of committed data reads every partition from its beginning.
 
-It ends when every offset that was acknowledged or polled, and everything else that the leaders hold, has been passed.
-A transaction that never ends would hide its records from such a reader for ever, so the ends are taken only when
-readers of committed and of uncommitted data are told the same ones.
+It ends when the reader has passed every acknowledged or polled offset, and the log end offsets of the leaders. An open
+transaction would hide its records from the reader for ever, so the end offsets count only if readers of committed and
+of uncommitted data get the same ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 POLL_TIMEOUT_MS = 500.0
 RETRY_S = 0.2
 ENDS_S = 5.0
-"""How long leaders may take to tell the ends once more, after all the time that the reader has had."""
+"""Time limit of the last look-up of end offsets, after the reader's own time limit."""
 
 MakeConsumer = Callable[[str], Consumer]
 """Makes an unopened consumer without a group that reads with the given ``isolation.level``."""
@@ -41,11 +41,11 @@ async def read_everything(
 ) -> None:
     """Reads every partition from its beginning to its end, with readers of the ``isolation`` level.
 
-    Records one operation that is not OK when that does not happen within ``timeout_s``. Where the reader stands at the
-    ends that leaders tell after that time, it has read all there is: what was acknowledged beyond is lost.
+    Adds one operation that is not OK if that does not happen within ``timeout_s``. If the reader's positions equal the
+    end offsets that the leaders report after that time, the read is complete: acknowledged records beyond are lost.
     """
     process = recorder.new_process()
-    wanted = {partition: recorder.told_end.get(partition, 0) for partition in partitions}
+    wanted = {partition: recorder.reported_end.get(partition, 0) for partition in partitions}
     begun = recorder.now_ms()
     position = dict.fromkeys(partitions, 0)
     is_settled = False
@@ -109,7 +109,7 @@ async def end_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) 
 
 
 def polled(batches: Sequence[ConsumedBatch], *, timed: bool) -> Poll:
-    """What a poll returned, in the history's form. ``timed``: see ``Recorder``."""
+    """Returns the result of a poll in the history's form. ``Recorder`` explains ``timed``."""
     records: dict[TopicPartition, list[tuple[int, int]]] = {}
     digests: dict[TopicPartition, list[int]] = {}
     for batch in batches:

@@ -1,8 +1,8 @@
-"""A read of whole topics along the path that applications take: a member of a group that nobody was in before.
+"""Reads whole topics as applications do: as the only member of a new group.
 
-It subscribes, finds its coordinator, joins, is assigned every partition and begins at the earliest offset, for the
-group has committed none. The reader of ``final_read`` needs nothing of that. It ends when it has passed, in every
-partition, the highest offset that anybody was told of before it began; so clients may go on meanwhile.
+The member subscribes, finds its coordinator, joins, gets every partition and begins at the earliest offset, because the
+group has committed none. The reader of ``final_read`` uses no group. The read ends when it has passed, in every
+partition, the highest offset that was acknowledged or polled before it began; so other clients may continue meanwhile.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRead:
-    """What came of one read."""
+    """The result of one read."""
 
     seen: dict[TopicPartition, set[int]]
     """The values that it returned, by partition."""
     unread: str
-    """Where it was when its time was over, if it did not come to its end."""
+    """Its positions at the time limit, if it did not finish."""
 
 
 async def read_in_group(
@@ -52,7 +52,7 @@ async def read_in_group(
         timeout_s: Seconds.
     """
     process = recorder.new_process()
-    told = {partition: recorder.told_end.get(partition, 0) for partition in partitions}
+    reported = {partition: recorder.reported_end.get(partition, 0) for partition in partitions}
     position = dict.fromkeys(partitions, 0)
     seen: dict[TopicPartition, set[int]] = {partition: set() for partition in partitions}
     rebalances = Rebalances()
@@ -60,7 +60,7 @@ async def read_in_group(
     with trio.move_on_after(timeout_s):
         async with make_consumer(rebalances) as consumer:
             consumer.subscribe(dict.fromkeys(partition.topic for partition in partitions))
-            while any(position[part] < told[part] for part in partitions):
+            while any(position[part] < reported[part] for part in partitions):
                 begun = recorder.now_ms()
                 try:
                     batches = await consumer.poll(POLL_TIMEOUT_MS)
@@ -80,9 +80,9 @@ async def read_in_group(
                     place = TopicPartition(*partition)
                     position[place] = max(position[place], consumer.position_nowait(place) or 0)
     behind = [
-        f"{part.topic}-{part.partition} at {position[part]} of {told[part]}"
+        f"{part.topic}-{part.partition} at {position[part]} of {reported[part]}"
         for part in partitions
-        if position[part] < told[part]
+        if position[part] < reported[part]
     ]
     text = f"a new member of group {group} read {', '.join(behind)} in {timeout_s:g} s" if behind else ""
     return GroupRead(seen=seen, unread=text)

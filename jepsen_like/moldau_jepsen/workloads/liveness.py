@@ -1,6 +1,6 @@
-"""What clients must get done once the faults are over: a cluster that looks healthy may still serve nobody.
+"""Checks that clients make progress after the faults: a cluster that looks healthy may still fail to serve clients.
 
-Nothing that was begun under faults counts, for it may have been answered by what worked then.
+Operations that began under faults do not count, because an earlier state of the cluster may have answered them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Liveness:
-    """Watches operations as they end. Belongs to one event loop."""
+    """Watches operations as they end. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Liveness:
             self._done.set()
 
     def saw(self, operation: Operation) -> None:
-        """An operation has ended."""
+        """Takes an operation that has ended."""
         if self._done.is_set() or operation.begun_ms < self._since_ms:
             return
         if operation.status is not Status.OK or operation.aborted:
@@ -67,7 +67,7 @@ class Liveness:
         self._look()
 
     def _new_in(self, poll: Poll) -> list[TopicPartition]:
-        """Partitions of which a poll returned a record that was acknowledged since."""
+        """Returns the partitions of which a poll returned a record that was acknowledged since."""
         first = self._first_acknowledged
         return [
             partition
@@ -76,11 +76,11 @@ class Liveness:
         ]
 
     async def wait(self, seconds: float, *, at_most_s: float = 0.0) -> str:
-        """Returns an empty text as soon as all is done, or after ``seconds`` what is not.
+        """Returns an empty string once all requirements are met, or after ``seconds`` a text that names the others.
 
-        Where nothing is missing but that a group reads what is new, and it has read older records of all those
-        partitions meanwhile, it gets as much time again, but no more than ``at_most_s`` in all: members that went back
-        to the beginning of a long run have much to read.
+        If only reads of new records by a group are missing, and the group has read older records of all those
+        partitions meanwhile, it gets the same time again, but at most ``at_most_s`` in all: members that went back to
+        the beginning of a long run have much to read.
         """
         began = trio.current_time()
         while True:

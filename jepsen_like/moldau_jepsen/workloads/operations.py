@@ -1,4 +1,4 @@
-"""Administrative operations of a run: topics, questions about leaders, and the moves that are faults of their own."""
+"""Performs administrative operations of a run: topics, queries for leaders, and the moves that count as faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 REQUEST_TIMEOUT_MS = 5_000
 RETRY_S = 0.2
@@ -46,12 +46,12 @@ NO_KEYS: Mapping[str, str] = {}
 
 
 class OperationFailedError(Exception):
-    """The cluster did not do what a run needs before it can begin."""
+    """The cluster failed an operation that a run needs before it can begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsSample:
-    """What the brokers said about a topic at one moment."""
+    """The state of a topic as the brokers reported it at one moment."""
 
     in_sync_min: int
     leaderless: int
@@ -116,14 +116,14 @@ class ClusterOperations:
         raise OperationFailedError(f"topic {self._topic} was not created within {timeout_s:g} s: {last}")
 
     def _partitions(self) -> tuple[PartitionInfo, ...]:
-        info = self._client.picture.topics.get(self._topic)
+        info = self._client.cluster_metadata.topics.get(self._topic)
         return () if info is None else info.partitions
 
     def _led(self) -> list[PartitionInfo]:
         return [partition for partition in self._partitions() if partition.leader != NO_LEADER]
 
     async def _refreshed(self) -> bool:
-        """Brings the picture up to date; returns whether a broker answered."""
+        """Updates the cluster metadata; returns whether a broker answered."""
         try:
             await self._client.wait_update(self._client.now_ms + REQUEST_TIMEOUT_MS)
         except trio.TooSlowError:
@@ -133,13 +133,13 @@ class ClusterOperations:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     async def broker_leaders(self) -> list[int]:
-        """Ids of the brokers that lead a partition now; empty when no broker answers."""
+        """Returns the ids of the brokers that lead a partition now; empty if no broker answers."""
         if not await self._refreshed():
             return []
         return sorted({partition.leader for partition in self._led()})
 
     async def active_controller(self) -> list[int]:
-        """Id of the active controller, empty when nobody knows."""
+        """Returns the id of the active controller; empty if it is unknown."""
         request = DescribeQuorumRequest(
             topics=[
                 DescribeQuorumRequestTopicData(
@@ -157,7 +157,7 @@ class ClusterOperations:
         return [leader] if leader >= 0 else []
 
     async def sample(self) -> PartitionsSample | None:
-        """In-sync sets and high watermarks now; None when no broker answers."""
+        """Returns the current in-sync replicas and high watermarks; None if no broker answers."""
         if not await self._refreshed():
             return None
         partitions = self._partitions()
@@ -170,7 +170,7 @@ class ClusterOperations:
                 ends = await list_offsets(self._client, wanted, 500)
                 total = sum(offset for offset, _ in ends.values())
             except (trio.TooSlowError, KafkaError):
-                total = None  # a leader does not answer at this moment: no figure is better than a wrong one
+                total = None  # A leader does not answer, and a partial sum would be wrong.
         return PartitionsSample(
             in_sync_min=min(len(partition.isr) for partition in partitions),
             leaderless=sum(partition.leader == NO_LEADER for partition in partitions),
@@ -180,12 +180,12 @@ class ClusterOperations:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     async def reassign(self, draw: random.Random) -> str:
-        """Moves a drawn partition to as many drawn brokers; returns what was asked and what was answered.
+        """Moves a drawn partition to as many drawn brokers; returns request and response as text.
 
-        With fewer brokers in service than replicas nothing is asked: the move would give up copies for good.
+        It sends no request with fewer brokers in service than replicas, because the move would drop replicas for good.
         """
         await self._refreshed()
-        partitions, brokers = self._partitions(), sorted(self._client.picture.brokers)
+        partitions, brokers = self._partitions(), sorted(self._client.cluster_metadata.brokers)
         if not partitions or not brokers:
             return "not asked: no broker answered"
         partition = draw.choice(partitions)
@@ -214,7 +214,7 @@ class ClusterOperations:
         return f"{asked}: {ErrorCode.of(max(codes, key=abs)).name}"
 
     async def elect_preferred(self) -> str:
-        """Elects the preferred leader of every partition; returns what was answered."""
+        """Elects the preferred leader of every partition; returns the response as text."""
         await self._refreshed()
         numbers = [partition.partition for partition in self._partitions()]
         request = ElectLeadersRequest(

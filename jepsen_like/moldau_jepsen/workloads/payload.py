@@ -1,12 +1,12 @@
-"""What the records of a workload consist of, and how a record is known again when it comes back.
+"""Builds the records of workloads and identifies records that come back.
 
-A record's value begins with its number (8 bytes, big-endian); then comes what the workload says in it, then padding.
-Keys, headers and padding follow from the number, so that all their kinds are on the way all the time: null, empty and
-short keys, and no, several, empty, null and repeated headers.
+A record's value begins with its number (8 bytes, big-endian); the workload's own content follows, then padding. Keys,
+headers and padding are derived from the number, so that all kinds occur all the time: null, empty and short keys, and
+no, several, empty, null and repeated headers.
 
-The digest is a CRC-32 of all that a client gave: timestamp, key, value and headers, each behind its length, so that no
-byte can move from one to the next unseen. Where brokers put timestamps of their own on records (LogAppendTime), both
-sides take it as if the timestamp was 0. 0 stands for "not taken" in histories, so a CRC of 0 counts as 1.
+The digest is a CRC-32 of timestamp, key, value and headers, each with its length, so that bytes that move from one
+field to the next change the digest. If brokers replace timestamps (LogAppendTime), both sides use timestamp 0. The
+number 0 means "not computed" in histories, so a CRC of 0 counts as 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Payload(NamedTuple):
-    """What a producer is given."""
+    """The arguments of one send."""
 
     key: bytes | None
     value: bytes
@@ -46,7 +46,7 @@ class Payload(NamedTuple):
     timestamp: int
     """Milliseconds since the Unix epoch."""
     timed: bool = True
-    """The timestamp is to come back as it is."""
+    """Whether the timestamp must come back unchanged."""
 
     @property
     def digest(self) -> int:
@@ -68,7 +68,7 @@ def payload_of(
 
 
 async def send_payload(producer: Producer, partition: TopicPartition, payload: Payload) -> Delivery:
-    """Hands a payload over; raises as ``Producer.send``."""
+    """Sends a payload. Raises the errors of ``Producer.send``."""
     return await producer.send(
         partition.topic,
         payload.value,
@@ -80,7 +80,7 @@ async def send_payload(producer: Producer, partition: TopicPartition, payload: P
 
 
 def digest_of(timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """The digest of a record: 1 to 2**32 - 1."""
+    """Returns the digest of a record: 1 to 2**32 - 1."""
     parts = [
         _HEAD.pack(timestamp, _NULL if key is None else len(key), _NULL if value is None else len(value), len(headers)),
         key or b"",
@@ -93,15 +93,15 @@ def digest_of(timestamp: int, key: bytes | None, value: bytes | None, headers: H
 
 
 def digest_of_record(record: Record, *, timed: bool) -> int:
-    """The digest of what a consumer was given."""
+    """Returns the digest of a received record."""
     return digest_of(record.timestamp if timed else 0, record.key, record.value, record.headers)
 
 
 def number_of(value: bytes | None) -> int:
-    """The number that a record's value begins with."""
+    """Returns the number at the beginning of a record's value."""
     return int.from_bytes((value or b"")[:VALUE_BYTES], "big")
 
 
 def says_of(value: bytes | None) -> bytes:
-    """What a record's value holds behind its number, padding included."""
+    """Returns the rest of a record's value after its number, padding included."""
     return (value or b"")[VALUE_BYTES:]

@@ -1,13 +1,13 @@
-"""The exactly-once pipe: read, transform, write, with the group's offsets in the transaction (KIP-98, KIP-447).
+"""Runs the exactly-once pipe: read, transform, write, with the group's offsets in the transaction (KIP-98, KIP-447).
 
-A feeder sends unique values to the source. Workers share the source in a group. Each takes what a poll returns, sends
-one record to the target for each record that it took, commits the group's offsets with the same transaction, and so
-on. Workers crash and leave their transaction open; a successor with the same transactional id ends it. A worker that
-was put out of its group must not commit: its partitions are another one's by then.
+A feeder sends unique values to the source. Workers share the source in a group. A worker polls, sends one record to the
+target for each polled record, and commits the group's offsets in the same transaction. Workers crash and leave their
+transaction open; a successor with the same transactional id ends it. A worker that was removed from its group must not
+commit, because another worker owns its partitions by then.
 
 In the history a worker's transaction is one operation: the poll, then one send per polled record in the same order.
-So the checker (``checkers.pipe``) knows from which record of the source each record of the target was made: each
-committed record of the source has exactly one in the target, in order.
+So the checker (``checkers.pipe``) knows the source record of each target record: each committed record of the source
+must have exactly one in the target, in order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import trio
 
 from moldau.consumer import CommittedOffset, Consumer
 from moldau.producer import Producer
-from moldau.producer.transaction_values import FatalTransactionError, TransactionError
+from moldau.producer.core.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
+from moldau_jepsen.workloads.crashes import mortal
 from moldau_jepsen.workloads.final_read import (
     POLL_TIMEOUT_MS,
     RETRY_S,
@@ -32,10 +33,10 @@ from moldau_jepsen.workloads.final_read import (
 )
 from moldau_jepsen.workloads.payload import number_of, send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
-from moldau_jepsen.workloads.telling import (
+from moldau_jepsen.workloads.transaction_recorder import (
     Content,
     OpenTransaction,
-    TransactionTeller,
+    TransactionRecorder,
     persist,
     transactional_config,
 )
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
     from moldau.records import Record
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 DRAIN_FACTOR_MAX = 20
 """How many times ``drain_seconds`` the end may take in all while it gets on."""
@@ -60,7 +61,7 @@ _COMMIT_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeOptions:
-    """How the workload behaves."""
+    """The options of the workload."""
 
     source: str = "pipe-source"
     target: str = "pipe-target"
@@ -85,24 +86,24 @@ class PipeOptions:
 
     @property
     def source_partitions(self) -> list[TopicPartition]:
-        """All partitions of the source."""
+        """Returns all partitions of the source."""
         return [TopicPartition(self.source, number) for number in range(self.partitions)]
 
     @property
     def target_partitions(self) -> list[TopicPartition]:
-        """All partitions of the target."""
+        """Returns all partitions of the target."""
         return [TopicPartition(self.target, number) for number in range(self.partitions)]
 
 
 class Passage(Protocol):
-    """What a pipe carries: what the feeder puts into the source, and what workers make of it."""
+    """The content of a pipe: the feeder's records, and the records that workers make of them."""
 
     def feed(self, partition: TopicPartition) -> Content:
-        """The next record for a partition of the source."""
+        """Returns the next record for a partition of the source."""
         ...
 
     def make(self, partition: TopicPartition, number: int, record: Record) -> Iterable[Content]:
-        """The records of one transaction that are made of a record of the source with this number."""
+        """Returns the target records for the source record with this number; they share a transaction."""
         ...
 
 
@@ -138,19 +139,19 @@ class PipeWorkload:
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
-        self._teller = TransactionTeller(recorder)
+        self._recording = TransactionRecorder(recorder)
         self._passage: Passage = OneToOne(options) if passage is None else passage
         self._fed = trio.Event()
         self._drained = False
 
     def stop(self) -> None:
-        """Ends the feeding; ``run`` returns when everything is through."""
+        """Ends the feeding; ``run`` returns when the workers have committed all of the source."""
         self._fed.set()
 
     async def run(self) -> None:
         """Runs feeder and workers until ``stop`` and until the group has committed the source's end.
 
-        Records an operation that is not OK when it does not get on for ``drain_seconds``.
+        Adds an operation that is not OK if the workers make no progress for ``drain_seconds``.
         """
         async with trio.open_nursery() as nursery:
             for slot in range(self._options.workers):
@@ -219,9 +220,9 @@ class PipeWorkload:
                 await trio.sleep(draw.expovariate(options.records_per_second / (options.records_max / 2 + 0.5)))
 
     async def _drain(self) -> None:
-        """Waits until the group has committed the end of the source, as long as it gets on.
+        """Waits until the group has committed the end of the source, as long as it makes progress.
 
-        After an hour of faults there may be much left to do.
+        After an hour of faults many records may be left.
         """
         options = self._options
         passed, limit = -1, trio.current_time() + DRAIN_FACTOR_MAX * options.drain_seconds
@@ -261,8 +262,8 @@ class PipeWorkload:
             **self._options.consumer,
             "bootstrap.servers": self._bootstrap,
         }
-        told = rebalances.told if rebalances is not None else None
-        return Consumer(config, environment=environment, on_assigned=told, on_revoked=told)
+        reported = rebalances.reported if rebalances is not None else None
+        return Consumer(config, environment=environment, on_assigned=reported, on_revoked=reported)
 
     def _producer(self, environment: Environment, transactional_id: str) -> Producer:
         config = transactional_config(transactional_id, self._bootstrap, self._options.producer)
@@ -274,8 +275,8 @@ class PipeWorkload:
         rebalances = Rebalances()
         try:
             async with (
-                self._consumer(environment, rebalances) as consumer,
-                self._producer(environment, transactional_id) as producer,
+                mortal(self._consumer(environment, rebalances), environment.random) as consumer,
+                mortal(self._producer(environment, transactional_id), environment.random) as producer,
             ):
                 await persist(producer.init_transactions, lambda: self._drained)
                 consumer.subscribe([self._options.source])
@@ -283,7 +284,9 @@ class PipeWorkload:
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
             why = f"{error.code.name}: {error}"
         finally:
-            self._teller.tell_unfinished(process, under_way, why)  # a crash may come as a group of what was cancelled
+            self._recording.record_unfinished(
+                process, under_way, why
+            )  # a crash may come as a group of what was cancelled
         await trio.sleep(RETRY_S)
 
     async def _transact(
@@ -339,7 +342,7 @@ class PipeWorkload:
             for partition, records in _by_partition(batches).items():
                 for record in records:
                     for content in self._passage.make(partition, number_of(record.value), record):
-                        await self._teller.send(producer, transaction, content)
+                        await self._recording.send(producer, transaction, content)
             offsets = {
                 (batch.topic, batch.partition): CommittedOffset(
                     offset=batch.next_offset, leader_epoch=batch.leader_epoch
@@ -352,7 +355,7 @@ class PipeWorkload:
             if draw.random() < options.abort_share:
                 if draw.random() < _FLUSH_SHARE:
                     await producer.flush()
-                await self._teller.abort(process, producer, transaction, "")
+                await self._recording.abort(process, producer, transaction, "")
                 return False
             transaction.committing = True
             await persist(producer.commit_transaction)
@@ -362,9 +365,9 @@ class PipeWorkload:
         except FatalTransactionError:
             raise
         except (TransactionError, KafkaError) as error:
-            await self._teller.abort(process, producer, transaction, f"{error.code.name}: {error}")
+            await self._recording.abort(process, producer, transaction, f"{error.code.name}: {error}")
             return False
-        self._teller.tell(process, transaction, Status.OK)
+        self._recording.report(process, transaction, Status.OK)
         return True
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Single requests to chosen nodes, for clients that must know whom they ask; no answer is an ordinary outcome."""
+"""Sends single requests to chosen nodes; a missing response is an ordinary outcome."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import trio
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import KafkaError
 from moldau.protocol.schema import Response
-from moldau.runtime.rpc import RpcConnection
+from moldau.runtime.net.rpc import RpcConnection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.protocol.schema import Request
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 R = TypeVar("R", bound=Response)
 
@@ -24,7 +24,7 @@ TIMEOUT_MS = 3_000
 
 
 class Nodes(Protocol):
-    """Whom the clients ask: the nodes of a cluster, simulated or not."""
+    """The nodes of a cluster, simulated or not, that clients ask."""
 
     @property
     def broker_ids(self) -> Sequence[int]: ...
@@ -51,9 +51,9 @@ class Questions:
         self._idle: dict[int, RpcConnection] = {}
 
     async def ask(self, node_id: int, kind: type[R], request: Request, version: int | None = None) -> R | None:
-        """Returns a node's answer, None when there was none: nobody knows then whether the request was carried out.
+        """Returns a node's response; None if there was none, and then the outcome of the request is unknown.
 
-        A connection that a question has failed on, or was cancelled on, is closed.
+        A connection on which a request failed or was cancelled is closed.
         """
         connection = self._idle.pop(node_id, None)
         try:

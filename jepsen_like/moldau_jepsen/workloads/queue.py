@@ -1,10 +1,10 @@
-"""The queue workload: unique values are sent to partitions and read back, by hand-assigned readers and by a group.
+"""Runs the queue workload: clients send unique values, and read them with assigned partitions and in a group.
 
-Each value is sent to one partition that is drawn for it, so order within a partition is known exactly. Senders keep a
-few records in flight, as applications do. Readers either assign all partitions to themselves or share them in a
-group, and now and then they seek: to the beginning, to an offset or a time that they have read. Clients crash: they
-are abandoned without closing, and a successor with a new number takes over. In the final phase every partition is read
-from its beginning until every acknowledged offset has been passed.
+Each value is sent to one drawn partition, so the order within a partition is known exactly. Senders keep a few records
+in flight, as applications do. Readers either assign all partitions to themselves or share them in a group, and they
+sometimes seek: to the beginning, to an offset or a time that they have read. Clients crash: they are abandoned without
+closing, and a successor with a new number takes over. In the final phase every partition is read from its beginning
+until every acknowledged offset has been passed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.history import Kind, Seek, Send, Status, TopicPartition
+from moldau_jepsen.workloads.crashes import mortal
 from moldau_jepsen.workloads.final_read import POLL_TIMEOUT_MS, polled, read_everything
 from moldau_jepsen.workloads.payload import send_payload
 from moldau_jepsen.workloads.recorder import Rebalances, Recorder, acknowledgements
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from moldau.consumer import ConsumedBatch
     from moldau.producer import Delivery
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
 
 CERTAINLY_NOT_WRITTEN = frozenset(
     (
@@ -39,7 +40,7 @@ CERTAINLY_NOT_WRITTEN = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     )
 )
-"""Errors after which no attempt can have been written. Everything else leaves the outcome unknown."""
+"""Errors after which no attempt can have been written. After other errors the outcome is unknown."""
 
 
 _Life = Callable[[int, "random.Random"], Awaitable[None]]
@@ -47,7 +48,7 @@ _Life = Callable[[int, "random.Random"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """How the workload behaves."""
+    """The options of the workload."""
 
     topic: str = "queue"
     group: str = "chaos-readers"
@@ -86,7 +87,7 @@ class QueueWorkload:
         self._stopping = trio.Event()
 
     def stop(self) -> None:
-        """Lets all clients end after what they have under way."""
+        """Ends all clients after their open operations."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -101,7 +102,7 @@ class QueueWorkload:
                 nursery.start_soon(self._lives, self._read_in_group)
 
     async def _lives(self, live: _Life) -> None:
-        """One client after the other: each lives until it crashes or the run stops."""
+        """Runs clients in turn: each runs until it crashes or the run stops."""
         draw = self._environment.random
         while not self._stopping.is_set():
             process = self._recorder.new_process()
@@ -143,10 +144,10 @@ class QueueWorkload:
             sent.delivery = await send_payload(producer, partition, payload)
         except KafkaError as error:  # no metadata or no memory in time: it was never handed over
             under_way.remove(sent)
-            self._tell(process, sent, Status.FAIL, None, f"{error.code.name}: {error}")
+            self._report(process, sent, Status.FAIL, None, f"{error.code.name}: {error}")
 
     async def _settle(self, process: int, under_way: list[_Sent]) -> None:
-        """Awaits the oldest send and tells its outcome."""
+        """Awaits the oldest send and records its outcome."""
         sent = under_way[0]
         assert sent.delivery is not None
         try:
@@ -154,17 +155,17 @@ class QueueWorkload:
         except KafkaError as error:
             status = Status.FAIL if error.code in CERTAINLY_NOT_WRITTEN else Status.INFO
             under_way.pop(0)
-            self._tell(process, sent, status, None, f"{error.code.name}: {error}")
+            self._report(process, sent, status, None, f"{error.code.name}: {error}")
         else:
             under_way.pop(0)
-            self._tell(process, sent, Status.OK, metadata.offset if metadata.offset >= 0 else None, "")
+            self._report(process, sent, Status.OK, metadata.offset if metadata.offset >= 0 else None, "")
 
     def _forget(self, process: int, under_way: list[_Sent], why: str) -> None:
         for sent in under_way:
-            self._tell(process, sent, Status.INFO, None, why)
+            self._report(process, sent, Status.INFO, None, why)
         under_way.clear()
 
-    def _tell(self, process: int, sent: _Sent, status: Status, offset: int | None, error: str) -> None:
+    def _report(self, process: int, sent: _Sent, status: Status, offset: int | None, error: str) -> None:
         part = sent.part._replace(offset=offset)
         leads = acknowledgements([] if sent.delivery is None else [sent.delivery])
         self._recorder.operation(process, Kind.SEND, status, sent.begun_ms, part, error=error, leads=leads)
@@ -180,8 +181,8 @@ class QueueWorkload:
             **more,
             "bootstrap.servers": self._bootstrap,
         }
-        told = rebalances.told if rebalances is not None else None
-        return Consumer(config, environment=self._environment, on_assigned=told, on_revoked=told)
+        reported = rebalances.reported if rebalances is not None else None
+        return Consumer(config, environment=self._environment, on_assigned=reported, on_revoked=reported)
 
     async def _read_assigned(self, process: int, draw: random.Random) -> None:
         partitions = self._options.topic_partitions
@@ -222,7 +223,8 @@ class QueueWorkload:
         rebalances = Rebalances()
         # A group that begins at the end has skipped what came before.
         group = self._options.group if self._begins_at_earliest else ""
-        async with self._consumer(rebalances, **{"group.id": self._options.group}) as consumer:
+        reader = self._consumer(rebalances, **{"group.id": self._options.group})
+        async with mortal(reader, draw) as consumer:
             consumer.subscribe([self._options.topic])
             seeker = self._seeker(process)
             seen = (-1, 0)

@@ -1,4 +1,4 @@
-"""Writes a history while clients run: numbers, times and values are given out in one place."""
+"""Records a history while clients run, and assigns their numbers, times and values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from moldau.producer import Delivery
-    from moldau.runtime.environment import Clock
+    from moldau.runtime.ports.environment import Clock
     from moldau_jepsen.history import Audit, Seek
     from moldau_jepsen.workloads.payload import Payload
 
 
 class Recorder:
-    """The history of one run, as it grows. Belongs to one event loop."""
+    """The growing history of one run. It belongs to one event loop."""
 
     def __init__(
         self, clock: Clock, sink: Callable[[Operation], None], *, variety: bool = True, timed: bool = True
@@ -36,23 +36,23 @@ class Recorder:
         self._next_process = 0
         self._next_value: dict[TopicPartition, int] = {}
         self._led: set[Lead] = set()
-        self.told_end: dict[TopicPartition, int] = {}
+        self.reported_end: dict[TopicPartition, int] = {}
         """Per partition the highest offset plus one that was acknowledged or polled: a read of everything must come at
         least so far. What was polled is committed, whoever sent it."""
         self.acknowledged = 0
         self.polled = 0
 
     def now_ms(self) -> float:
-        """Milliseconds since the recorder began."""
+        """Returns the milliseconds since the recorder began."""
         return self._clock.monotonic_ms() - self._started_ms
 
     def new_process(self) -> int:
-        """A number that no client had before."""
+        """Returns a number that no client had before."""
         self._next_process += 1
         return self._next_process - 1
 
     def new_value(self, partition: TopicPartition) -> int:
-        """The next value of a partition; values are dense from 0."""
+        """Returns the next value of a partition; values are dense from 0."""
         value = self._next_value.get(partition, 0)
         self._next_value[partition] = value + 1
         return value
@@ -80,7 +80,7 @@ class Recorder:
         seeks: Iterable[Seek] = (),
         audit: Audit | None = None,
     ) -> None:
-        """Adds an operation that has just ended. Of ``leads`` it keeps what the history has not told before."""
+        """Adds an operation that has just ended; keeps only those ``leads`` that the history does not hold yet."""
         operation = Operation(
             index=self._next_index,
             process=process,
@@ -106,18 +106,18 @@ class Recorder:
             for send in operation.sends:
                 self.acknowledged += 1
                 if send.offset is not None:
-                    self._note_told(send.partition, send.offset + 1)
+                    self._note_reported(send.partition, send.offset + 1)
         for poll in operation.polls:
             for partition, pairs in poll.records:
                 self.polled += len(pairs)
-                self._note_told(partition, max((offset for offset, _ in pairs), default=-1) + 1)
+                self._note_reported(partition, max((offset for offset, _ in pairs), default=-1) + 1)
         self._sink(operation)
 
-    def _note_told(self, partition: TopicPartition, end: int) -> None:
-        self.told_end[partition] = max(end, self.told_end.get(partition, 0))
+    def _note_reported(self, partition: TopicPartition, end: int) -> None:
+        self.reported_end[partition] = max(end, self.reported_end.get(partition, 0))
 
     def claim(self, process: int, begun_ms: float, leads: Iterable[Lead]) -> None:
-        """Adds what nodes have shown that they lead, if any of it is new."""
+        """Adds evidence of leaders, if any of it is new."""
         unheard = self._unheard(leads)
         if unheard:
             self.operation(process, Kind.CLAIM, Status.OK, begun_ms, leads=unheard)
@@ -127,7 +127,7 @@ class Recorder:
 
 
 def acknowledgements(deliveries: Iterable[Delivery]) -> Iterable[Lead]:
-    """Who acknowledged these records, of those that are acknowledged."""
+    """Yields the leaders that acknowledged these records; skips records that were not acknowledged."""
     for delivery in deliveries:
         leader = delivery.acknowledged_by
         if leader is not None:
@@ -136,9 +136,9 @@ def acknowledgements(deliveries: Iterable[Delivery]) -> Iterable[Lead]:
 
 
 class Rebalances:
-    """Counts what a consumer is told about its partitions, by callbacks.
+    """Counts a consumer's rebalances by its callbacks.
 
-    The generation does not tell: a member that lost its partitions and joins again is given the same generation when
+    The generation is not enough: a member that lost its partitions and joins again may get the same generation if
     nothing else has changed, and its positions start over from the committed offsets.
     """
 
@@ -146,6 +146,6 @@ class Rebalances:
         """Nothing was told."""
         self.count = 0
 
-    async def told(self, _partitions: Sequence[TopicPartition]) -> None:
+    async def reported(self, _partitions: Sequence[TopicPartition]) -> None:
         """For ``on_assigned`` and ``on_revoked``."""
         self.count += 1

@@ -1,8 +1,8 @@
-"""Readers that seek: to the beginning, to an offset that they have read, to the time of a record that they have read.
+"""Lets readers seek: to the beginning, to an offset that they have read, to the time of a record that they have read.
 
-A reader seeks only to where it has been, so every target exists: what it polled is committed. It remembers the last
-records that it read; one of them, the first that is not earlier than the time asked for, bounds what the cluster may
-answer to a question for that time.
+A reader seeks only to positions that it has read, so every target exists, because polled records are committed. It
+remembers the last records that it read. The first one of them that is not earlier than the requested time is an upper
+bound for the cluster's answer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ REMEMBERED = 200
 """Records of each partition: far enough back for targets in older segments."""
 NONE_FOUND = -1
 BEGINNING_MAX = 20_000
-"""A reader that is farther than this many offsets into a partition does not begin it again: that would take all day."""
+"""A reader above this offset of a partition does not seek to the beginning, because the read would take too long."""
 
 
 class Seeker:
-    """What one reader remembers, and its decisions to seek."""
+    """The memory of one reader, and its decisions to seek."""
 
     def __init__(self, recorder: Recorder, process: int, share: float) -> None:
         """``share`` of the polls that returned something are followed by a seek."""

@@ -1,8 +1,8 @@
-"""A client that makes a topic, writes to it, reads it back, deletes it, and makes it again under the same name.
+"""Runs a client that creates a topic, writes to it, reads it, deletes it, and creates it again under the same name.
 
-A broker, or one of its log directories, may be away while that happens, and come back with the log of a topic that is
-no more. Every request names the topic by its id where the protocol can, so that a late one meets no later topic:
-records that were acknowledged for an id must be there until its deletion is begun. ``checkers.topics`` judges.
+A broker, or one of its log directories, may be offline meanwhile and come back with the log of a deleted topic. Every
+request names the topic by its id where the protocol can, so that a late request cannot reach a later topic: records
+that were acknowledged for an id must be there until its deletion begins. ``checkers.topics`` judges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from moldau.records import decode_records, encode_batch, iterate_batches
-from moldau_jepsen.checkers.topics import UNKNOWN, TopicRead, TopicWrite
+from moldau_jepsen.checkers.log.topics import UNKNOWN, TopicRead, TopicWrite
 from moldau_jepsen.history import Evidence, Lead, TopicPartition
 from moldau_jepsen.workloads.questions import TIMEOUT_MS, Questions
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Mapping, Sequence
 
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.questions import Nodes
     from moldau_jepsen.workloads.recorder import Recorder
 
@@ -50,7 +50,7 @@ ALL = -1
 
 
 class TopicsWorkload:
-    """The client, and what it saw."""
+    """The client and its observations."""
 
     def __init__(
         self,
@@ -181,8 +181,8 @@ class TopicsWorkload:
     async def _read_partition(self, topic_id: uuid.UUID, partition: int) -> None:
         writes, place = len(self.writes), (str(topic_id), partition)
         # A new leader may not know yet how much is committed: what was read before is.
-        told = [write.offset + 1 for write in self.writes if write[:2] == place]
-        wanted = max([*told, *(read.end for read in self.reads if read[:2] == place)], default=0)
+        reported = [write.offset + 1 for write in self.writes if write[:2] == place]
+        wanted = max([*reported, *(read.end for read in self.reads if read[:2] == place)], default=0)
         position, records = 0, list[tuple[int, str]]()
         while True:
             found = await self._leader(topic_id, partition)
@@ -227,7 +227,7 @@ class TopicsWorkload:
         return records, answer.high_watermark
 
     async def _delete(self, topic_id: uuid.UUID) -> None:
-        """Asks until it is told that the topic is gone, or the client is stopped."""
+        """Repeats the deletion until a response confirms it, or the client is stopped."""
         self._alive = None
         self._deleted.add(topic_id)
         request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=TIMEOUT_MS)

@@ -1,10 +1,10 @@
-"""The transaction workload: unique values are sent and polled in transactions, most of them committed, some aborted.
+"""Runs the transaction workload: clients send and poll unique values in transactions, and abort some of them.
 
 Each client has a producer and a reader of committed data for the same partitions. A transaction is a few steps, each a
-send or a poll, in any order: so a transaction has the chance to read what it must not, its own records before they are
-committed, and two transactions have the chance to read each other's. The reader belongs to no group: its position is
-its client's own. After some of the aborts the client goes back to where it stood before the transaction, as an
-application does that reads, writes and aborts; the others go on reading, and nothing may be skipped then.
+send or a poll, in any order. So a transaction could read its own records before they are committed, and two
+transactions could read each other's records, which the checkers would find. The reader belongs to no group; the client
+keeps its position. After some aborts the client seeks back to the position before the transaction, as an application
+that reads, writes and aborts does; after others it continues, and then it must not skip a record.
 
 Each client owns a transactional id. A client that crashes leaves its transaction open; its successor takes the same id
 over, which fences the old one and aborts what it left (KIP-98). A transaction is one operation of the history: its
@@ -21,14 +21,15 @@ import trio
 
 from moldau.consumer import Consumer
 from moldau.producer import Producer
-from moldau.producer.transaction_values import FatalTransactionError, TransactionError
+from moldau.producer.core.transaction_values import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.history import Kind, Seek, Status, TopicPartition
+from moldau_jepsen.workloads.crashes import mortal
 from moldau_jepsen.workloads.final_read import polled
-from moldau_jepsen.workloads.telling import (
+from moldau_jepsen.workloads.transaction_recorder import (
     Content,
     OpenTransaction,
-    TransactionTeller,
+    TransactionRecorder,
     persist,
     transactional_config,
 )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Mapping
 
-    from moldau.runtime.environment import Environment
+    from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.workloads.recorder import Recorder
 
 _FLUSH_SHARE = 0.8
@@ -46,7 +47,7 @@ _FLUSH_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionOptions:
-    """How the workload behaves."""
+    """The options of the workload."""
 
     topic: str = "queue"
     partitions: int = 4
@@ -77,7 +78,7 @@ class TransactionOptions:
 
 @dataclass(slots=True)
 class _Transaction(OpenTransaction):
-    """What a client has under way."""
+    """The open transaction of a client."""
 
     read_from: dict[TopicPartition, int] = field(default_factory=dict)
     """Where the reader stood when the transaction began, as far as that was known."""
@@ -106,11 +107,11 @@ class TransactionWorkload:
         self._bootstrap = bootstrap
         self._options = options
         self._recorder = recorder
-        self._teller = TransactionTeller(recorder)
+        self._recording = TransactionRecorder(recorder)
         self._stopping = False
 
     def stop(self) -> None:
-        """Lets all clients end after the transaction that they have under way."""
+        """Ends all clients after their open transactions."""
         self._stopping = True
 
     async def run(self) -> None:
@@ -120,7 +121,7 @@ class TransactionWorkload:
                 nursery.start_soon(self._lives, slot)
 
     async def _lives(self, slot: int) -> None:
-        """One client after the other with the same transactional id."""
+        """Runs clients in turn with the same transactional id."""
         draw = self._environment.random
         while not self._stopping:
             process = self._recorder.new_process()
@@ -138,7 +139,7 @@ class TransactionWorkload:
         open_transaction: list[_Transaction] = []
         try:
             async with (
-                Producer(config, environment=self._environment) as producer,
+                mortal(Producer(config, environment=self._environment), draw) as producer,
                 self._reader(process) as consumer,
             ):
                 await persist(producer.init_transactions, lambda: self._stopping)
@@ -152,7 +153,7 @@ class TransactionWorkload:
         except KafkaError as error:  # fenced, or hopeless: a successor with the same id goes on
             why = f"{error.code.name}: {error}"
         finally:
-            self._teller.tell_unfinished(
+            self._recording.record_unfinished(
                 process, open_transaction, why
             )  # a crash may come as a group of what was cancelled
         await trio.sleep(0.2)
@@ -174,7 +175,7 @@ class TransactionWorkload:
         async with Consumer(config, environment=self._environment) as consumer:
             begun_ms = self._recorder.now_ms()
             consumer.assign(options.topic_partitions)
-            self._tell_assigned(process, begun_ms)
+            self._record_assigned(process, begun_ms)
             yield consumer
 
     async def _transact(self, client: _Client, transaction: _Transaction) -> None:
@@ -200,11 +201,11 @@ class TransactionWorkload:
         except (TransactionError, KafkaError) as error:
             await self._abort(client, transaction, f"{error.code.name}: {error}")
             return
-        self._teller.tell(client.process, transaction, Status.OK)
+        self._recording.report(client.process, transaction, Status.OK)
 
     async def _send(self, producer: Producer, draw: random.Random, transaction: _Transaction) -> None:
         partition = TopicPartition(self._options.topic, draw.randrange(self._options.partitions))
-        await self._teller.send(producer, transaction, Content(partition))
+        await self._recording.send(producer, transaction, Content(partition))
 
     async def _poll(self, consumer: Consumer, transaction: _Transaction) -> None:
         batches = await consumer.poll(self._options.poll_timeout_ms)
@@ -212,14 +213,14 @@ class TransactionWorkload:
             transaction.parts.append(polled(batches, timed=self._recorder.timed))
 
     async def _abort(self, client: _Client, transaction: _Transaction, error: str) -> None:
-        await self._teller.abort(client.process, client.producer, transaction, error)
+        await self._recording.abort(client.process, client.producer, transaction, error)
         if client.consumer is not None and transaction.has_read and client.draw.random() < self._options.rewind_share:
             self._rewind(client.process, client.consumer, transaction.read_from)
 
     def _rewind(self, process: int, consumer: Consumer, read_from: Mapping[TopicPartition, int]) -> None:
-        """Goes back to where the reader stood before the transaction.
+        """Seeks the reader back to its positions before the transaction.
 
-        A partition of which that was not known stays where it is.
+        A partition whose position was not known is left alone.
         """
         begun_ms = self._recorder.now_ms()
         for partition, offset in read_from.items():
@@ -227,13 +228,13 @@ class TransactionWorkload:
         seeks = [Seek(partition, offset) for partition, offset in read_from.items()]
         self._recorder.operation(process, Kind.SEEK, Status.OK, begun_ms, seeks=seeks)
 
-    def _tell_assigned(self, process: int, begun_ms: float) -> None:
+    def _record_assigned(self, process: int, begun_ms: float) -> None:
         """Positions start over."""
         partitions = tuple(self._options.topic_partitions)
         self._recorder.operation(process, Kind.ASSIGN, Status.OK, begun_ms, partitions=partitions)
 
 
 def _positions(consumer: Consumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where a reader stands, of those partitions where it knows."""
+    """Returns the known positions of a reader."""
     found = ((partition, consumer.position_nowait(partition)) for partition in partitions)
     return {partition: offset for partition, offset in found if offset is not None}

@@ -1,4 +1,4 @@
-"""What a decision needs besides the request and the image, and what it gives back."""
+"""The context that a decision gets besides the request and the image, and the result that it returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from moldau.protocol.schema import Response
-from moldau_quorum.image import RESOURCE_BROKER, MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,32 +14,34 @@ if TYPE_CHECKING:
 
     from moldau.protocol.errors import ErrorCode
     from moldau.runtime.config import Config
-    from moldau_quorum.records import MetadataRecord
+    from moldau_quorum.metadata.records import MetadataRecord
 
 R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+LEAST_MIN_INSYNC_REPLICAS: Final = 1
+"""The value that controllers use when none is configured; no broker's file can set a lower one."""
 UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
 
 PRODUCER_ID_BLOCK: Final = 1_000
-"""Producer ids that a broker gets at a time (KIP-730)."""
+"""Number of producer ids in the block that one request allocates (KIP-730)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Generic[R_co]):
-    """A decision: nothing has happened until ``records`` are committed."""
+    """A decision. It has no effect until ``records`` are committed."""
 
     records: tuple[MetadataRecord, ...] = ()
     response: R_co
 
 
 class RefusedError(Exception):
-    """A part of a request is refused; carries the code and the text of the answer."""
+    """The controller refuses a part of a request; carries the error code and message of the response."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        """``message`` names what was wrong and what would be right."""
+        """Takes the error code and a message that names the wrong value and the accepted ones."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -47,35 +49,38 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The controller's static configuration. ``broker_config`` is all of it; the fields are what decisions look at
-    often."""
+    """The controller's static configuration.
+
+    ``broker_config`` is the whole configuration; the other fields are the values that decisions read often.
+    """
 
     broker_config: Config
     num_partitions: int = 1
     default_replication_factor: int = 1
-    min_insync_replicas: int = 1
+    min_insync_replicas: int | None = None
+    """None if the controller's file does not set it. Then the brokers' files apply until a cluster-wide default is
+    set."""
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: float = 9_000.0
     broker_session_grace_ms: float = 250.0
     broker_takeover_ms: float = 5_000.0
-    """How long a new controller waits for the first heartbeat of a broker before it fences it. A broker hears of a new
-    controller by its broken connection, by the metadata it follows, or, when the old one's machine went silent, after a
-    third of the session timeout."""
+    """How long a new controller waits for the first heartbeat of a broker before it fences the broker. A broker learns
+    of a new controller when its connection breaks, from the metadata that it follows, or, if the old controller's
+    machine is silent, after a third of the session timeout."""
     leader_imbalance_check_interval_ms: float = 300_000.0
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
-    partitions_per_topic_max: int = 40_000
-    partitions_per_request_max: int = 40_000
-    """New partitions that one request may ask for."""
+    partitions_per_request_max: int = 10_000
+    """Number of new partitions that one request may ask for, as in Kafka."""
 
     @staticmethod
     def of(config: Config) -> Settings:
-        """Takes the settings from a node's configuration."""
+        """Reads the settings from a node's configuration."""
         return Settings(
             broker_config=config,
             num_partitions=config.get_int("num.partitions"),
             default_replication_factor=config.get_int("default.replication.factor"),
-            min_insync_replicas=config.get_int("min.insync.replicas"),
+            min_insync_replicas=config.get_int(MIN_INSYNC_REPLICAS) if config.is_set(MIN_INSYNC_REPLICAS) else None,
             unclean_leader_election_enable=config.get_bool("unclean.leader.election.enable"),
             broker_session_timeout_ms=config.get_int("broker.session.timeout.ms"),
             broker_session_grace_ms=config.get_int("broker.session.grace.ms"),
@@ -92,7 +97,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Settings, time and drawn values of one decision."""
+    """The settings, the time and the drawn values of one decision."""
 
     settings: Settings
     now_ms: float
@@ -102,30 +107,39 @@ class Context:
     draw_below: Callable[[int], int]
     """Draws an integer from 0 to n-1."""
     usable: Callable[[int], bool] = field(default=lambda broker_id: True)
-    """Soft knowledge beyond the image: False for a broker whose session is about to end."""
+    """Soft state beyond the image: returns False for a broker whose session is about to end."""
     controller_features: Mapping[int, Mapping[str, tuple[int, int]] | None] = field(default_factory=dict)
-    """Soft knowledge: lowest and highest levels of features that each other voter supports, None if it did not say.
-    Asked for when levels are to be changed."""
+    """Soft state: the lowest and highest feature levels that each other voter supports, None if a voter did not report
+    them. The shell asks for them when a request changes levels."""
 
 
 def effective_config(image: MetadataImage, context: Context, topic_name: str, key: str) -> str | None:
-    """A topic's value: its own, or that of the brokers' dynamic default; None when neither is set."""
+    """Returns a topic's own value, else the brokers' dynamic default; None if neither is set."""
     own = image.topic_config(topic_name).get(key)
     return own if own is not None else image.config(RESOURCE_BROKER, "").get(key)
 
 
 def min_insync_replicas(image: MetadataImage, context: Context, topic_name: str) -> int:
-    """The topic's ``min.insync.replicas`` as it is in force."""
+    """Returns the lowest ``min.insync.replicas`` that a leader of the topic may apply.
+
+    This value decides whether a replica that leaves the ISR becomes eligible, so it must not be above the value that
+    any leader applies.
+    """
     value = effective_config(image, context, topic_name, MIN_INSYNC_REPLICAS)
-    return context.settings.min_insync_replicas if value is None else int(value)
+    return LEAST_MIN_INSYNC_REPLICAS if value is None else int(value)
+
+
+def min_insync_command(value: int) -> str:
+    """Returns the command that sets ``min.insync.replicas`` for all brokers, for messages to operators."""
+    return f"moldau configs alter --entity-type brokers --entity-default --add-config {MIN_INSYNC_REPLICAS}={value}"
 
 
 def elr_enabled(image: MetadataImage) -> bool:
-    """Whether eligible leader replicas are kept (KIP-966): feature ``eligible.leader.replicas.version``."""
+    """Returns whether the feature ``eligible.leader.replicas.version`` is on (KIP-966)."""
     return image.features.get(ELR_FEATURE, 0) >= 1
 
 
 def unclean_election_enabled(image: MetadataImage, context: Context, topic_name: str) -> bool:
-    """The topic's ``unclean.leader.election.enable`` as it is in force."""
+    """Returns the topic's effective ``unclean.leader.election.enable``."""
     value = effective_config(image, context, topic_name, UNCLEAN_LEADER_ELECTION)
     return context.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"

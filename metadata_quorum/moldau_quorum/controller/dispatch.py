@@ -1,4 +1,4 @@
-"""Which function decides which request, and how a request is refused as a whole."""
+"""The tables from API key to deciding function, and the responses that refuse a whole request."""
 
 from __future__ import annotations
 
@@ -19,44 +19,35 @@ from moldau.protocol.messages import (
 )
 from moldau.protocol.messages import alter_user_scram_credentials as alter_scram
 from moldau.protocol.messages import incremental_alter_configs as incremental
-from moldau_quorum.controller import (
-    acls,
-    cluster,
-    configs,
-    directories,
-    features,
-    partitions,
-    quotas,
-    reassignment,
-    scram,
-    topics,
-)
+from moldau_quorum.controller import partitions, reassignment, topics
+from moldau_quorum.controller.cluster import brokers, directories, features
 from moldau_quorum.controller.context import Context, Result
+from moldau_quorum.controller.entities import acls, configs, quotas, scram
 
 if TYPE_CHECKING:
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.schema import Request, Response
-    from moldau_quorum.controller.sessions import BrokerSessions
-    from moldau_quorum.image import MetadataImage
+    from moldau_quorum.controller.cluster.sessions import BrokerSessions
+    from moldau_quorum.metadata.image import MetadataImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
-    """What decisions may look at besides the request."""
+class DecisionInputs:
+    """The inputs of a decision besides the request."""
 
     image: MetadataImage
     context: Context
     sessions: BrokerSessions
 
 
-Decide = Callable[[Any, Knowledge], Result[Any]]
+Decide = Callable[[Any, DecisionInputs], Result[Any]]
 """Takes the request of its API; the dispatcher guarantees the type."""
 
 CHANGES: Final[Mapping[int, Decide]] = {
-    ApiKey.BROKER_REGISTRATION: lambda q, k: cluster.register_broker(q, k.image, k.context, k.sessions),
-    ApiKey.BROKER_HEARTBEAT: lambda q, k: cluster.heartbeat(q, k.image, k.context, k.sessions),
-    ApiKey.UNREGISTER_BROKER: lambda q, k: cluster.unregister_broker(q, k.image, k.context),
-    ApiKey.ALLOCATE_PRODUCER_IDS: lambda q, k: cluster.allocate_producer_ids(q, k.image, k.context),
+    ApiKey.BROKER_REGISTRATION: lambda q, k: brokers.register_broker(q, k.image, k.context, k.sessions),
+    ApiKey.BROKER_HEARTBEAT: lambda q, k: brokers.heartbeat(q, k.image, k.context, k.sessions),
+    ApiKey.UNREGISTER_BROKER: lambda q, k: brokers.unregister_broker(q, k.image, k.context),
+    ApiKey.ALLOCATE_PRODUCER_IDS: lambda q, k: brokers.allocate_producer_ids(q, k.image, k.context),
     ApiKey.ALTER_PARTITION: lambda q, k: partitions.alter_partition(q, k.image, k.context),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda q, k: directories.assign_replicas(q, k.image, k.context),
     ApiKey.ELECT_LEADERS: lambda q, k: partitions.elect_leaders(q, k.image, k.context),
@@ -72,7 +63,7 @@ CHANGES: Final[Mapping[int, Decide]] = {
     ApiKey.CREATE_ACLS: lambda q, k: acls.create_acls(q, k.image, k.context),
     ApiKey.DELETE_ACLS: lambda q, k: acls.delete_acls(q, k.image, k.context),
 }
-"""Decided by the active controller's one task, against the projection of all that it decided before."""
+"""Requests that the active controller's single task decides, against the projection of its earlier decisions."""
 
 READS: Final[Mapping[int, Decide]] = {
     ApiKey.DESCRIBE_CONFIGS: lambda q, k: configs.describe_configs(q, k.image, k.context),
@@ -81,66 +72,23 @@ READS: Final[Mapping[int, Decide]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda q, k: scram.describe_user_scram_credentials(q, k.image, k.context),
     ApiKey.DESCRIBE_ACLS: lambda q, k: acls.describe_acls(q, k.image, k.context),
 }
-"""Answered from the committed image, after a read barrier: linearizable with the changes. Brokers may use these
-functions on their own images too, and then answer from what they have seen so far."""
+"""Requests answered from the committed image after a read barrier, so that they are linearizable with the changes.
+Brokers may also call these functions with their own image, and then answer from the metadata that they have seen."""
 
 
 def error_response(request: Request, code: ErrorCode, message: str) -> Response:
-    """A response in which everything failed for one reason."""
+    """Returns a response in which every part of the request failed with one code and message."""
     match request:
         case create_topics.CreateTopicsRequest():
-            return create_topics.CreateTopicsResponse(
-                topics=[
-                    create_topics.CreatableTopicResult(
-                        name=topic.name, error_code=code, error_message=message, configs=None
-                    )
-                    for topic in request.topics
-                ]
-            )
+            return topics.refuse_creations(request, code, message)
         case delete_topics.DeleteTopicsRequest():
-            states = [(state.name, state.topic_id) for state in request.topics]
-            states.extend((name, topics.ZERO_UUID) for name in request.topic_names)
-            return delete_topics.DeleteTopicsResponse(
-                responses=[
-                    delete_topics.DeletableTopicResult(
-                        name=name, topic_id=topic_id, error_code=code, error_message=message
-                    )
-                    for name, topic_id in states
-                ]
-            )
+            return topics.refuse_deletions(request, code, message)
         case create_partitions.CreatePartitionsRequest():
-            return create_partitions.CreatePartitionsResponse(
-                results=[
-                    create_partitions.CreatePartitionsTopicResult(
-                        name=topic.name, error_code=code, error_message=message
-                    )
-                    for topic in request.topics
-                ]
-            )
+            return topics.refuse_partitions(request, code, message)
         case incremental.IncrementalAlterConfigsRequest():
-            return incremental.IncrementalAlterConfigsResponse(
-                responses=[
-                    incremental.AlterConfigsResourceResponse(
-                        error_code=code,
-                        error_message=message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource in request.resources
-                ]
-            )
+            return configs.refuse_incremental(request, code, message)
         case alter_configs.AlterConfigsRequest():
-            return alter_configs.AlterConfigsResponse(
-                responses=[
-                    alter_configs.AlterConfigsResourceResponse(
-                        error_code=code,
-                        error_message=message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource in request.resources
-                ]
-            )
+            return configs.refuse_full(request, code, message)
         case _:
             return _other_error_response(request, code, message)
 

@@ -1,16 +1,16 @@
-"""How one partition changes: in-sync and eligible replicas, leader election, reassignment (KIP-497, KIP-966, KIP-455).
+"""The change of one partition: ISR, ELR, leader election, reassignment (KIP-497, KIP-966, KIP-455).
 
-``PartitionChange`` collects what is wanted of a partition (another ISR, other replicas ...) and ``build`` derives the
-record: it completes a reassignment whose target is in sync, elects a leader, and keeps the eligible leader
+``PartitionChange`` collects the requested changes of a partition (a new ISR, new replicas ...) and ``build`` derives
+the record: it completes a reassignment whose target is in sync, elects a leader, and updates the eligible leader
 replicas.
 
 Election order: the present leader if it may stay; then, in the order of the replicas, a live member of the ISR; then a
-live member of the ELR; then, when ISR and ELR are empty, the last known leader (the one field of ``last_known_elr``,
-kept while nobody leads), which may have lost its unsynced tail; and only where ``unclean.leader.election.enable`` is
-set, any live replica. The last two mark the partition as recovering.
+live member of the ELR; then, when ISR and ELR are empty, the last known leader (the one element of ``last_known_elr``,
+which is kept while the partition has no leader), which may have lost its unsynced tail; and only where
+``unclean.leader.election.enable`` is set, any live replica. The last two mark the partition as recovering.
 
 Invariants of the ELR (KIP-966): it is empty while the ISR has ``min.insync.replicas`` members; its members left the
-ISR when it was already too small for the high watermark to advance, so each holds all that was ever acknowledged; a
+ISR when the ISR was already too small for the high watermark to advance, so each holds every acknowledged record; a
 broker that restarts after an unclean stop leaves it.
 """
 
@@ -20,21 +20,21 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from moldau_quorum.directory_ids import MIGRATING
-from moldau_quorum.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
+from moldau_quorum.metadata.directory_ids import MIGRATING
+from moldau_quorum.metadata.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from moldau_quorum.image import PartitionImage
+    from moldau_quorum.metadata.image import PartitionImage
 
 RECOVERED = 0
 RECOVERING = 1
 
 
 class Election(enum.Enum):
-    """What kind of leader is looked for."""
+    """The kind of an election."""
 
     ONLINE = "online"  # keep the leader if it may stay, else a clean one
     PREFERRED = "preferred"  # the first replica if it may lead, else as ONLINE
@@ -43,7 +43,7 @@ class Election(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elected:
-    """Outcome of an election."""
+    """The outcome of an election."""
 
     leader: int
     unclean: bool = False
@@ -52,7 +52,7 @@ class Elected:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionChange:
-    """A change in the making. ``None`` leaves a target as it is."""
+    """A change under construction. ``None`` leaves the field of the partition as it is."""
 
     topic_id: UUID
     partition_id: int
@@ -72,10 +72,10 @@ class PartitionChange:
     new_directory: Callable[[int], UUID] | None = None
     """The directory of a new replica on a broker; None where directories are not recorded."""
     assigned: dict[int, UUID] = field(default_factory=dict)
-    """Replicas whose directory is told by their brokers."""
+    """Directories of replicas as their brokers reported them, by broker id."""
 
     def directory(self, broker_id: int) -> UUID:
-        """The directory of a replica after the change."""
+        """Returns the directory of a replica after the change."""
         if broker_id in self.assigned:
             return self.assigned[broker_id]
         if broker_id in self.partition.replicas or self.new_directory is None:
@@ -83,14 +83,14 @@ class PartitionChange:
         return self.new_directory(broker_id)
 
     def build(self) -> PartitionChangeRecord | None:
-        """The record, or None when nothing changes."""
+        """Builds the record; returns None if nothing changes."""
         before = self.partition
         replicas, adding, removing, isr = self._after_reassignment()
         elected = self._elect(replicas, isr)
         recovery = before.leader_recovery_state if self.recovery_state is None else self.recovery_state
         if elected.leader == NO_LEADER:
             if not isr and not self.elr_enabled:
-                isr = before.isr  # without an ELR the last member must stay, or nobody could ever be elected
+                isr = before.isr  # without an ELR the last member must stay, or no replica could ever be elected
         elif elected.leader not in isr:
             isr = (elected.leader,)
         elr: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class PartitionChange:
             last_known = before.last_known_elr if before.leader == NO_LEADER else (before.leader,)
         leader_changed = elected.leader != before.leader
         if not leader_changed and elected.leader != NO_LEADER and not set(before.replicas) <= set(replicas):
-            leader_changed = True  # a replica that was removed must be fenced by a new leader epoch
+            leader_changed = True  # a new leader epoch must fence the removed replica
         record = PartitionChangeRecord(
             topic_id=self.topic_id,
             partition_id=self.partition_id,
@@ -121,7 +121,7 @@ class PartitionChange:
         return record if _changes_anything(record) else None
 
     def _directories(self, replicas: tuple[int, ...]) -> tuple[UUID, ...] | None:
-        """The directories that go with the new replicas; None where nothing changes or nothing is recorded."""
+        """Returns the directories of the new replicas; None if they do not change or are not recorded."""
         if self.new_directory is None:
             return None
         before = self.partition.directories
@@ -130,7 +130,7 @@ class PartitionChange:
         return None if unknown or after == before else after
 
     def _after_reassignment(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Replicas, adding, removing and ISR; a reassignment whose target is in sync is completed."""
+        """Returns replicas, adding, removing and ISR; completes a reassignment whose target is in sync."""
         before = self.partition
         replicas = before.replicas if self.replicas is None else self.replicas
         adding = before.adding_replicas if self.adding is None else self.adding
@@ -140,7 +140,7 @@ class PartitionChange:
         if not adding and not removing:
             return replicas, adding, removing, isr
         target = tuple(replica for replica in replicas if replica not in removing)
-        # The whole target, not only what is being added: replicas that leave must not take the last copies with them.
+        # The whole target must be in sync, not only the added replicas, or the removed ones could hold the last copies.
         if target and all(replica in isr for replica in target):
             return target, (), (), tuple(replica for replica in isr if replica in target)
         return replicas, adding, removing, isr
@@ -162,8 +162,8 @@ class PartitionChange:
                 if replica in group and eligible(replica):
                     return Elected(leader=replica)
         last_known = before.last_known_elr
-        nobody_else = self.elr_enabled and not isr and not elr and len(last_known) == 1
-        if nobody_else and last_known[0] in replicas and self.acceptable(last_known[0]):
+        only_last_known = self.elr_enabled and not isr and not elr and len(last_known) == 1
+        if only_last_known and last_known[0] in replicas and self.acceptable(last_known[0]):
             return Elected(leader=last_known[0], unclean=True)
         if self.election is Election.UNCLEAN:
             for replica in replicas:
@@ -172,7 +172,7 @@ class PartitionChange:
         return Elected(leader=NO_LEADER)
 
     def _eligible(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:
-        """The ELR that goes with the new ISR."""
+        """Returns the ELR that goes with the new ISR."""
         before = self.partition
         if not self.elr_enabled or len(isr) >= min(self.min_isr, len(replicas)):
             return ()

@@ -1,4 +1,4 @@
-"""Decisions about partitions: AlterPartition, elections, and what follows when brokers come and go."""
+"""Decisions about partitions: AlterPartition, leader elections, and the changes after brokers come and go."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from moldau_quorum.controller.context import (
     unclean_election_enabled,
 )
 from moldau_quorum.controller.partition_change import RECOVERED, RECOVERING, Election, PartitionChange
-from moldau_quorum.directory_ids import UNASSIGNED, is_online
-from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage, changed_partition
-from moldau_quorum.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
+from moldau_quorum.metadata.directory_ids import UNASSIGNED, is_online
+from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage, changed_partition
+from moldau_quorum.metadata.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ UNCLEAN_ELECTION = 1
 
 
 def acceptable_leader(image: MetadataImage, context: Context) -> Callable[[int], bool]:
-    """Which brokers may be given leadership."""
+    """Returns a predicate that says whether a broker may become a leader."""
 
     def acceptable(broker_id: int) -> bool:
         broker = image.brokers.get(broker_id)
@@ -53,7 +53,10 @@ def acceptable_leader(image: MetadataImage, context: Context) -> Callable[[int],
 
 
 def new_directory(image: MetadataImage, broker_id: int) -> UUID:
-    """The directory of a new replica: the broker's only one, or the broker chooses and tells (KIP-858)."""
+    """Returns the directory of a new replica: the broker's only one, else UNASSIGNED (KIP-858).
+
+    A broker with several directories chooses one and reports it with AssignReplicasToDirs.
+    """
     broker = image.brokers.get(broker_id)
     return broker.log_dirs[0] if broker is not None and len(broker.log_dirs) == 1 else UNASSIGNED
 
@@ -67,7 +70,10 @@ def begin_change(
     *,
     unfencing: int | None = None,
 ) -> PartitionChange:
-    """A change of one partition under the topic's configuration; ``unfencing`` is a broker that is about to be live."""
+    """Begins a change of one partition under the topic's configuration.
+
+    ``unfencing`` is a broker that the same decision unfences.
+    """
     unclean = unclean_election_enabled(image, context, topic.name)
     live = acceptable_leader(image, context)
 
@@ -94,7 +100,7 @@ def begin_change(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alteration:
-    """The answer for one partition, and its record if something changes."""
+    """The response for one partition, and its record if something changes."""
 
     response: AlterPartitionResponsePartitionData
     record: PartitionChangeRecord | None = None
@@ -103,9 +109,10 @@ class _Alteration:
 def alter_partition(
     request: AlterPartitionRequest, image: MetadataImage, context: Context
 ) -> Result[AlterPartitionResponse]:
-    """A leader changes the ISR of its partitions (KIP-497), every step checked against epochs (KIP-841, KIP-903).
+    """Changes the ISR of partitions as their leader asks (KIP-497), after epoch checks (KIP-841, KIP-903).
 
-    INELIGIBLE_REPLICA comes with a new partition epoch, and only once that is committed: it is final for all attempts.
+    INELIGIBLE_REPLICA is answered together with a new partition epoch, and only once that epoch is committed, so it is
+    final for all attempts.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.broker_epoch != request.broker_epoch:
@@ -154,9 +161,9 @@ def _alter_one(
     try:
         _check_eligible(partition, isr, epochs, image)
     except RefusedError as refusal:
-        # The replica may be eligible again while an earlier attempt of this change is still on its way. The leader
-        # goes on counting the replica until a newer partition epoch tells it that no attempt can succeed any more; and
-        # a controller that was deposed without knowing it cannot commit one, so it cannot tell.
+        # The replica may become eligible again while an earlier attempt of this change is still in flight. The leader
+        # counts the replica until a newer partition epoch shows that no earlier attempt can succeed. A controller that
+        # was deposed without knowing it cannot commit such an epoch, so it cannot give this answer.
         return _Alteration(
             record=PartitionChangeRecord(
                 topic_id=topic.topic_id,
@@ -171,7 +178,7 @@ def _alter_one(
     record = change.build()
     after = partition if record is None else changed_partition(partition, record)
     if after.leader != broker_id:
-        # The change completed a reassignment that took the leadership away: the old leader must not act on it.
+        # The change completed a reassignment that moved the leadership, so the old leader must not apply the new state.
         return _Alteration(
             record=record,
             response=AlterPartitionResponsePartitionData(
@@ -194,7 +201,7 @@ def _alter_one(
 
 def _check_epochs(broker_id: int, partition: PartitionImage, data: AlterPartitionRequestPartitionData) -> None:
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
-        # The leader knows more than this controller does, so this one is behind, and not active for long.
+        # The leader has seen newer metadata than this controller, so this controller is deposed or about to be.
         raise RefusedError(ErrorCode.NOT_CONTROLLER, "the leader is ahead of this controller")
     if data.leader_epoch < partition.leader_epoch:
         raise RefusedError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {partition.leader_epoch}")
@@ -221,9 +228,10 @@ def _check_isr(broker_id: int, partition: PartitionImage, isr: tuple[int, ...], 
 def _check_eligible(
     partition: PartitionImage, isr: tuple[int, ...], epochs: dict[int, int], image: MetadataImage
 ) -> None:
-    """A member of the new ISR must be alive, and the incarnation that the leader saw (KIP-841, KIP-903).
+    """Checks that each member of the new ISR is alive and has the epoch that the leader saw (KIP-841, KIP-903).
 
-    A replica that shuts down may not join, but a present member needs not leave: the controller removes it.
+    A broker in controlled shutdown may not join the ISR. One that is already a member may stay in the request: the
+    controller removes it.
     """
     for replica in isr:
         broker = image.brokers.get(replica)
@@ -242,7 +250,7 @@ def _check_eligible(
 
 
 def all_partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Every partition, in an order that does not depend on history."""
+    """Yields every partition, in an order that does not depend on history."""
     for name in sorted(image.topics_by_name):
         topic = image.topics_by_name[name]
         for partition_id in range(len(topic.partitions)):
@@ -252,10 +260,10 @@ def all_partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, Part
 def brokers_gone(
     image: MetadataImage, context: Context, gone: dict[int, None], *, lost_state: bool = False
 ) -> list[MetadataRecord]:
-    """Takes brokers out of all ISRs and leaderships, in one decision however many partitions that concerns.
+    """Removes brokers from all ISRs and leaderships in one decision.
 
-    ``image`` shows the brokers as they were; ``lost_state`` says that they stopped uncleanly (KIP-966) and leave the
-    ELR too.
+    ``image`` shows the brokers before the change. ``lost_state`` says that they stopped uncleanly and must leave the
+    ELR too (KIP-966).
     """
     records: list[MetadataRecord] = []
     lost = frozenset(gone) if lost_state else frozenset()
@@ -276,7 +284,7 @@ def brokers_gone(
 
 
 def broker_unfenced(image: MetadataImage, context: Context, broker_id: int) -> list[MetadataRecord]:
-    """Gives leaderless partitions a leader when a replica of them comes back."""
+    """Elects leaders for leaderless partitions that have a replica on the unfenced broker."""
     records: list[MetadataRecord] = []
     for topic, partition_id, partition in all_partitions(image):
         if partition.leader != NO_LEADER or broker_id not in partition.replicas:
@@ -289,12 +297,15 @@ def broker_unfenced(image: MetadataImage, context: Context, broker_id: int) -> l
 
 
 def leads_any(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker leads a partition."""
+    """Returns whether a broker leads any partition."""
     return any(partition.leader == broker_id for _, _, partition in all_partitions(image))
 
 
 def elect_leaderless(image: MetadataImage, context: Context) -> list[MetadataRecord]:
-    """Elects wherever nobody leads but somebody may; for a new controller, and after a configuration change."""
+    """Elects a leader for each leaderless partition that can have one.
+
+    A new controller calls it, and so does a decision that allows unclean elections.
+    """
     records: list[MetadataRecord] = []
     for topic, partition_id, partition in all_partitions(image):
         if partition.leader == NO_LEADER:
@@ -305,9 +316,9 @@ def elect_leaderless(image: MetadataImage, context: Context) -> list[MetadataRec
 
 
 def refresh_eligible(image: MetadataImage, context: Context, topic_names: dict[str, None]) -> list[MetadataRecord]:
-    """Drops eligible leader replicas whose promise ends because ``min.insync.replicas`` was lowered.
+    """Removes replicas from ELRs that are no longer justified because ``min.insync.replicas`` was lowered.
 
-    ``image`` has the new configuration already.
+    ``image`` already has the new configuration.
     """
     records: list[MetadataRecord] = []
     for name in sorted(topic_names):
@@ -324,7 +335,10 @@ def refresh_eligible(image: MetadataImage, context: Context, topic_names: dict[s
 
 
 def elect_leaders(request: ElectLeadersRequest, image: MetadataImage, context: Context) -> Result[ElectLeadersResponse]:
-    """Preferred or unclean election on request (KIP-183, KIP-460); without a list, of all partitions that need one."""
+    """Runs preferred or unclean elections on request (KIP-183, KIP-460).
+
+    A request without a list means all partitions that need an election.
+    """
     if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
         return Result(response=ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
     records: list[MetadataRecord] = []
@@ -365,7 +379,7 @@ def _elect_one(
     if topic is None or partition is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition_id}")
     if election_type == PREFERRED_ELECTION and partition.leader == partition.preferred_leader:
-        raise RefusedError(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already")
+        raise RefusedError(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica is already the leader")
     if election_type == UNCLEAN_ELECTION and partition.leader != NO_LEADER:
         raise RefusedError(ErrorCode.ELECTION_NOT_NEEDED, "the partition has a leader")
     change = begin_change(image, context, topic, partition_id, partition)
@@ -385,10 +399,10 @@ def _elect_one(
 
 
 def balance_leaders(image: MetadataImage, context: Context, *, limit: int) -> list[MetadataRecord]:
-    """Gives preferred replicas their leadership back, at most ``limit`` partitions at a time.
+    """Moves leadership back to preferred replicas, for at most ``limit`` partitions.
 
-    A broker's partitions are touched when more than ``leader.imbalance.per.broker.percentage`` of those that prefer it
-    are led by others.
+    A broker's partitions are moved when more than ``leader.imbalance.per.broker.percentage`` of the partitions that
+    prefer it have another leader.
     """
     preferred: dict[int, int] = {}
     lost: dict[int, int] = {}

@@ -1,8 +1,9 @@
-"""Where the replicas of new partitions go: round robin, and over racks where there are any.
+"""Placement of the replicas of new partitions: round robin, spread over racks if brokers have racks.
 
 Each partition takes the brokers that hold the fewest replicas of this assignment so far, first from racks that it does
-not use yet, and among equals the next in a rotation whose start is drawn. Of these, the one that leads the fewest
-comes first. Without racks, or with racks of equal size, the numbers of replicas per broker differ by at most one.
+not use yet, and among equals the next in a rotation whose start is drawn. Of these, the broker that leads the fewest
+partitions comes first. Without racks, or with racks of equal size, the numbers of replicas per broker differ by at most
+one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ class UsableBroker:
     broker_id: int
     rack: str | None = None
     fenced: bool = False
-    """A fenced broker is used only where there are not enough others, and never leads."""
+    """A fenced broker is used only if there are not enough others, and never leads."""
 
 
 def place_replicas(
     brokers: Sequence[UsableBroker], *, partitions: int, replication_factor: int, start: int
 ) -> list[tuple[int, ...]]:
-    """Replicas of each new partition, the preferred leader first.
+    """Returns the replicas of each new partition, the preferred leader first.
 
-    ``start`` is drawn by the caller and turns the rotation.
+    ``start`` is a number that the caller draws; it shifts the rotation.
 
     Raises:
         RefusedError: INVALID_REPLICATION_FACTOR.
@@ -50,7 +51,7 @@ def place_replicas(
 
 
 class _Placement:
-    """Invariant: ``_order`` is sorted by replicas held, then by turn; turns are unique."""
+    """Counts the replicas that each broker holds and leads. Invariant: turns are unique."""
 
     def __init__(self, brokers: Sequence[UsableBroker], start: int) -> None:
         ordered = sorted(brokers, key=lambda broker: broker.broker_id)
@@ -96,7 +97,7 @@ class _Placement:
 
 
 def _alternate_racks(brokers: Sequence[UsableBroker]) -> list[UsableBroker]:
-    """Interleaves the racks, so that neighbours in the rotation stand in different ones."""
+    """Interleaves the racks, so that neighbours in the rotation are in different racks."""
     by_rack: dict[str | None, list[UsableBroker]] = {}
     for broker in brokers:
         by_rack.setdefault(broker.rack, []).append(broker)

@@ -1,14 +1,15 @@
 """Decisions about moving replicas (KIP-455): start, change, cancel, list.
 
-A move goes through three states of one partition. It begins with ``replicas`` = target and those that will leave;
-``adding_replicas`` and ``removing_replicas`` name the difference. The leader takes new replicas into the ISR as they
-catch up. When the whole target is in it, the change that brings in the last one also drops the leaving replicas
-(``PartitionChange``). Until then nobody leaves: a redirected move keeps all present replicas, those of the abandoned
-target included, for one of these may be the only one in sync.
+A move takes a partition through three states. First, ``replicas`` becomes the target plus the replicas to remove;
+``adding_replicas`` and ``removing_replicas`` name the difference. Then the leader adds new replicas to the ISR as they
+catch up. When the whole target is in the ISR, the change that adds its last member also removes the leaving replicas
+(``PartitionChange``). Until then no replica is removed: a redirected move keeps all present replicas, including those
+of the abandoned target, because one of these may be the only one in sync.
 
-Cancelling drops the replicas being added and keeps all others; after a redirect these are the former replicas and those
-of the abandoned target. It is refused where only replicas that would go hold what was acknowledged. Kafka refuses that
-too, except where unclean elections are allowed: there it gives up the records. Here the move must be redirected.
+A cancellation removes the replicas that are being added and keeps all others; after a redirect, the others are the
+former replicas and those of the abandoned target. The controller refuses a cancellation if only the removed replicas
+hold the acknowledged records. Kafka refuses it too, except where unclean elections are allowed: there it gives up the
+records. In Moldau, the move must be redirected instead.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from moldau_quorum.controller.topics import check_replicas
 
 if TYPE_CHECKING:
     from moldau_quorum.controller.partition_change import PartitionChange
-    from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage
-    from moldau_quorum.records import MetadataRecord, PartitionChangeRecord
+    from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
+    from moldau_quorum.metadata.records import MetadataRecord, PartitionChangeRecord
 
 
 def alter_reassignments(
@@ -94,19 +95,19 @@ def _alter_one(
         factor = len(partition.replicas) - len(partition.removing_replicas)
         if not factor_may_change and len(target) != factor:
             raise RefusedError(
-                ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor is {factor}, and was asked to stay"
+                ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor is {factor} and must not change"
             )
         _start(change, partition, target)
     return change.build()
 
 
 def original_replicas(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas without those that a move is adding."""
+    """Returns the replicas without those that a move is adding."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 
 def _start(change: PartitionChange, partition: PartitionImage, target: tuple[int, ...]) -> None:
-    """Goes from wherever the partition is towards ``target``; every present replica stays until that is in sync."""
+    """Moves the partition from its present state towards ``target``; all replicas stay until the target is in sync."""
     original = original_replicas(partition)
     removing = tuple(replica for replica in partition.replicas if replica not in target)
     change.replicas = (*target, *removing)
@@ -118,12 +119,12 @@ def _cancel(change: PartitionChange, partition: PartitionImage) -> None:
     if not partition.reassigning:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being moved")
     back = original_replicas(partition)
-    # Who may lead next, by the order of elections: were all of them to go, so would the acknowledged records.
+    # By the order of elections, one of these leads next. Removing all of them would lose acknowledged records.
     holders = partition.isr or partition.elr or partition.last_known_elr
     if not any(replica in back for replica in holders):
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "none of the former replicas is in sync: going back would lose records",
+            "none of the former replicas is in sync: a cancellation would lose records",
         )
     change.replicas = back
     change.adding = ()
@@ -133,7 +134,7 @@ def _cancel(change: PartitionChange, partition: PartitionImage) -> None:
 def list_reassignments(
     request: ListPartitionReassignmentsRequest, image: MetadataImage, context: Context
 ) -> Result[ListPartitionReassignmentsResponse]:
-    """The moves under way, of all topics or of those named."""
+    """Lists the moves in progress, of all topics or of the named ones."""
     if request.topics is None:
         wanted = [
             (name, list(range(len(image.topics_by_name[name].partitions)))) for name in sorted(image.topics_by_name)

@@ -27,13 +27,13 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from moldau.runtime.config import TOPIC_CONFIG
-from moldau_quorum.controller.config_checks import check_topic_config
-from moldau_quorum.controller.configs import topic_values
 from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.controller.entities.config_checks import check_topic_config
+from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
-from moldau_quorum.image import RESOURCE_TOPIC, MetadataImage, TopicImage
-from moldau_quorum.records import (
+from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage, TopicImage
+from moldau_quorum.metadata.records import (
     NO_LEADER,
     ConfigRecord,
     MetadataRecord,
@@ -43,15 +43,21 @@ from moldau_quorum.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+TOPICS_PER_REQUEST_MAX: Final = 10_000
+"""Number of topics that one request may create, enlarge or delete; the controller decides nothing else meanwhile."""
 TOPIC_NAME_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 ZERO_UUID: Final = UUID(int=0)
 
 
 def check_topic_name(name: str) -> None:
-    """Raises ``RefusedError`` (INVALID_TOPIC_EXCEPTION) for names that no topic can have."""
+    """Checks that a topic can have this name.
+
+    Raises:
+        RefusedError: INVALID_TOPIC_EXCEPTION.
+    """
     if not name:
         raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic name cannot be empty")
     if name in (".", ".."):
@@ -68,23 +74,48 @@ def check_topic_name(name: str) -> None:
 
 
 def _collision_key(name: str) -> str:
-    """Names that differ in '.' and '_' only would share metric names (KIP-4)."""
+    """Returns a key that is equal for names whose metrics would have the same name (KIP-4)."""
     return name.replace(".", "_")
 
 
+def _is_mergeable(name: str) -> bool:
+    return "." in name or "_" in name
+
+
+def too_many_topics(count: int) -> str | None:
+    """Returns why a request cannot name so many topics; None if it can."""
+    if count <= TOPICS_PER_REQUEST_MAX:
+        return None
+    return f"a request names at most {TOPICS_PER_REQUEST_MAX} topics, not {count}: split it"
+
+
+def refuse_creations(request: CreateTopicsRequest, code: ErrorCode, message: str) -> CreateTopicsResponse:
+    """Refuses all topics of a request; a name that appears twice is answered once."""
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(name=name, error_code=code, error_message=message, configs=None)
+            for name in dict.fromkeys(topic.name for topic in request.topics)
+        ]
+    )
+
+
 def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: Context) -> Result[CreateTopicsResponse]:
-    """Creates each topic that is valid; the others get their own errors."""
+    """Creates each valid topic; every other topic gets its own error."""
+    too_many = too_many_topics(len(request.topics))
+    if too_many is not None:
+        return Result(response=refuse_creations(request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     results: list[CreatableTopicResult] = []
-    counts: dict[str, int] = {}
-    for topic in request.topics:
-        counts[topic.name] = counts.get(topic.name, 0) + 1
-    taken = {_collision_key(name): name for name in image.topics_by_name if "." in name or "_" in name}
+    wanted = {topic.name: topic for topic in request.topics}
+    repeated = _repeated(topic.name for topic in request.topics)
+    taken: dict[str, str] = {}
+    if any(_is_mergeable(name) for name in wanted):
+        taken = {_collision_key(name): name for name in image.topics_by_name if _is_mergeable(name)}
+    described = _DescribedConfigs(image, context)
     budget = context.settings.partitions_per_request_max
-    for name in counts:
-        topic = next(candidate for candidate in request.topics if candidate.name == name)
+    for name, topic in wanted.items():
         try:
-            if counts[name] > 1:
+            if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
             check_topic_name(name)
             if name in image.topics_by_name:
@@ -94,14 +125,14 @@ def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: C
                 raise RefusedError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r} ('.' and '_' are alike)"
                 )
-            created, result = _create_one(topic, image, context, budget)
+            created, result = _create_one(topic, image, context, budget, described)
         except RefusedError as refusal:
             results.append(
                 CreatableTopicResult(name=name, error_code=refusal.code, error_message=refusal.message, configs=None)
             )
             continue
         budget -= result.num_partitions
-        if "." in name or "_" in name:
+        if _is_mergeable(name):
             taken[_collision_key(name)] = name
         if not request.validate_only:
             records.extend(created)
@@ -109,10 +140,51 @@ def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: C
     return Result(records=tuple(records), response=CreateTopicsResponse(topics=results))
 
 
+def _repeated(names: Iterable[str]) -> set[str]:
+    """Returns the names that appear more than once."""
+    seen: set[str] = set()
+    repeated: set[str] = set()
+    for name in names:
+        (repeated if name in seen else seen).add(name)
+    return repeated
+
+
+class _DescribedConfigs:
+    """Configurations of new topics, checked and described once for all topics of a request with the same overrides."""
+
+    def __init__(self, image: MetadataImage, context: Context) -> None:
+        self._image = image
+        self._context = context
+        self._known: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
+
+    def of(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        """Describes a topic with these overrides.
+
+        Raises:
+            RefusedError: the overrides are not valid on one of the brokers.
+        """
+        key = tuple(overrides.items())
+        described = self._known.get(key)
+        if described is None:
+            check_topic_config(overrides, self._image, self._context)
+            described = self._known[key] = [
+                CreatableTopicConfigs(
+                    name=value.name,
+                    value=value.value,
+                    read_only=False,
+                    config_source=value.source,
+                    is_sensitive=TOPIC_CONFIG.key(value.name).is_sensitive,
+                )
+                for value in topic_values(overrides, self._image, self._context)
+            ]
+        return described
+
+
 def _create_one(
-    topic: CreatableTopic, image: MetadataImage, context: Context, budget: int
+    topic: CreatableTopic, image: MetadataImage, context: Context, budget: int, described: _DescribedConfigs
 ) -> tuple[list[MetadataRecord], CreatableTopicResult]:
-    overrides = _overrides(topic, image, context)
+    overrides = _overrides(topic)
+    configs = described.of(overrides)
     if topic.assignments:
         assignment = _manual_assignment(topic, image)
     else:
@@ -131,42 +203,38 @@ def _create_one(
         ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=topic.name, name=name, value=value)
         for name, value in overrides.items()
     )
-    values = topic_values(overrides, image, context)
     result = CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
         error_message=None,
         num_partitions=len(assignment),
         replication_factor=len(assignment[0]),
-        configs=[
-            CreatableTopicConfigs(
-                name=value.name,
-                value=value.value,
-                read_only=False,
-                config_source=value.source,
-                is_sensitive=TOPIC_CONFIG.key(value.name).is_sensitive,
-            )
-            for value in values
-        ],
+        configs=configs,
     )
     return records, result
 
 
 def _check_count(count: int, context: Context, budget: int) -> None:
-    limit = min(context.settings.partitions_per_topic_max, budget)
-    if count > limit:
-        raise RefusedError(ErrorCode.POLICY_VIOLATION, f"{count} partitions are more than {limit} at once")
+    if count > budget:
+        limit = context.settings.partitions_per_request_max
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"the request may create {limit} partitions, of which {budget} are left: {count} are too many",
+        )
 
 
-def _overrides(topic: CreatableTopic, image: MetadataImage, context: Context) -> dict[str, str]:
+def _overrides(topic: CreatableTopic) -> dict[str, str]:
+    if len(topic.configs) > len(TOPIC_CONFIG.keys):
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"a topic has {len(TOPIC_CONFIG.keys)} keys at most")
     overrides: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
         if config.name in overrides:
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} is given twice")
+        if config.name not in TOPIC_CONFIG.keys:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, TOPIC_CONFIG.unknown(config.name))
         overrides[config.name] = config.value
-    check_topic_config(overrides, image, context)
     return overrides
 
 
@@ -187,7 +255,11 @@ def _manual_assignment(topic: CreatableTopic, image: MetadataImage) -> list[tupl
 
 
 def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: int | None = None) -> None:
-    """Raises ``RefusedError`` (INVALID_REPLICA_ASSIGNMENT) for replicas that cannot be."""
+    """Checks one partition's replica assignment.
+
+    Raises:
+        RefusedError: INVALID_REPLICA_ASSIGNMENT.
+    """
     if not replicas:
         raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "an assignment needs at least one broker")
     if len(set(replicas)) != len(replicas):
@@ -242,8 +314,23 @@ def _partition_records(
     return records
 
 
+def refuse_deletions(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> DeleteTopicsResponse:
+    """Refuses all topics of a request; a topic that appears twice is answered once."""
+    states = [(state.name, state.topic_id) for state in request.topics]
+    states.extend((name, ZERO_UUID) for name in request.topic_names)
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
+            for name, topic_id in dict.fromkeys(states)
+        ]
+    )
+
+
 def delete_topics(request: DeleteTopicsRequest, image: MetadataImage, context: Context) -> Result[DeleteTopicsResponse]:
     """Deletes topics by name or id."""
+    too_many = too_many_topics(len(request.topics) + len(request.topic_names))
+    if too_many is not None:
+        return Result(response=refuse_deletions(request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     responses: list[DeletableTopicResult] = []
     wanted = [*request.topics, *[DeleteTopicState(name=name) for name in request.topic_names]]
@@ -285,20 +372,30 @@ def _find(state: DeleteTopicState, image: MetadataImage) -> TopicImage:
     return topic
 
 
+def refuse_partitions(request: CreatePartitionsRequest, code: ErrorCode, message: str) -> CreatePartitionsResponse:
+    """Refuses all topics of a request; a name that appears twice is answered once."""
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
+            for name in dict.fromkeys(topic.name for topic in request.topics)
+        ]
+    )
+
+
 def create_partitions(
     request: CreatePartitionsRequest, image: MetadataImage, context: Context
 ) -> Result[CreatePartitionsResponse]:
-    """Adds partitions to topics; those that exist stay where they are."""
+    """Adds partitions to topics; existing partitions stay where they are."""
+    too_many = too_many_topics(len(request.topics))
+    if too_many is not None:
+        return Result(response=refuse_partitions(request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     results: list[CreatePartitionsTopicResult] = []
-    counts: dict[str, int] = {}
-    for topic in request.topics:
-        counts[topic.name] = counts.get(topic.name, 0) + 1
+    repeated = _repeated(topic.name for topic in request.topics)
     budget = context.settings.partitions_per_request_max
-    for name in counts:
-        wanted = next(candidate for candidate in request.topics if candidate.name == name)
+    for name, wanted in {topic.name: topic for topic in request.topics}.items():
         try:
-            if counts[name] > 1:
+            if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
             added = _add_partitions(wanted, image, context, budget)
         except RefusedError as refusal:

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.accumulator import Accumulator, Limits, Verdict, batch_is_ready
+from moldau.producer.core.accumulator import Accumulator, Limits, Verdict, batch_is_ready
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import decode_records, parse_batch_header
 
@@ -114,7 +114,8 @@ def test_memory_is_bounded_and_given_back():
     assert add(accumulator(buffer_memory=10), b"large") is not None, "alone, any size is taken"
 
 
-def test_one_request_takes_one_batch_of_each_partition_up_to_its_size():
+def test_request_takes_one_batch_per_partition():
+    """One request takes one batch of each partition, up to max.request.size."""
     core = accumulator(request_size_max=300)
     for partition in (P0, P1):
         add(core, b"x" * 100, partition)
@@ -125,8 +126,8 @@ def test_one_request_takes_one_batch_of_each_partition_up_to_its_size():
     assert {first[0].partition, second[0].partition} == {P0, P1}, "partitions take turns"
 
 
-def test_until_a_leader_has_acknowledged_something_one_batch_is_on_its_way():
-    """Found by a seed: the first batch was lost with its leader; the next one got to the new one before the retry."""
+def test_one_batch_in_flight_until_first_acknowledgement():
+    """Found by a seed: the first batch was lost with its leader, and the next one reached the new leader first."""
     core = accumulator(linger_ms=0)
     add(core, b"first")
     (first,) = sent(core)
@@ -211,7 +212,8 @@ def test_a_lost_fate_moves_the_partition_to_the_next_epoch():
     assert sequence(later) == (7, 1, 1)
 
 
-def test_a_broker_without_memory_of_the_producer_gets_a_new_epoch():
+def test_broker_that_forgot_the_producer_gets_a_new_epoch():
+    """The producer bumps its epoch if a broker has no state of it."""
     core = accumulator(linger_ms=0)
     add(core)
     (batch,) = sent(core)

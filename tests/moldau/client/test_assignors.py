@@ -1,11 +1,11 @@
-"""Assignors against golden assignments (what the Java client computes) and against their own promises."""
+"""Assignors against golden assignments of the Java client and against their own guarantees."""
 
 import random
 
 import pytest
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.assignors import (
+from moldau.consumer.core.assignors import (
     CooperativeStickyAssignor,
     MemberSubscription,
     RangeAssignor,
@@ -107,7 +107,7 @@ def test_round_robin(counts, members, golden):
         ({"a": 2}, [member("c1", "a", "a0 a1", 1), member("c2", "a", "a1", 2)], {"c1": "a0", "c2": "a1"}),
         # More members than partitions.
         ({"a": 1}, [member("c1", "a"), member("c2", "a", "a0", 3)], {"c1": "", "c2": "a0"}),
-        # Partitions that are gone are nobody's.
+        # No member gets a removed partition.
         ({"a": 1}, [member("c1", "a", "a0 a1", 1)], {"c1": "a0"}),
     ],
 )
@@ -115,7 +115,8 @@ def test_sticky(counts, members, golden):
     assert show(StickyAssignor().assign(counts, members)) == golden
 
 
-def test_cooperative_gives_a_partition_only_after_its_owner_gave_it_up():
+def test_cooperative_moves_a_partition_after_revocation():
+    """The cooperative assignor assigns a partition only after its owner has revoked it."""
     counts = {"a": 4}
     first = [member("c1", "a", "a0 a1 a2 a3", 1), member("c2", "a")]
     assert show(CooperativeStickyAssignor().assign(counts, first)) == {"c1": "a0 a1", "c2": ""}

@@ -1,70 +1,16 @@
-"""The blocking faces against a small cluster on real sockets: threads in front, one trio thread behind."""
+"""The blocking clients against a small cluster on real sockets: caller threads and one trio thread each."""
 
 import contextlib
 import signal
 import threading
-from contextlib import contextmanager
 
 import pytest
-import trio
 
-from client_fake_cluster import FakeCluster, Handler, whole_log
 from moldau import KafkaError
 from moldau.blocking import Admin, Consumer, Producer
 from moldau.runtime.config import ConfigError
-from moldau.runtime.real import real_environment
-from moldau.runtime.server import ServerLimits, serve
-
-WAIT_S = 120
-
-
-class OnePort(FakeCluster):
-    """A single broker on a free port of 127.0.0.1."""
-
-    def __init__(self) -> None:
-        super().__init__(None, 1)
-        self.port = 0
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def answer(self, broker, request):
-        response = super().answer(broker, request)
-        for node in (*getattr(response, "brokers", ()), *getattr(response, "coordinators", ())):
-            node.host, node.port = "127.0.0.1", self.port
-        return response
-
-
-@contextmanager
-def cluster():
-    """Runs the broker in a thread of its own."""
-    fake = OnePort()
-    started = threading.Event()
-    ended = []
-
-    async def main() -> None:
-        environment = real_environment()
-        listener = await environment.network.listen("127.0.0.1", 0)
-        fake.port = listener.address[1]
-        stop = trio.Event()
-        ended.append((trio.lowlevel.current_trio_token(), stop))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, environment, listener, lambda connection: Handler(fake, 1), ServerLimits())
-            started.set()
-            await stop.wait()
-            nursery.cancel_scope.cancel()
-
-    thread = threading.Thread(target=trio.run, args=(main,))
-    thread.start()
-    assert started.wait(WAIT_S)
-    try:
-        yield fake
-    finally:
-        token, stop = ended[0]
-        token.run_sync_soon(stop.set)
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+from support.client.fake_cluster import whole_log
+from support.client.socket_cluster import WAIT_S, cluster
 
 
 def threads_of_clients():
@@ -185,7 +131,8 @@ def test_errors_come_out_of_the_call_they_belong_to():
             consumer.subscribe(["t"])
 
 
-def test_an_exception_in_the_block_ends_the_thread_without_waiting():
+def test_exception_in_the_block_ends_the_thread_at_once():
+    """An exception in the block ends the thread without waiting."""
     with cluster() as fake:
         (part,) = fake.add_topic("t")
         before = threads_of_clients()

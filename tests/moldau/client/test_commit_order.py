@@ -1,17 +1,17 @@
-"""The commits of one consumer take effect in the order in which they were asked for, each in its own generation.
+"""Goal: the commits of one consumer take effect in the order of the calls, each in its own generation.
 
-A coordinator that has to be looked for makes a commit be sent again, a second or more later: meanwhile another one is
-asked for, the caller gives up, or the group goes on to its next generation. Consumers against a small cluster on
-virtual time; what counts is what the coordinator was sent, and what it has in the end.
+Method: consumers against a small cluster on virtual time. If a consumer must look up its coordinator, it resends a
+commit a second or more later. Meanwhile another commit is requested, the caller gives up, or the group enters its next
+generation. The tests check the requests at the coordinator and its final offsets.
 """
 
 import pytest
 import trio
 
-from consumer_stories import fill, simulate
 from moldau import KafkaError, TopicPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from support.client.consumer_stories import fill, simulate
 
 T0 = TopicPartition("t", 0)
 GONE = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -49,8 +49,8 @@ async def background_commit_of_one_fails(cluster, consumer):
     assert [offset for _, offset in commits(cluster)] == [1], "the story needs a commit that has failed once"
 
 
-def test_a_commit_in_the_background_is_not_sent_again_after_a_newer_one():
-    """It took back what had been acknowledged."""
+def test_background_commit_is_not_resent_after_a_newer_one():
+    """The old commit reset the offset that the newer one had committed."""
 
     async def scenario(cluster, open_consumer):
         async with open_consumer(**AUTOMATIC) as consumer:
@@ -65,7 +65,9 @@ def test_a_commit_in_the_background_is_not_sent_again_after_a_newer_one():
     simulate(scenario)
 
 
-def test_a_commit_in_the_background_is_sent_again_if_nothing_newer_was_asked_for():
+def test_background_commit_is_resent_if_none_is_newer():
+    """The consumer resends a background commit if no newer commit was requested."""
+
     async def scenario(cluster, open_consumer):
         async with open_consumer(**AUTOMATIC) as consumer:
             await begun(cluster, consumer)
@@ -77,8 +79,8 @@ def test_a_commit_in_the_background_is_sent_again_if_nothing_newer_was_asked_for
     simulate(scenario)
 
 
-def test_a_commit_in_the_background_does_not_outlive_the_rebalance_that_commits_more():
-    """It was sent again under the next generation, though the partition might have been given to another."""
+def test_background_commit_ends_before_the_rebalance_commit():
+    """It was resent under the next generation, although another member might own the partition."""
 
     async def scenario(cluster, open_consumer):
         async with open_consumer(**AUTOMATIC) as consumer:
@@ -95,7 +97,9 @@ def test_a_commit_in_the_background_does_not_outlive_the_rebalance_that_commits_
     simulate(scenario)
 
 
-def test_a_commit_that_is_sent_again_in_another_generation_is_refused_and_costs_the_member_nothing():
+def test_commit_resent_in_another_generation_is_refused():
+    """A commit that is resent in another generation is refused, and the member keeps its place."""
+
     async def scenario(cluster, open_consumer):
         config = MANUAL | {"retry_backoff_ms": 9000, "retry_backoff_max_ms": 9000}
         config |= {"partition_assignment_strategy": "cooperative-sticky"}
@@ -127,8 +131,8 @@ def test_a_commit_that_is_sent_again_in_another_generation_is_refused_and_costs_
     simulate(scenario)
 
 
-def test_the_refusal_of_an_older_generation_does_not_cost_the_member_its_present_one():
-    """The answer to a commit came when the member had joined the next generation, and it gave that up."""
+def test_refused_old_generation_keeps_the_present_one():
+    """The answer to a commit arrived after the member had joined the next generation, and the member left it."""
 
     async def scenario(cluster, open_consumer):
         async with open_consumer(**MANUAL, partition_assignment_strategy="cooperative-sticky") as consumer:
@@ -161,7 +165,9 @@ def test_the_refusal_of_an_older_generation_does_not_cost_the_member_its_present
     simulate(scenario)
 
 
-def test_commits_of_two_tasks_are_carried_out_in_the_order_of_the_calls():
+def test_commits_of_two_tasks_keep_the_order_of_calls():
+    """Commits of two tasks are carried out in the order of the calls."""
+
     async def scenario(cluster, open_consumer):
         async with open_consumer(**MANUAL) as consumer:
             await begun(cluster, consumer)

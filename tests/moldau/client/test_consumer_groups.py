@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from consumer_stories import fill, numbers, simulate, take
 from moldau import KafkaError, TopicPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from support.client.consumer_stories import fill, numbers, simulate, take
 
 
 @asynccontextmanager
@@ -167,8 +167,8 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back():
     simulate(scenario)
 
 
-def test_a_cooperative_member_that_was_expelled_works_on_nothing_while_it_joins_again():
-    """It went on with what it had kept, and its commits, of no generation, were refused to nobody."""
+def test_expelled_cooperative_member_reads_nothing_on_rejoin():
+    """It kept reading its old partitions, and the coordinator accepted its commits without a generation."""
 
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
@@ -207,7 +207,9 @@ def test_a_cooperative_member_that_was_expelled_works_on_nothing_while_it_joins_
 @pytest.mark.parametrize(
     "code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS]
 )
-def test_a_commit_that_comes_too_late_fails_and_the_member_joins_again(code):
+def test_late_commit_fails_and_the_member_rejoins(code):
+    """A commit that comes too late fails, and the member joins again."""
+
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
         fill(part, 0, 10)
@@ -274,8 +276,8 @@ def test_new_partitions_and_matching_topics_make_a_rebalance():
     simulate(scenario)
 
 
-def test_a_leader_that_knew_no_topic_when_it_assigned_joins_again_for_what_it_learns():
-    """Nothing was assigned for want of metadata; the first member is its own leader, and nobody else will tell it."""
+def test_leader_rejoins_when_it_learns_of_topics():
+    """It assigned nothing without metadata; the first member is its own leader, so only it can notice."""
 
     async def scenario(cluster, open_consumer):
         async with open_consumer(group_id="g", metadata_max_age_ms=1000) as consumer:
@@ -310,7 +312,7 @@ def test_changing_the_subscription_and_unsubscribing():
             assert await take(consumer, 5) == numbers(0, 5)
             consumer.seek(("a", 0), 3)
             await consumer.commit()
-            assert cluster.offsets["g", "a", 0][0] == 3, "as nobody's: it is no member any more"
+            assert cluster.offsets["g", "a", 0][0] == 3, "without a member id: it is no longer a member"
         with pytest.raises(ValueError, match="either topics or a pattern"):
             async with open_consumer(group_id="g") as consumer:
                 consumer.subscribe()
@@ -319,8 +321,8 @@ def test_changing_the_subscription_and_unsubscribing():
 
 
 @pytest.mark.parametrize("instance_id", [None, "static"])
-def test_a_member_that_unsubscribed_joins_again_for_the_same_topics(instance_id):
-    """A static member sends no LeaveGroup; it took itself for one still, and waited for what it had given up."""
+def test_unsubscribed_member_rejoins_for_the_same_topics(instance_id):
+    """A static member sends no LeaveGroup; it believed to be a member and waited for partitions it had given up."""
 
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("a")

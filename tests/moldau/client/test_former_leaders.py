@@ -1,8 +1,9 @@
-"""Goal: a group goes on where it has committed, however old the metadata of the member is that takes over.
+"""Goal: a group continues at its committed offset, however old the metadata of the new member is.
 
-Method: a broker that hears nothing from the controllers takes itself for the leader of a partition that others have led
-since. Its log ends before the committed offset, so it calls that out of range; a consumer that believes it begins anew
-and commits what its group had left behind. The leader epoch of the committed offset tells (KIP-320).
+Method: a broker without contact to the controllers still acts as the leader of a partition that other brokers have led
+since. Its log ends before the committed offset, so it answers that the offset is out of range. A consumer that trusts
+this answer would reset its position and commit old offsets. The leader epoch of the committed offset prevents it
+(KIP-320).
 """
 
 from functools import partial
@@ -10,14 +11,14 @@ from functools import partial
 import pytest
 import trio
 
-from client_fake_cluster import FakeCluster
 from moldau import Consumer, TopicPartition
 from moldau.cluster.client import ClusterClient
-from moldau.consumer.positions import NO_EPOCH, PartitionPosition
+from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition
 from moldau.protocol.api import ApiKey
 from moldau.records import encode_batch
 from moldau.runtime.config import CONSUMER_CONFIG
-from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import FakeCluster
 
 T0 = TopicPartition("t", 0)
 COORDINATOR, FORMER, LEADER = 1, 2, 3
@@ -64,7 +65,9 @@ async def first_value(consumer):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
-def test_a_member_does_not_ask_who_led_before_the_committed_offset_was_written(reset, seed):
+def test_member_skips_leaders_older_than_its_offset(reset, seed):
+    """A member does not ask a leader of an epoch before that of its committed offset."""
+
     async def main(world):
         cluster = cluster_with_a_former_leader(world)
         cluster.offsets["g", "t", 0] = (115, 1, "")
@@ -86,7 +89,9 @@ def test_a_member_does_not_ask_who_led_before_the_committed_offset_was_written(r
     run_world(main, seed)
 
 
-def test_who_seeks_with_a_leader_epoch_does_not_ask_former_leaders_either():
+def test_seek_with_leader_epoch_skips_former_leaders():
+    """A seek with a leader epoch does not ask former leaders either."""
+
     async def main(world):
         cluster = cluster_with_a_former_leader(world)
         config = {"bootstrap.servers": f"{cluster.brokers[FORMER]}:9092", "auto.offset.reset": "none"}
@@ -99,8 +104,8 @@ def test_who_seeks_with_a_leader_epoch_does_not_ask_former_leaders_either():
     run_world(main, 1)
 
 
-def test_who_is_given_a_partition_does_not_ask_who_led_it_when_its_metadata_came():
-    """The metadata of the member are as old as the former leader's, though whoever told them knows better by now."""
+def test_new_owner_skips_the_leader_of_its_old_metadata():
+    """The member's metadata name the former leader, although the broker that sent them now knows better."""
 
     async def main(world):
         cluster = FakeCluster(world, 3)
@@ -155,8 +160,8 @@ def test_only_who_told_old_metadata_since_is_asked_last():
     run_world(main, 1)
 
 
-def test_an_offset_of_a_former_topic_is_not_waited_for_without_end():
-    """A topic is made again, its leader epochs begin anew, and no leader ever comes as far as the committed offset."""
+def test_wait_for_an_offset_of_a_former_topic_ends():
+    """The topic was created again, so its leader epochs restart and never reach that of the committed offset."""
 
     async def main(world):
         cluster = FakeCluster(world, 3)
@@ -180,7 +185,8 @@ def test_an_offset_of_a_former_topic_is_not_waited_for_without_end():
     run_world(main, 1)
 
 
-def test_a_position_waits_for_the_latest_epoch_that_it_has_heard_of():
+def test_position_waits_for_the_latest_known_epoch():
+    """A position waits for the latest leader epoch that it knows."""
     position = PartitionPosition(T0)
     assert not position.is_ahead_of(0, now_ms=0, patience_ms=100)
     position.seek(115, 4)
@@ -194,6 +200,6 @@ def test_a_position_waits_for_the_latest_epoch_that_it_has_heard_of():
     assert position.is_ahead_of(3, now_ms=200, patience_ms=100)
     assert not position.is_ahead_of(NO_EPOCH, now_ms=200, patience_ms=100), "brokers without epochs"
     position.seek(115, 4)
-    assert position.is_ahead_of(3, now_ms=500, patience_ms=100), "the time counts anew"
+    assert position.is_ahead_of(3, now_ms=500, patience_ms=100), "the time counts again"
     assert not position.is_ahead_of(4, now_ms=500, patience_ms=100)
-    assert not position.is_ahead_of(3, now_ms=500, patience_ms=100), "a topic made again begins anew"
+    assert not position.is_ahead_of(3, now_ms=500, patience_ms=100), "a topic made again starts over"

@@ -1,5 +1,4 @@
-"""Goal: a thread that is interrupted while it waits for the trio thread loses nothing by it, and nothing goes on behind
-its back.
+"""Goal: a thread that is interrupted while it waits for the trio thread loses no result, and leaves no call running.
 
 Method: calls given up by hand at each of their moments; then real threads, where the coroutine itself sends the signal
 that interrupts the main thread, so that no time is involved.
@@ -127,7 +126,8 @@ def test_a_call_that_failed_has_nothing_to_undo():
 
 
 @pytest.mark.usefixtures("_interrupts")
-def test_an_interrupted_poll_is_over_when_the_interrupt_leaves_it():
+def test_interrupted_poll_has_ended_when_it_raises():
+    """An interrupted poll has ended when the interrupt leaves it."""
     records = Records()
     ended = threading.Event()
 
@@ -147,7 +147,8 @@ def test_an_interrupted_poll_is_over_when_the_interrupt_leaves_it():
 
 
 @pytest.mark.usefixtures("_interrupts")
-def test_records_that_were_taken_while_the_interrupt_came_are_taken_again():
+def test_records_taken_during_an_interrupt_are_taken_again():
+    """Records that a poll took while the interrupt arrived are returned again."""
     records = Records()
 
     async def poll() -> list[int]:
@@ -164,7 +165,8 @@ def test_records_that_were_taken_while_the_interrupt_came_are_taken_again():
 
 
 @pytest.mark.usefixtures("_interrupts")
-def test_a_second_interrupt_leaves_a_call_that_does_not_end_and_it_is_undone_all_the_same(monkeypatch):
+def test_second_interrupt_leaves_a_hanging_call_undone(monkeypatch):
+    """A second interrupt leaves a call that does not end, and the call is still undone."""
     records = Records()
     undone = threading.Event()
 

@@ -1,19 +1,19 @@
-"""What a member that was expelled may still do with what it held: nothing, until it has taken over another assignment.
+"""Goal: an expelled member does not use its old partitions, and commits nothing before its next assignment.
 
-First the membership alone, every answer a value; then consumers against a small cluster on virtual time.
+Method: first the pure membership core alone; then consumers against a small cluster on virtual time.
 """
 
 import pytest
 import trio
 
-from consumer_stories import fill, numbers, simulate, take
 from moldau import KafkaError, TopicPartition
-from moldau.consumer.assignors import assignors_of, encode_assignment
-from moldau.consumer.membership import NOBODY, GroupIdentity, Membership, Next
+from moldau.consumer.core.assignors import assignors_of, encode_assignment
+from moldau.consumer.core.membership import NOBODY, GroupIdentity, Membership, Next
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
+from support.client.consumer_stories import fill, numbers, simulate, take
 
 T0 = TopicPartition("t", 0)
 COOPERATIVE = {"group_id": "g", "enable_auto_commit": False, "partition_assignment_strategy": "cooperative-sticky"}
@@ -41,7 +41,8 @@ def expelled(membership):
     assert membership.on_join(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)) is Next.JOIN_AGAIN
 
 
-def test_a_member_that_keeps_its_partitions_holds_them_in_the_new_generation():
+def test_kept_partitions_are_held_in_the_new_generation():
+    """A member that keeps its partitions holds them in the new generation."""
     membership = new_membership()
     assert (membership.assigned_as, membership.commits_as) == (NOBODY, NOBODY)
     join(membership, 5, "M1")
@@ -53,7 +54,8 @@ def test_a_member_that_keeps_its_partitions_holds_them_in_the_new_generation():
     assert not membership.is_assignment_lost
 
 
-def test_what_an_expelled_member_held_does_not_become_its_own_again_by_a_join_in_the_background():
+def test_background_join_does_not_restore_lost_partitions():
+    """Partitions of an expelled member do not become its own again when it joins in the background."""
     membership = new_membership()
     join(membership, 5, "M1")
     membership.take_over()
@@ -66,7 +68,8 @@ def test_what_an_expelled_member_held_does_not_become_its_own_again_by_a_join_in
     assert (membership.assigned_as, membership.commits_as) == ((7, "M2"), (7, "M2"))
 
 
-def test_an_assignment_that_was_lost_before_it_was_taken_over_is_told_from_one_that_was_not():
+def test_assignment_lost_before_takeover_is_recognised():
+    """An assignment that was lost before it was taken over differs from one that was not lost."""
     membership = new_membership()
     join(membership, 5, "M1")
     assert not membership.is_assignment_lost
@@ -79,7 +82,7 @@ def test_an_assignment_that_was_lost_before_it_was_taken_over_is_told_from_one_t
 
 
 class Lost:
-    """Remembers what a consumer is told to have lost; the callback takes ``seconds``."""
+    """Records the partitions that a consumer's callback reports as lost; the callback takes ``seconds``."""
 
     def __init__(self, seconds=0.0):
         self.partitions: list[TopicPartition] = []
@@ -120,8 +123,8 @@ def commits(cluster):
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
-def test_a_member_that_was_expelled_and_has_joined_again_is_known_by_what_it_held_until_it_polls(strategy):
-    """It committed, and passed on in transactions, what others had been given, under its new generation."""
+def test_rejoined_member_keeps_its_old_identity_until_a_poll(strategy):
+    """Under its new generation it committed offsets of partitions that others owned."""
 
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
@@ -167,7 +170,9 @@ def test_an_automatic_commit_of_what_was_lost_is_dropped():
     simulate(scenario)
 
 
-def test_a_consumer_that_is_closed_is_told_what_it_lost_and_commits_none_of_it():
+def test_closed_consumer_reports_losses_and_commits_none():
+    """A consumer that is closed reports its lost partitions and does not commit them."""
+
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
         fill(part, 0, 10)
@@ -184,8 +189,8 @@ def test_a_consumer_that_is_closed_is_told_what_it_lost_and_commits_none_of_it()
     simulate(scenario)
 
 
-def test_an_assignment_that_was_lost_before_a_poll_took_it_over_is_not_worked_on():
-    """Another may have had its partitions since: what it read would be committed under the next generation."""
+def test_assignment_lost_before_a_poll_is_not_read():
+    """Another member may have owned the partitions since, and the commits would count for the next generation."""
 
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
@@ -211,8 +216,8 @@ def test_an_assignment_that_was_lost_before_a_poll_took_it_over_is_not_worked_on
     simulate(scenario)
 
 
-def test_a_poll_that_is_cancelled_while_it_tells_what_was_lost_comes_back_to_it():
-    """The next one went on with what had been lost, as if it had never been."""
+def test_cancelled_report_of_lost_partitions_is_repeated():
+    """The next poll continued with the lost partitions as if they had not been lost."""
 
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")

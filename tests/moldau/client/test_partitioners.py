@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 
-from moldau.producer.partitioner import RoundRobin, Sticky, UniformSticky, make_keyless, partition_for_key
+from moldau.producer.core.partitioner import RoundRobin, Sticky, UniformSticky, make_keyless, partition_for_key
 from moldau.records.codec import murmur2
 
 JAVA_VECTORS = {

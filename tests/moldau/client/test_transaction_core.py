@@ -11,9 +11,8 @@ import random
 
 import pytest
 
-from asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.transaction_values import (
+from moldau.producer.core.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
     OffsetToCommit,
@@ -30,6 +29,7 @@ from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, Ini
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
 )
+from support.client.asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
 
 
 def test_a_whole_transaction_in_the_order_of_its_requests():
@@ -203,7 +203,8 @@ def test_a_lost_record_asks_for_a_new_epoch_with_the_abort():
     assert (manager.state, manager.producer_epoch) == (State.READY, 1)
 
 
-def test_a_record_that_was_fenced_can_still_be_aborted_as_the_coordinator_has_the_last_word():
+def test_fenced_record_can_still_be_aborted():
+    """A transaction with a fenced record can still be aborted, because the coordinator decides."""
     manager = ready()
     manager.begin()
     manager.admit(P0)
@@ -234,8 +235,8 @@ def test_what_may_be_open_at_the_coordinator_is_ended_there(request_class, loses
 @pytest.mark.parametrize("request_class", [AddPartitionsToTxnRequest, AddOffsetsToTxnRequest])
 @pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR])
 @pytest.mark.parametrize("is_aborting", [True, False])
-def test_what_a_coordinator_may_commit_after_its_answer_is_ended_there(request_class, code, is_aborting):
-    """It answers so too when its write takes long, or when it loses its office before the write is committed."""
+def test_change_committed_after_the_answer_is_ended(request_class, code, is_aborting):
+    """The coordinator also answers so if its write times out, or if it loses coordinatorship before the commit."""
     manager, call = opened(request_class)
     if is_aborting:
         manager.begin_abort()

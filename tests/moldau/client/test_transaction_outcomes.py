@@ -1,14 +1,15 @@
-"""Goal: each init, commit and abort tells its own outcome, to whoever waits for it and, when nobody did, to the same
-call once more. Offsets that are sent tell theirs to whoever waits for them.
+"""Goal: each init, commit and abort delivers its own outcome to the waiting call.
+
+If that call has ended, the next call of the same kind gets the outcome, once. Sent offsets deliver their outcome to the
+waiting call.
 
 Method: the pure core alone.
 """
 
 import pytest
 
-from asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
-from moldau.producer.transaction_core import TransactionManager
-from moldau.producer.transaction_values import (
+from moldau.producer.core.transaction_core import TransactionManager
+from moldau.producer.core.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
     OffsetToCommit,
@@ -18,6 +19,7 @@ from moldau.producer.transaction_values import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from support.client.asked_coordinator import GROUP, P0, P1, answer_to, make, ready, serve
 
 
 def test_a_commit_keeps_its_own_outcome_whatever_comes_after_it():
@@ -52,7 +54,8 @@ def asked(call):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_an_outcome_that_nobody_was_told_is_given_to_the_same_call_once(call):
+def test_undelivered_outcome_is_returned_to_the_same_call(call):
+    """An undelivered outcome is returned to the next call of the same kind, once."""
     manager, outcome = asked(call)
     assert call(manager) is outcome
     serve(manager)
@@ -77,12 +80,13 @@ def test_the_next_transaction_forgets_what_nobody_was_told(call):
     assert not second.is_known
 
 
-def test_an_abort_says_that_the_transaction_was_committed_and_a_commit_that_it_was_aborted():
+def test_abort_reports_a_commit_and_commit_an_abort():
+    """An abort reports that the transaction was committed, and a commit reports that it was aborted."""
     manager, committing = asked(TransactionManager.begin_commit)
     serve(manager)
     with pytest.raises(RuntimeError, match="cannot abort: the transaction of 'id' was committed"):
         manager.begin_abort()
-    assert manager.begin_commit() is committing, "a refusal has told nobody of the commit"
+    assert manager.begin_commit() is committing, "a refusal has not delivered the commit"
     manager, aborting = asked(TransactionManager.begin_abort)
     serve(manager)
     with pytest.raises(RuntimeError, match="cannot commit: the transaction of 'id' was aborted"):
@@ -90,7 +94,8 @@ def test_an_abort_says_that_the_transaction_was_committed_and_a_commit_that_it_w
     assert manager.begin_abort() is aborting
 
 
-def test_a_failure_that_nobody_was_told_is_raised_until_the_abort():
+def test_undelivered_failure_is_raised_until_the_abort():
+    """A failure whose call did not return it is raised by each commit until the abort."""
     manager, committing = asked(TransactionManager.begin_commit)
     manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE)
     for _ in range(2):
@@ -111,7 +116,8 @@ def sending_offsets():
 
 
 @pytest.mark.parametrize("under_way", [AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
-def test_offsets_are_told_to_be_aborted_though_the_next_transaction_has_begun(under_way):
+def test_aborted_offsets_fail_in_the_next_transaction(under_way):
+    """Aborted offsets raise their error although the next transaction has begun."""
     manager, sent = sending_offsets()
     call = serve(manager, until=under_way)
     manager.begin_abort()  # by another task, while the first one waits for its offsets
@@ -122,7 +128,8 @@ def test_offsets_are_told_to_be_aborted_though_the_next_transaction_has_begun(un
     assert isinstance(sent.error, TransactionAbortedError)
 
 
-def test_offsets_keep_the_error_that_came_before_them_after_the_abort():
+def test_offsets_keep_an_earlier_error_after_the_abort():
+    """Offsets keep an earlier error of the transaction after the abort."""
     manager, sent = sending_offsets()
     manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE, "t-0")
     manager.begin_abort()
@@ -140,7 +147,8 @@ def test_offsets_keep_the_error_that_came_before_them_after_the_abort():
         (TxnOffsetCommitRequest, ErrorCode.INVALID_PRODUCER_EPOCH, FatalTransactionError),
     ],
 )
-def test_refused_offsets_tell_the_refusal_and_so_do_those_behind_them(under_way, code, error):
+def test_refused_offsets_and_later_ones_raise_the_refusal(under_way, code, error):
+    """Refused offsets raise the refusal, and so do the offsets sent after them."""
     manager, sent = sending_offsets()
     behind = manager.send_offsets({P0: OffsetToCommit(offset=7)}, GROUP)
     call = serve(manager, until=under_way)
@@ -160,7 +168,8 @@ def test_a_group_that_must_not_be_looked_up_ends_its_offsets():
     assert isinstance(sent.error, AbortableTransactionError)
 
 
-def test_offsets_at_their_coordinator_are_sent_whatever_comes_after_them():
+def test_offsets_at_their_coordinator_stay_sent():
+    """Offsets that reached their coordinator count as sent, whatever happens later."""
     manager, sent = sending_offsets()
     serve(manager)
     manager.record_failed(ErrorCode.MESSAGE_TOO_LARGE)

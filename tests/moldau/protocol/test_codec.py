@@ -36,7 +36,7 @@ from moldau.protocol.messages.internal.transaction_log import TransactionLogValu
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.protocol.schema import Message
-from protocol_samples import all_messages, samples
+from support.protocol_samples import all_messages, samples
 
 MESSAGES = all_messages()
 FLEXIBLE = [(cls, version) for cls, version in MESSAGES if version in cls.__flexible__]
@@ -51,6 +51,51 @@ def test_round_trip_of_every_class_and_version() -> None:
                 assert position == 2 + len(data)
                 assert decoded == sample
                 assert len(data) >= minimum_size(cls, version, version in cls.__flexible__)
+
+
+def with_long_messages(value: object, text: str) -> int:
+    """Puts ``text`` into every error message of a struct and its parts; returns how many there were."""
+    count = 0
+    for key, spec in type(value).__fields__.items():
+        if key.endswith("error_message"):
+            setattr(value, key, text)
+            count += 1
+        elif spec.struct is not None:
+            parts = getattr(value, key)
+            for part in (parts or ()) if spec.is_array else [parts]:
+                count += 0 if part is None else with_long_messages(part, text)
+    return count
+
+
+def test_error_messages_are_cut_to_what_the_wire_takes() -> None:
+    """They repeat what the peer sent; one that does not fit must not make the whole response impossible."""
+    found = 0
+    for cls, version in MESSAGES:
+        for sample in samples(cls, version, 2):
+            for text in ("\u20ac" * 20_000, "x" * 32_768, "x" * 32_767):
+                if not with_long_messages(sample, text):
+                    continue
+                decoded = decode(cls, version, encode(sample, version))
+                cut = {message for message in messages_of(decoded) if message}
+                for message in cut:
+                    size = len(message.encode())
+                    assert 32_764 <= size <= 32_767
+                    assert message == text or message.endswith(text[0] + "...")
+                found += len(cut)
+    assert found > 100
+
+
+def messages_of(value: object) -> list[str | None]:
+    """The error messages of a struct and its parts."""
+    messages: list[str | None] = []
+    for key, spec in type(value).__fields__.items():
+        if key.endswith("error_message"):
+            messages.append(getattr(value, key))
+        elif spec.struct is not None:
+            parts = getattr(value, key)
+            for part in (parts or ()) if spec.is_array else [parts]:
+                messages += [] if part is None else messages_of(part)
+    return messages
 
 
 def test_every_cut_is_an_error() -> None:

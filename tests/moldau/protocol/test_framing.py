@@ -62,8 +62,8 @@ def test_api_versions_answers_with_header_zero_always() -> None:
     assert request_header_version(ApiKey.API_VERSIONS, 3) == 2
 
 
-def test_headers_of_unknown_apis_and_versions_are_read_as_version_1() -> None:
-    """The dispatcher must learn what was asked for, to answer or to refuse by name."""
+def test_headers_of_unknown_apis_are_read_as_version_1() -> None:
+    """The dispatcher needs the header to answer the request or to refuse it by name."""
     frame = encode_request(ApiVersionsRequest(), 3, 7, "c")
     future = frame[4:6] + b"\0\x63" + frame[8:]
     header = decode_request_header(future)

@@ -13,7 +13,7 @@ from moldau.protocol import hot
 from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
 from moldau.protocol.framing import encode_response
 from moldau.protocol.messages import fetch, produce
-from protocol_samples import Sampler, samples, versions_of
+from support.protocol_samples import Sampler, samples, versions_of
 
 
 def raw_topic(version: int, name: str, topic_id: UUID) -> bytes:

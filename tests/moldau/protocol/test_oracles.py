@@ -18,7 +18,7 @@ from moldau.protocol.api import APIS
 from moldau.protocol.codec import decode, encode
 from moldau.protocol.messages.api_versions import ApiVersionsResponse
 from moldau.protocol.schema import Message
-from protocol_samples import all_messages, internal_classes, samples, versions_of
+from support.protocol_samples import all_messages, internal_classes, samples, versions_of
 
 
 def snake(name: str) -> str:

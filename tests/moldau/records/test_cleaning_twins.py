@@ -66,7 +66,8 @@ def both(name, *args, table):
 
 @given(batches=st.lists(ROWS, min_size=1, max_size=4), size=TABLE, first=st.integers(0, 30), data=st.data())
 @settings(max_examples=300)
-def test_keys_are_mapped_and_records_selected_as_a_dictionary_would(batches, size, first, data) -> None:
+def test_keys_and_records_match_a_dictionary_model(batches, size, first, data) -> None:
+    """Keys are mapped and records selected as a dictionary does it."""
     table, used, last = bytearray(size), 0, {}
     used_max = data.draw(st.integers(1, size // 24 - 1))
     base, complete, written = 0, True, []
@@ -111,7 +112,8 @@ def test_keys_are_mapped_and_records_selected_as_a_dictionary_would(batches, siz
 
 @given(rows=ROWS, keep=st.data(), horizon=st.none() | st.integers(0, 5000), append_time=st.none() | st.integers(0, 99))
 @settings(max_examples=300)
-def test_copied_records_are_those_that_were_kept_as_if_written_anew(rows, keep, horizon, append_time) -> None:
+def test_copied_records_equal_freshly_written_ones(rows, keep, horizon, append_time) -> None:
+    """The copied records are the kept ones, with the bytes of freshly written records."""
     source = encoded(rows, 7)
     header = parse_batch_header(source, 0)
     marks = bytes(keep.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows))))

@@ -1,4 +1,4 @@
-"""Compression: what others write can be read, and no input makes the output exceed its bound."""
+"""Compression: Moldau reads the output of other clients, and no input makes the output exceed its bound."""
 
 import gzip
 import struct

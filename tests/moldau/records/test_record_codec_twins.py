@@ -1,4 +1,7 @@
-"""The record loops exist twice, in Cython and in Python: both must do the same on any input, error texts included."""
+"""The record loops exist twice, in Cython and in Python: both must do the same on any input, error texts included.
+
+``test_codec_contract`` says what that is, for each of them.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -54,6 +57,30 @@ def columns(module, data, count, base_offset, base_timestamp, last_delta, first,
     return (finished, size)
 
 
+def walk(module, data, count, cuts, *args):
+    """What a walker finds that is fed pieces of the sizes ``cuts``, one after the other and from the first again."""
+    walker = module.RecordWalker(count, *args)
+    try:
+        at = number = 0
+        while at < len(data):
+            size = cuts[number % len(cuts)]
+            walker.feed(data[at : at + size])
+            at, number = at + size, number + 1
+        walker.finish()
+    except CorruptRecordError as error:
+        return str(error)
+    return (walker.count, walker.max_timestamp, walker.keyless_count, walker.mistimed_count, walker.faults)
+
+
+def walk_both(data, count, cuts, *args):
+    """Both twins must find the same, and the same as in one piece."""
+    whole = walk(cython, data, count, [len(data) + 1], *args)
+    assert walk(_codec_py, data, count, [len(data) + 1], *args) == whole
+    assert walk(cython, data, count, cuts, *args) == whole
+    assert walk(_codec_py, data, count, cuts, *args) == whole
+    return whole
+
+
 def both(name, *args):
     results = [outcome(getattr(module, name), *args) for module in (cython, _codec_py)]
     assert results[0] == results[1]
@@ -71,14 +98,14 @@ def test_encoding_is_equal_and_decodes_to_what_went_in(records, gaps):
     base = spread[0] if spread else -1
     decoded = both("decode_records", encoded, 3, len(encoded), len(records), 5, base, None, 2**31 - 1, 0)
     assert [row[1:] for row in decoded] == [tuple(record) for record in records]
-    assert both("walk_records", encoded, 3, len(encoded), len(records))[5] == sum(r[1] is None for r in records)
 
 
 @given(data=st.binary(max_size=120), count=st.integers(-1, 6), last_delta=st.integers(0, 8))
 @settings(max_examples=400)
 def test_random_bytes_give_the_same_answer_or_the_same_error(data, count, last_delta):
     both("decode_records", data, 0, len(data), count, 10, 1000, None, last_delta, 0)
-    both("walk_records", data, 0, len(data), count)
+    walk_both(data, count, [3])
+    both("find_timestamp", data, 0, len(data), count, 10, 1000, None, 1001, last_delta)
     args = (data, count, 10, 1000, last_delta, 0, 2**63 - 1)
     assert columns(cython, *args) == columns(_codec_py, *args)
 
@@ -99,63 +126,58 @@ def test_damaged_records_give_the_same_answer_or_the_same_error(records, flips, 
     both("decode_records", data, 0, len(data), count, 100, 7, None, count, 100 + window[0])
     both("decode_records", data, 0, len(data), count, 100, 7, 77, count, 0)
     both("decode_records", data, 0, len(data), count, 2**63 - 3, 2**63 - 1, None, count, 0)
-    both("walk_records", data, 0, len(data), count)
+    walk_both(data, count, [3])
+    both("find_timestamp", data, 0, len(data), count, 100, 7, None, 500, 100 + window[0])
     args = (data, count, 100, 7, count, 100 + window[0], 100 + window[1])
     assert columns(cython, *args) == columns(_codec_py, *args)
+
+
+@given(
+    records=st.lists(RECORD.map(lambda r: (abs(r[0]) % 1000, *r[1:])), max_size=8),
+    cuts=st.lists(st.integers(1, 50), min_size=1, max_size=4),
+    order=st.tuples(st.integers(-1, 1000), st.integers(-1, 1000)),
+    needs_keys=st.booleans(),
+)
+@settings(max_examples=300)
+def test_sound_records_walk_alike_in_any_pieces(records, cuts, order, needs_keys):
+    """The walker finds what a look at the records says."""
+    encoded = write(cython, records)[0][3:]
+    base = records[0][0] if records else 7
+    found = walk_both(encoded, len(records), cuts, base, *order, needs_keys, 3)
+    mistimed = [r[0] != -1 and not order[0] <= r[0] <= order[1] for r in records]
+    keyless = [r[1] is None for r in records]
+    faults = [
+        (index, keyless[index], record[0] if mistimed[index] else None)
+        for index, record in enumerate(records)
+        if mistimed[index] or (needs_keys and keyless[index])
+    ]
+    greatest = max((r[0] for r in records), default=-1)
+    assert found == (len(records), greatest, sum(keyless), sum(mistimed), faults[:3])
+
+
+@given(
+    records=st.lists(RECORD.map(lambda r: (abs(r[0]) % 1000, *r[1:])), min_size=1, max_size=6),
+    flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2),
+    cut=st.integers(0, 20),
+    cuts=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    count=st.integers(-1, 8),
+)
+@settings(max_examples=400)
+def test_damaged_records_walk_alike_in_any_pieces(records, flips, cut, cuts, count):
+    """The walker accepts no batch that the decoder refuses, and refuses only what is damaged or not dense."""
+    encoded = bytearray(write(cython, records)[0][3:])
+    for at, byte in flips:
+        encoded[at % len(encoded)] ^= byte
+    data = bytes(encoded[: max(len(encoded) - cut, 0)] if cut < 10 else encoded)
+    found = walk_both(data, count, cuts, 7)
+    decoded = outcome(_codec_py.decode_records, data, 0, len(data), count, 0, 7, None, 2**31 - 1, 0)
+    if isinstance(found, tuple):
+        assert isinstance(decoded, list)
+        assert len(decoded) == max(count, 0)
+    elif isinstance(decoded, list):
+        assert [record[0] for record in decoded] != list(range(count))
 
 
 @given(st.binary(max_size=70))
 def test_murmur2_is_equal(data):
     assert cython.murmur2(data) == _codec_py.murmur2(data)
-
-
-@pytest.mark.parametrize("module", [cython, _codec_py])
-def test_record_is_a_value(module):
-    record = module.Record(1, 2, b"k", None, [("h", b"v")])
-    assert record == module.Record(1, 2, b"k", None, (("h", b"v"),))
-    assert record != module.Record(1, 2, b"k", b"", (("h", b"v"),))
-    assert hash(record) == hash(module.Record(1, 2, b"k", None, (("h", b"v"),)))
-    assert repr(record) == "Record(offset=1, timestamp=2, key=b'k', value=None, headers=(('h', b'v'),))"
-    kind, args = record.__reduce__()
-    assert kind(*args) == record
-    with pytest.raises(AttributeError):
-        record.offset = 3
-
-
-@pytest.mark.parametrize("module", [cython, _codec_py])
-def test_writer_keeps_its_bound_and_refuses_what_cannot_be(module):
-    writer = module.RecordWriter(61, 16)
-    assert writer.append(10, None, b"x" * 500, (), 100) == 0, "the first record is taken at any size"
-    size = writer.size
-    assert writer.append(10, None, b"", (), size) == -1
-    assert writer.append(10, None, b"", (), size + 7) == 1
-    assert writer.size == size + 7
-    with pytest.raises(InvalidRecordError, match="header key must be a str"):
-        writer.append(10, None, b"", ((b"bytes", b""),))
-    with pytest.raises(ValueError, match="offset delta 1 is not above 1"):
-        writer.append(10, None, b"", (), 2**31 - 1, 1)
-    assert writer.append(10, bytearray(b"k"), memoryview(b"value")[1:], (), 2**31 - 1, 9) == 9
-    assert (writer.count, writer.last_offset_delta) == (3, 9)
-    data = writer.take()
-    with pytest.raises(ValueError, match="taken"):
-        writer.append(10, None, None)
-    last = module.decode_records(data, 61, len(data), 3, 0, 10, None, 9, 9)
-    assert [(r.offset, r.key, r.value) for r in last] == [(9, b"k", b"alue")]
-
-
-@pytest.mark.parametrize("module", [cython, _codec_py])
-def test_ranges_outside_of_the_buffer_are_refused(module):
-    for start, end in ((-1, 2), (3, 2), (0, 11)):
-        with pytest.raises(ValueError, match="does not lie within 10 bytes"):
-            module.decode_records(bytes(10), start, end, 1, 0, 0, None, 1, 0)
-        with pytest.raises(ValueError, match="does not lie within 10 bytes"):
-            module.walk_records(bytes(10), start, end, 1)
-
-
-@pytest.mark.parametrize("module", [cython, _codec_py])
-def test_header_keys_that_are_not_utf8_are_replaced_as_java_does(module):
-    record = bytes([0, 0, 0, 1, 1, 2, 4, 0xFF, 0x61, 2, 0x62])
-    data = bytes([2 * len(record)]) + record
-    assert module.decode_records(data, 0, len(data), 1, 0, 0, None, 0, 0)[0].headers == (("\ufffda", b"b"),)
-    finished = columns(module, data, 1, 0, 0, 0, 0, 10)[0]
-    assert finished.header_keys.data == "\ufffda".encode()

@@ -1,6 +1,6 @@
 """Goal: connections are counted over all listeners of a node, and clients cannot shut brokers out.
 
-Method: two servers with one tally on real sockets; who is let in is who gets an answer.
+Method: two servers with one tally on real sockets; a connection counts as admitted if it gets an answer.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 import trio
 
-from moldau.runtime.connection_tally import ConnectionTally
-from moldau.runtime.real import real_environment
-from moldau.runtime.server import ServerLimits, serve
+from moldau.runtime.net.connection_tally import ConnectionTally
+from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.ports.real import real_environment
 
 PING = (8).to_bytes(4) + b"pingping"
 
@@ -58,10 +58,10 @@ class Node:
         return stream
 
 
-def with_node(test, limits: ServerLimits) -> None:
+def with_node(test, limits: ServerLimits, **tally_settings) -> None:
     async def main() -> None:
         environment = real_environment(1)
-        tally = ConnectionTally()
+        tally = ConnectionTally(**tally_settings)
         async with trio.open_nursery() as nursery:
             servers, addresses = [], []
             for is_protected in (True, False):
@@ -80,7 +80,9 @@ def with_node(test, limits: ServerLimits) -> None:
     trio.run(main)
 
 
-def test_clients_of_all_listeners_count_together_and_a_broker_is_let_in_all_the_same() -> None:
+def test_clients_count_together_and_brokers_are_admitted() -> None:
+    """Clients of all listeners count together, and a broker is admitted beyond the bound."""
+
     async def test(node: Node) -> None:
         oldest, newer = await node.connect(1), await node.connect(1)
         assert await is_served(oldest)
@@ -116,6 +118,24 @@ def test_an_address_counts_over_all_listeners() -> None:
         assert node.tally.per_host == {"127.0.0.1": 2}
 
     with_node(test, ServerLimits(connections_per_ip_max=2))
+
+
+def test_descriptors_bound_connections_of_clients() -> None:
+    """The bound may fall while connections are open; a broker is let in as beyond ``max.connections``."""
+    bound = [2]
+
+    async def test(node: Node) -> None:
+        first, second = await node.connect(1), await node.connect(1)
+        assert await is_served(first)
+        assert await is_served(second)
+        assert not await is_served(await node.connect(1))
+        assert await is_served(await node.connect(0)), "a client makes way for a broker"
+        bound[0] = 1
+        assert not await is_served(await node.connect(1))
+        bound[0] = 10
+        assert await is_served(await node.connect(1))
+
+    with_node(test, ServerLimits(), descriptors_max=lambda: bound[0])
 
 
 def test_a_listener_may_have_a_bound_of_its_own() -> None:

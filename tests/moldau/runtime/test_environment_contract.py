@@ -1,6 +1,6 @@
-"""One contract for both environments: what ``moldau.runtime.environment`` promises holds for the operating system's
-sockets and files and for the simulated ones alike. Each test runs once on each, and those of connections also with TLS
-on top of them.
+"""One contract for both environments: what ``moldau.runtime.ports.environment`` promises holds for the operating
+system's sockets and files and for the simulated ones alike. Each test runs once on each, and those of connections also
+with TLS on top of them.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from certificates import authority
-from moldau.runtime.environment import OpenMode
-from moldau.runtime.real import real_environment
-from moldau.runtime.tls import TlsConnection
-from moldau.runtime.tls_context import client_context, server_context
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tls.connection import TlsConnection
+from moldau.runtime.tls.context import client_context, server_context
 from moldau_jepsen.launcher.ports import take_free_ports
-from moldau_jepsen.simulation.world import run_world
+from moldau_jepsen.world.world import run_world
+from support.certificates import authority
 
 WAIT_S = 120
 

@@ -1,6 +1,6 @@
 """Goal: all exceptions inside of nested groups are found, in order. Method: groups by hand."""
 
-from moldau.runtime.exceptions import leaves
+from moldau.runtime.tasks.exceptions import leaves
 
 
 def test_leaves_of_nested_groups_come_in_order() -> None:

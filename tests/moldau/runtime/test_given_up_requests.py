@@ -1,6 +1,6 @@
-"""Goal: a request that was given up with its connection does not arrive later; one that needs no answer does.
+"""Goal: a request that was given up with its connection does not arrive later; a request without an answer does.
 
-Method: one connection over the virtual network, whose way there is cut while requests are sent and heals afterwards.
+Method: one connection over the virtual network, which drops its packets while requests are sent and heals afterwards.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from moldau.protocol.messages.metadata import MetadataRequest
-from moldau.runtime.rpc import RpcConnection
-from moldau_jepsen.simulation.network import NetworkProfile
-from moldau_jepsen.simulation.world import run_world
+from moldau.runtime.net.rpc import RpcConnection
+from moldau_jepsen.world.network.network import NetworkProfile
+from moldau_jepsen.world.world import run_world
 
 CALM = NetworkProfile(delay_min=0.001, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
 API = 20_001

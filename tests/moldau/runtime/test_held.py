@@ -1,4 +1,4 @@
-"""Goal: what waiting requests keep is paid or not read beyond, and every byte is given back, whatever the order.
+"""Goal: a connection pays for the bytes of its waiting requests or stops reading, and it returns every byte.
 
 Method: accounts and a budget in one task tree without time; random answers and payments against a sum.
 """
@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from moldau.runtime.held import HeldBytes
-from moldau.runtime.sync import OLDEST_EVERY, ByteBudget
+from moldau.runtime.net.held import HeldBytes
+from moldau.runtime.tasks.sync import OLDEST_EVERY, ByteBudget
 
 
 def test_the_allowance_is_free_and_the_rest_is_charged() -> None:
@@ -39,7 +39,9 @@ def test_the_allowance_is_free_and_the_rest_is_charged() -> None:
     trio.run(main)
 
 
-def test_who_cannot_pay_waits_until_others_or_its_own_answers_have_left() -> None:
+def test_connection_without_budget_waits_for_answers() -> None:
+    """A connection that cannot pay waits until others' answers or its own have left."""
+
     async def main() -> None:
         budget = ByteBudget(100)
         first, second, third = (HeldBytes(budget, 0) for _ in range(3))
@@ -79,7 +81,8 @@ def test_a_cancelled_payment_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_accounts_never_exceed_the_budget_and_give_all_back(seed: int) -> None:
+def test_random_accounts_stay_within_the_budget(seed: int) -> None:
+    """Random accounts never exceed the budget, and they return all bytes."""
     draw = random.Random(seed)
     budget = ByteBudget(100)
 

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from moldau.runtime.log import EventLogger
-from moldau.runtime.metrics import CHILDREN_MAX, Histogram, Registry
-from moldau.runtime.real import real_environment
-from moldau.runtime.supervision import BackoffPolicy, run_with_restarts
-from moldau.runtime.sync import ByteBudget, Signal
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tasks.supervision import BackoffPolicy, run_with_restarts
+from moldau.runtime.tasks.sync import ByteBudget, Signal
+from moldau.runtime.telemetry.log import EventLogger, LineFormatter, format_value
+from moldau.runtime.telemetry.metrics import CHILDREN_MAX, Histogram, Registry
 
 
 def run(main):
@@ -74,6 +74,42 @@ def test_log_lines_are_words(caplog):
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("plain", "plain"),
+        ("Zürich", "Zürich"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ('a"b\\c', '"a\\"b\\\\c"'),
+        ("a\r\nforged level=ERROR", '"a\\r\\nforged level=ERROR"'),
+        ("\x1b[2Jgone", '"\\x1b[2Jgone"'),
+        ("bell\x07", '"bell\\x07"'),
+        ("tab\there", '"tab\\there"'),
+        ("\x9b31mred", '"\\x9b31mred"'),
+        ("line\u2028break", '"line\\u2028break"'),
+        ("\u202eright to left", '"\\u202eright to left"'),
+        ("lone \udc80", '"lone \\udc80"'),
+    ],
+)
+def test_a_value_cannot_leave_its_place_in_a_line(value, word):
+    """Clients choose their names: no line break, escape sequence or hidden text of theirs reaches a log."""
+    assert format_value(value) == word
+    assert format_value(value).isprintable()
+
+
+def test_a_traceback_cannot_be_taken_for_lines_of_the_log():
+    formatter = LineFormatter("%(levelname)s %(message)s")
+    try:
+        raise ValueError("bad name\n2026-11-23 ERROR forged\r\x1b[1A")
+    except ValueError as error:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", None, (type(error), error, None))
+    first, *rest = formatter.format(record).split("\n")
+    assert first == "ERROR failed"
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
+    assert any("forged" in line for line in rest)
+
+
 def test_backoff_grows_to_its_bound():
     policy = BackoffPolicy(initial_ms=100, max_ms=1000, jitter=0.2)
     delays = [policy.delay_ms(failures, random.Random(failures)) for failures in range(1, 10)]
@@ -124,7 +160,9 @@ def test_signal_wakes_all_and_remembers_nothing():
     run(main)
 
 
-def test_budget_is_first_come_first_served_even_after_a_cancellation():
+def test_budget_keeps_its_order_after_a_cancellation():
+    """The budget is granted first come, first served, even after a cancellation."""
+
     async def main():
         budget = ByteBudget(10)
         order = []

@@ -13,11 +13,11 @@ import trio
 
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from moldau.runtime.answers import CloseConnection, FileRange
-from moldau.runtime.environment import Environment, OpenMode
-from moldau.runtime.real import real_environment
-from moldau.runtime.rpc import RpcBusyError, RpcConnection
-from moldau.runtime.server import Server, ServerLimits, serve
+from moldau.runtime.net.answers import CloseConnection, FileRange
+from moldau.runtime.net.rpc import RpcBusyError, RpcConnection
+from moldau.runtime.net.server import Server, ServerLimits, serve
+from moldau.runtime.ports.environment import Environment, OpenMode
+from moldau.runtime.ports.real import real_environment
 
 ECHO, LATER, FILE, CLOSE, SILENT, BUG, UNWRITTEN = 20001, 20002, 20003, 20004, 20005, 20006, 20007
 
@@ -239,7 +239,9 @@ def test_close_with_an_answer_and_after_earlier_ones():
 
 
 @pytest.mark.parametrize("earlier", [ECHO, LATER, CLOSE])
-def test_a_flush_that_fails_drops_the_answers_of_its_drain_and_no_others(earlier):
+def test_failed_flush_drops_the_answers_of_its_drain_only(earlier):
+    """A failed flush drops the answers of its drain and no others."""
+
     async def test(environment, address, log, server):
         connection = await opened(environment, address)
         body = struct.pack(">d", 0.05)

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from moldau.runtime.sync import Signal
+from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,7 +28,9 @@ class _Steps(trio.abc.Instrument):
         self.by_name[task.name] = self.by_name.get(task.name, 0) + 1
 
 
-def test_a_task_that_waits_for_a_condition_runs_only_when_it_holds() -> None:
+def test_waiter_runs_only_when_its_condition_holds() -> None:
+    """A task that waits for a condition runs only when the condition holds."""
+
     async def main() -> None:
         signal = Signal()
         value = 0
@@ -54,7 +56,9 @@ def test_a_task_that_waits_for_a_condition_runs_only_when_it_holds() -> None:
     run(main)
 
 
-def test_a_condition_that_held_and_does_not_any_more_is_waited_for_again() -> None:
+def test_condition_that_no_longer_holds_is_awaited_again() -> None:
+    """A task waits again if its condition held but no longer holds."""
+
     async def main() -> None:
         signal = Signal()
         holds = False
@@ -79,7 +83,9 @@ def test_a_condition_that_held_and_does_not_any_more_is_waited_for_again() -> No
     run(main)
 
 
-def test_what_a_condition_raises_reaches_the_waiter_and_not_the_notifier() -> None:
+def test_exception_of_a_condition_reaches_the_waiter() -> None:
+    """An exception of a condition reaches the waiter and not the notifier."""
+
     async def main() -> None:
         signal = Signal()
         broken = False

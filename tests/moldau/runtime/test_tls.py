@@ -11,16 +11,17 @@ import pytest
 import trio
 import trio.testing
 
-from certificates import authority
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError
 from moldau.runtime.config.tls import tls_settings
-from moldau.runtime.environment import OpenMode
-from moldau.runtime.real import real_environment
-from moldau.runtime.rpc import RpcConnection
-from moldau.runtime.server import ServerLimits, serve
-from moldau.runtime.tls import TlsConnection, TlsHandshakeError
-from moldau.runtime.tls_context import ListenerTls, TlsNetwork, client_context, plain_environment, server_context
-from moldau_jepsen.simulation.world import run_world
+from moldau.runtime.net.handshakes import PATIENCE_MS
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tls.connection import TlsConnection, TlsHandshakeError
+from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, plain_environment, server_context
+from moldau_jepsen.world.world import run_world
+from support.certificates import authority
 
 HOST = "server"
 """Name in the servers' certificates, also where the connection goes to an address."""
@@ -138,7 +139,8 @@ async def pair(given_server, given_client, host):
 # --- streams
 
 
-def test_bytes_taken_are_reported_once_whatever_the_transport_takes(run, tmp_path):
+def test_bytes_taken_are_reported_once(run, tmp_path):
+    """Each byte is reported as taken once, however much the transport takes."""
     content = bytes(n * 31 % 251 for n in range(12_000_000))
 
     async def test(*given):
@@ -220,7 +222,9 @@ def test_both_ends_show_who_they_are(run):
     run(test)
 
 
-def test_a_certificate_of_another_authority_is_refused_by_either_end(run, caplog):
+def test_certificate_of_another_authority_is_refused(run, caplog):
+    """Either end refuses a certificate of another authority."""
+
     async def test(given_server, given_client, host):
         async with served(given_server, host, client_auth="required") as (address, _):
             with pytest.raises(TlsHandshakeError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -229,14 +233,16 @@ def test_a_certificate_of_another_authority_is_refused_by_either_end(run, caplog
             network = TlsNetwork(given_client.network, client_context(stranger, given_client.disk))
             with pytest.raises(OSError, match=r"UNKNOWN_CA|lost|closed"):
                 await ask(replace(given_client, network=network), address)
-            await until(lambda: any(words in caplog.text for words in told))
+            await until(lambda: any(words in caplog.text for words in reported))
 
-    told = ("self-signed certificate in certificate chain", "unable to get local issuer")
+    reported = ("self-signed certificate in certificate chain", "unable to get local issuer")
     with caplog.at_level(logging.WARNING, "moldau.server"):
         run(test)
 
 
-def test_the_name_in_the_certificate_is_checked_unless_that_is_switched_off(run):
+def test_certificate_name_is_checked_unless_switched_off(run):
+    """The client checks the name in the certificate unless the check is switched off."""
+
     async def test(given_server, given_client, host):
         async with trio.open_nursery() as nursery:
             listener = await given_server.network.listen(host, 0)
@@ -304,10 +310,10 @@ def test_plaintext_and_tls_do_not_mix_and_the_log_says_so(run, caplog):
 
     with caplog.at_level(logging.WARNING, "moldau.server"):
         run(test)
-    told = [record.getMessage() for record in caplog.records if "connection-closed" in record.getMessage()]
-    assert len(told) == 2
-    assert "the peer does not speak TLS" in told[0]
-    assert "the peer speaks TLS, and this listener does not" in told[1]
+    reported = [record.getMessage() for record in caplog.records if "connection-closed" in record.getMessage()]
+    assert len(reported) == 2
+    assert "the peer does not speak TLS" in reported[0]
+    assert "the peer speaks TLS, and this listener does not" in reported[1]
 
 
 async def until(condition):
@@ -330,7 +336,7 @@ def test_a_client_without_tls_says_what_it_met(run):
                     await receive(connection, 1000)
                 connection.close()
 
-            with pytest.raises(ConnectionError, match="the peer speaks TLS"):
+            with pytest.raises(ConnectionError, match=r"this listener speaks TLS: set security\.protocol=SSL"):
                 await ask(given_client, listener.address)
         listener.close()
 
@@ -358,6 +364,29 @@ def test_handshakes_have_a_deadline_and_a_bound(run, caplog):
         run(test)
     assert "3 TLS handshakes are under way" in caplog.text
     assert caplog.text.count("TLS handshake took too long") == 3
+
+
+def test_silent_handshakes_make_way_for_others(run, caplog):
+    """With the bounds as they are by default: a client of the same address waits a second at most, not ten."""
+
+    async def test(given_server, given_client, host):
+        limits = ServerLimits()
+        async with served(given_server, host, limits=limits) as (address, server):
+            silent = [await given_client.network.connect(*address) for _ in range(300)]
+            await until(lambda: server.statistics().accepted + server.statistics().refused == 300)
+            assert server.statistics().handshakes == limits.handshakes_per_ip_max < limits.handshakes_max
+            await trio.sleep(PATIENCE_MS / 1000)
+            begun = trio.current_time()
+            assert await ask(outgoing(given_client), address) > 10
+            assert trio.current_time() - begun < limits.handshake_ms / 2000
+            assert server.statistics().handshakes_given_up == 1
+            for connection in silent:
+                connection.close()
+            await until(lambda: server.statistics().connections == 0)
+
+    with caplog.at_level(logging.WARNING, "moldau.server"):
+        run(test)
+    assert caplog.text.count("handshake-given-up") == 1
 
 
 def test_a_look_at_a_listener_needs_no_tls(run):
@@ -388,7 +417,7 @@ def problems(schema, given):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({}, "ssl.keystore.location: listener SSL speaks TLS and needs a key"),
         ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type = 'JKS': must be one of PEM"),
@@ -412,8 +441,9 @@ def problems(schema, given):
         ),
     ],
 )
-def test_unusable_configurations_are_refused_with_what_would_be_right(changes, told):
-    assert told in problems(BROKER_CONFIG, NODE | changes)
+def test_unusable_configurations_are_refused_with_a_remedy(changes, reported):
+    """Unusable configurations are refused with an error that names the remedy."""
+    assert reported in problems(BROKER_CONFIG, NODE | changes)
 
 
 def test_a_listener_has_keys_of_its_own():
@@ -449,7 +479,7 @@ def test_files_and_texts_are_the_same_and_bad_ones_are_named(tmp_path):
     in_file = settings(keystore_location=str(tmp_path / "both.pem"), truststore_location=str(tmp_path / "trust.pem"))
     for context in (server_context(in_file, disk), client_context(in_file, disk)):
         assert [found["subject"] for found in context.get_ca_certs()]
-    for changes, told in (
+    for changes, reported in (
         ({"keystore_location": str(tmp_path / "none.pem")}, "ssl.keystore.location = .*cannot be read: No such file"),
         ({"keystore_location": str(tmp_path / "trust.pem")}, "ssl.keystore.location: no private key"),
         ({"keystore_location": str(tmp_path / "store.jks")}, "is no PEM file; other types of stores are not served"),
@@ -457,7 +487,7 @@ def test_files_and_texts_are_the_same_and_bad_ones_are_named(tmp_path):
         ({"trusted_certificates": "nothing"}, "ssl.truststore.certificates: holds no certificates in PEM form"),
         ({"certificate_chain": chain, "key": authority().issue("other")[1]}, "KEY_VALUES_MISMATCH"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=reported):
             server_context(settings(**changes), disk)
 
 

@@ -1,4 +1,4 @@
-"""Goal: where a file range cannot be sent, the owner of the file hears of it if it was the file, and only then.
+"""Goal: if a file range cannot be sent, its owner gets a report exactly when the file is the cause.
 
 Method: a connection whose sendfile fails in each way that it can, over a file that can or cannot be read afterwards.
 """
@@ -11,11 +11,11 @@ import os
 import pytest
 import trio
 
-from moldau.runtime.answers import CloseConnection, FileRange
-from moldau.runtime.buffers import BufferPool
-from moldau.runtime.real import real_environment
-from moldau.runtime.server import ServerLimits
-from moldau.runtime.transmission import Transmission
+from moldau.runtime.net.answers import CloseConnection, FileRange
+from moldau.runtime.net.buffers import BufferPool
+from moldau.runtime.net.server import ServerLimits
+from moldau.runtime.net.transmission import Transmission
+from moldau.runtime.ports.real import real_environment
 
 BYTES = 1 << 20
 
@@ -51,35 +51,36 @@ class _File:
 
 def sent(sendfile: OSError, read: OSError | None) -> tuple[list[OSError], BaseException]:
     """What the owner of the file was told, and what the connection ends with."""
-    told: list[OSError] = []
+    reported: list[OSError] = []
     limits = ServerLimits()
     transmission = Transmission(_Connection(sendfile), BufferPool(1 << 16, 2), real_environment(1).clock, limits)
-    part = FileRange(_File(read), 0, BYTES, lambda path, error: told.append(error))
+    part = FileRange(_File(read), 0, BYTES, lambda path, error: reported.append(error))
     with pytest.raises((OSError, CloseConnection)) as raised:
         trio.run(transmission.send, [b"head", part])
-    return told, raised.value
+    return reported, raised.value
 
 
 @pytest.mark.parametrize("read", [None, failure(errno.EIO)])
-def test_a_device_that_goes_bad_is_told_though_it_may_be_read_the_next_time(read: OSError | None) -> None:
-    """Seed 205275: one read in a hundred failed, the look at the file did not, and the peer was held to be to blame."""
+def test_failing_device_is_reported_even_if_a_retry_works(read: OSError | None) -> None:
+    """Seed 205275: one read in a hundred failed, a check of the file did not, and the peer was blamed."""
     error = failure(errno.EIO)
-    told, ended = sent(error, read)
-    assert told == [error]
+    reported, ended = sent(error, read)
+    assert reported == [error]
     assert isinstance(ended, CloseConnection)
     assert "cannot be read: Input/output error" in ended.reason
 
 
-def test_a_file_that_cannot_be_read_is_told_whatever_sendfile_says() -> None:
+def test_unreadable_file_is_reported_whatever_sendfile_does() -> None:
+    """A file that cannot be read is reported, whatever error sendfile raises."""
     unreadable = failure(errno.EIO)
-    told, ended = sent(failure(errno.EINVAL), unreadable)
-    assert told == [unreadable]
+    reported, ended = sent(failure(errno.EINVAL), unreadable)
+    assert reported == [unreadable]
     assert isinstance(ended, CloseConnection)
 
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH])
 def test_a_connection_that_fails_is_not_held_against_the_file(number: int) -> None:
     error = failure(number)
-    told, ended = sent(error, None)
-    assert told == []
+    reported, ended = sent(error, None)
+    assert reported == []
     assert ended is error

@@ -1,6 +1,6 @@
-"""Goal: however many connections send requests that take long, a small one waits for few of them.
+"""Goal: a small request waits for few long requests, however many connections send them.
 
-Method: a server on real sockets whose handler writes down what it handles; turns are counted, not time.
+Method: a server on real sockets whose handler records each request; the tests count turns, not time.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from moldau.runtime.connection_loop import HEAVY_BYTES, REQUESTS_PER_TURN
-from moldau.runtime.real import real_environment
-from moldau.runtime.server import ServerLimits, serve
+from moldau.runtime.net.answers import CloseConnection, Preparation
+from moldau.runtime.net.connection_loop import HEAVY_BYTES, REQUESTS_PER_TURN
+from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.ports.real import real_environment
 
 HEAVY_PEERS = 50
 GOOD = b"\x00\x03a good one"
@@ -65,8 +66,8 @@ def with_server(test, handler) -> None:
 
 
 @pytest.mark.parametrize(("key", "between_max"), [(FETCH, 12), (PRODUCE, HEAVY_PEERS * 30)])
-def test_a_small_request_does_not_wait_for_a_long_one_of_each_peer(key: bytes, between_max: int) -> None:
-    """Requests of one peer that take long go one a turn; appends of all peers go together, as many as there are."""
+def test_small_request_does_not_wait_for_every_long_one(key: bytes, between_max: int) -> None:
+    """Long requests are handled one per turn; the appends of all peers are handled together."""
     handled: list[bytes] = []
     heavy = framed(key + bytes(HEAVY_BYTES))
 
@@ -93,7 +94,8 @@ def test_a_small_request_does_not_wait_for_a_long_one_of_each_peer(key: bytes, b
     with_server(test, Recorder(handled))
 
 
-def test_a_peer_that_wants_no_answers_lets_others_have_their_turn() -> None:
+def test_peer_without_answers_lets_others_have_a_turn() -> None:
+    """A peer whose requests need no answers lets others have their turn."""
     handled: list[bytes] = []
     longest = 0
 
@@ -116,3 +118,106 @@ def test_a_peer_that_wants_no_answers_lets_others_have_their_turn() -> None:
 
     with_server(test, Recorder(handled, PRODUCE))
     assert longest <= 12 * REQUESTS_PER_TURN, f"{longest} requests of one peer in a row"
+
+
+class Prepares(Preparation):
+    """Takes some turns before its request is handled; fails as it is asked to."""
+
+    def __init__(self, handler: Preparer, body: bytes) -> None:
+        self.handler, self.body = handler, body
+
+    async def prepare(self) -> None:
+        for _ in range(self.body[2]):
+            self.handler.handled.append(b"..")
+            await trio.lowlevel.checkpoint()
+
+    def handle(self):
+        self.handler.staged = True
+        self.handler.handled.append(self.body[:2])
+        if self.body[3:4] == b"c":
+            raise CloseConnection("asked to", [framed(b"the end")])
+        return None if self.body[3:4] == b"s" else [framed(self.body[:6])]
+
+
+class Preparer(Recorder):
+    """Prepares requests that begin with PRODUCE; what it has staged must be flushed before anything else happens."""
+
+    def __init__(self, handled: list[bytes]) -> None:
+        super().__init__(handled)
+        self.staged = False
+        self.flushes = 0
+
+    def handle(self, frame):
+        assert not self.staged
+        return Prepares(self, bytes(frame)) if bytes(frame[:2]) == PRODUCE else super().handle(frame)
+
+    def flush(self):
+        self.staged = False
+        self.flushes += 1
+
+
+def test_prepared_requests_keep_their_place() -> None:
+    """Answers come in the order of the requests, with long ones and silent ones among them."""
+    handler = Preparer([])
+    bodies = [
+        b"\x00\x03first....",
+        PRODUCE + b"\x05-long..",
+        PRODUCE + b"\x03sno answer",
+        b"\x00\x03then....",
+        PRODUCE + b"\x00-short.",
+        PRODUCE + b"\x02-short.",
+        b"\x00\x03last....",
+    ]
+
+    async def test(address) -> None:
+        stream = await trio.open_tcp_stream(*address)
+        await stream.send_all(b"".join(framed(body) for body in bodies))
+        expected = b"".join(framed(body[:6]) for body in bodies if body[3:4] != b"s" or body[:2] != PRODUCE)
+        received = b""
+        while len(received) < len(expected):
+            received += await stream.receive_some(1000)
+        assert received == expected
+        await stream.aclose()
+
+    with_server(test, handler)
+    assert [key for key in handler.handled if key != b".."] == [body[:2] for body in bodies]
+    assert handler.handled.count(b"..") == 10
+    assert handler.flushes >= 4
+    assert not handler.staged
+
+
+def test_others_are_served_while_a_request_is_prepared() -> None:
+    handler = Preparer([])
+
+    async def test(address) -> None:
+        good, busy = await trio.open_tcp_stream(*address), await trio.open_tcp_stream(*address)
+        await busy.send_all(framed(PRODUCE + b"\xff-long..") * 200)
+        while b".." not in handler.handled:
+            await trio.lowlevel.checkpoint()
+        for _ in range(20):
+            await good.send_all(framed(GOOD))
+            await answers_of(good, 1)
+        assert handler.handled.count(PRODUCE) < 200, "it was served between two of them, or within one"
+        await answers_of(busy, 200)
+        for stream in (good, busy):
+            await stream.aclose()
+
+    with_server(test, handler)
+
+
+def test_a_prepared_request_may_end_the_connection() -> None:
+    """What came before is answered, then its last word; what came behind it is dropped."""
+    handler = Preparer([])
+
+    async def test(address) -> None:
+        stream = await trio.open_tcp_stream(*address)
+        bodies = [b"\x00\x03first....", PRODUCE + b"\x03close..", b"\x00\x03dropped."]
+        await stream.send_all(b"".join(framed(body) for body in bodies))
+        received = b""
+        while part := await stream.receive_some(1000):
+            received += part
+        assert received == framed(bodies[0][:6]) + framed(b"the end")
+        await stream.aclose()
+
+    with_server(test, handler)
+    assert handler.handled == [b"\x00\x03", b"..", b"..", b"..", PRODUCE]

@@ -1,6 +1,6 @@
-"""Goal: a replica never begins anew where it may have been before, and the controller hears of every directory.
+"""Goal: no replica starts over empty if it may have a log, and the controller learns the directory of each replica.
 
-Method: the placement rule over all its inputs; the queue before a controller that forgets, refuses and fails.
+Method: the placement rule over all its inputs; the queue against a controller that forgets, refuses and fails.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from moldau_broker.replication.directory_assignment import (
     place_of_lost,
     place_replica,
 )
-from moldau_quorum.directory_ids import LOST, MIGRATING, UNASSIGNED
-from moldau_quorum.image import PartitionImage
+from moldau_quorum.metadata.directory_ids import LOST, MIGRATING, UNASSIGNED
+from moldau_quorum.metadata.image import PartitionImage
 
 MINE, AWAY = UUID(int=1001), UUID(int=1002)
 ONLINE = (MINE,)
@@ -32,14 +32,13 @@ TOPIC = UUID(int=7)
     ("assigned", "any_offline", "is_new", "needed"),
     list(itertools.product((MINE, AWAY, LOST, UNASSIGNED, MIGRATING), (True, False), (True, False), (True, False))),
 )
-def test_a_replica_that_may_be_needed_begins_only_where_it_cannot_have_been(
-    assigned: UUID, any_offline: bool, is_new: bool, needed: bool
-) -> None:
+def test_a_needed_replica_never_starts_over(assigned: UUID, any_offline: bool, is_new: bool, needed: bool) -> None:
+    """A replica that may be needed is placed only if it cannot have a log in another directory."""
     placement = place_replica(assigned, online=ONLINE, any_offline=any_offline, is_new=is_new, needed=needed)
     if assigned == AWAY:
         assert (placement is Placement.OFFLINE) == (any_offline or needed)
     elif assigned == LOST:
-        assert (placement is Placement.OFFLINE) == any_offline, "with all directories at work, it has no log in any"
+        assert (placement is Placement.OFFLINE) == any_offline, "if all directories work, it has no log in any"
     else:
         assert (placement is Placement.OFFLINE) == (any_offline and needed and not is_new)
     if placement is Placement.ASSIGNED:
@@ -76,7 +75,8 @@ def test_one_request_at_a_time_of_bounded_size() -> None:
     assert len(queue.next_request(0)) == 5
 
 
-def test_a_newer_place_replaces_one_under_way_and_the_same_is_not_sent_twice() -> None:
+def test_a_newer_directory_replaces_the_one_in_flight() -> None:
+    """A newer directory replaces the one in flight, and the same directory is not sent twice."""
     queue = AssignmentQueue(backoff_ms=100)
     key = (TOPIC, 0)
     queue.submit(key, MINE)
@@ -121,7 +121,7 @@ def test_the_controller_knows_in_the_end_whatever_goes_wrong(seed: int) -> None:
                 queue.answered(dict.fromkeys(request, ErrorCode.NOT_CONTROLLER), now_ms)
             else:
                 queue.failed(now_ms)
-            for key in request:  # the metadata tells: what is not as it should be is told again
+            for key in request:  # wrong assignments are submitted again
                 if known.get(key) != wanted[key]:
                     queue.submit(key, wanted[key])
         now_ms += draw.choice((0, 5, 10))

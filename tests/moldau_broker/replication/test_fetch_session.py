@@ -1,7 +1,7 @@
-"""Goal:
+"""Goal: fetch sessions follow the rules of KIP-227.
 
-the rules of KIP-227. Method: each row of the table in ``fetch_session``, eviction, and a client that follows the rules
-against a full-fetch model.
+Method: each row of the table in ``fetch_session``, eviction, and a client that follows the rules against a full-fetch
+model.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def test_open_update_forget_and_close() -> None:
     assert (len(cache), cache.partition_count) == (0, 0)
 
 
-def test_wrong_epochs_unknown_ids_and_mixed_topic_ids_are_refused() -> None:
+def test_wrong_epochs_and_session_ids_are_refused() -> None:
+    """Wrong epochs, unknown session ids, and a mix of topic ids and names in a session are refused."""
     cache = FetchSessionCache(slots_max=10)
     fetch(cache, 0, 0, [wanted(0)])
     assert fetch(cache, 77, 2, []).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -118,13 +119,17 @@ def test_a_session_that_grows_beyond_the_bound_ends() -> None:
     cache = FetchSessionCache(slots_max=1, partitions_max=4)
     assert fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=1).session_id == 1
     assert fetch(cache, 1, 1, [wanted(1, 7), wanted(2), wanted(3)]).session_id == 1
-    assert fetch(cache, 1, 2, [wanted(1, 8), wanted(2, 9), wanted(0, 3)]).session_id == 1, "it names no new ones"
-    assert fetch(cache, 1, 3, [wanted(4), wanted(5)], [0, 1]).session_id == 1, "as many as it forgets"
+    assert fetch(cache, 1, 2, [wanted(1, 8), wanted(2, 9), wanted(0, 3)]).session_id == 1, (
+        "the request adds no partition"
+    )
+    assert fetch(cache, 1, 3, [wanted(4), wanted(5)], [0, 1]).session_id == 1, (
+        "the request adds as many partitions as it forgets"
+    )
     assert cache.partition_count == 4
     assert fetch(cache, 1, 4, [wanted(6)]).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (len(cache), cache.partition_count) == (0, 0)
     everything = [wanted(index) for index in range(5)]
-    assert fetch(cache, 0, 0, everything, fresh_id=2).session_id == 0, "it goes on with full requests"
+    assert fetch(cache, 0, 0, everything, fresh_id=2).session_id == 0, "the fetcher continues with full requests"
     assert fetch(cache, 0, 0, everything[:4], fresh_id=3).session_id == 3
 
 
@@ -133,12 +138,16 @@ def test_a_session_that_grows_evicts_as_a_new_one_does() -> None:
     fetch(cache, 0, 0, [wanted(0)], fresh_id=1)
     fetch(cache, 0, 0, [wanted(0), wanted(1)], fresh_id=2)
     fetch(cache, 0, 0, [wanted(0)], fresh_id=3, privileged=True)
-    assert fetch(cache, 1, 1, [wanted(1)], now_ms=50).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "2 is young"
+    assert fetch(cache, 1, 1, [wanted(1)], now_ms=50).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, (
+        "session 2 is young"
+    )
     fetch(cache, 2, 1, [], now_ms=90)
-    assert fetch(cache, 3, 1, [wanted(1), wanted(2)], now_ms=101, privileged=True).session_id == 3, "2 gives way"
+    assert fetch(cache, 3, 1, [wanted(1), wanted(2)], now_ms=101, privileged=True).session_id == 3, (
+        "session 2 is evicted"
+    )
     assert (len(cache), cache.partition_count) == (1, 3)
     fetch(cache, 0, 0, [wanted(0)], fresh_id=4, now_ms=150)
-    assert fetch(cache, 4, 1, [wanted(1)], now_ms=202).session_id == 4, "the follower's was not used for so long"
+    assert fetch(cache, 4, 1, [wanted(1)], now_ms=202).session_id == 4, "the follower's session was unused for too long"
     assert (len(cache), cache.partition_count) == (1, 2)
 
 
@@ -151,11 +160,11 @@ def test_nobody_keeps_followers_from_their_sessions_for_long() -> None:
 
 def test_only_news_is_worth_saying() -> None:
     partition = wanted(0)
-    assert partition.worth_saying(10, 0, has_news=False)
-    assert not partition.worth_saying(10, 0, has_news=False)
-    assert partition.worth_saying(10, 0, has_news=True)
-    assert partition.worth_saying(11, 0, has_news=False)
-    assert partition.worth_saying(11, 4, has_news=False)
+    assert partition.has_changes(10, 0, has_news=False)
+    assert not partition.has_changes(10, 0, has_news=False)
+    assert partition.has_changes(10, 0, has_news=True)
+    assert partition.has_changes(11, 0, has_news=False)
+    assert partition.has_changes(11, 4, has_news=False)
 
 
 def test_partitions_with_records_go_to_the_end() -> None:
@@ -209,7 +218,7 @@ def test_a_session_means_what_the_sum_of_its_requests_says(requests: list[tuple[
 def test_no_sequence_of_requests_exceeds_the_bound(
     partitions_max: int, steps: list[tuple[int, bool, set[int], set[int], int]]
 ) -> None:
-    """Fetchers that follow the rules; a session that goes on means what its fetcher believes, and the others say so."""
+    """A session that continues has the partitions that its fetcher expects; any other session reports an error."""
     cache = FetchSessionCache(slots_max=3, partitions_max=partitions_max, eviction_ms=100)
     believed: dict[int, tuple[int, int, set[int]]] = {}  # session id, next epoch and partitions, by fetcher
     now_ms = 0

@@ -1,7 +1,6 @@
-"""Goal:
+"""Goal: a follower fetches the records that it lacks, truncates where histories differ, and backs off.
 
-a follower asks for what it lacks, truncates where histories differ, and backs off. Method: stories; then a random
-session against the broker's cache.
+Method: stories; then a random session against the broker's cache.
 """
 
 from __future__ import annotations
@@ -67,7 +66,8 @@ def request_of(core: FollowerFetcher, now_ms: float = 0) -> FollowRequest:
     return request
 
 
-def test_the_first_request_is_full_and_later_ones_name_what_changed() -> None:
+def test_the_first_request_is_full_and_later_ones_incremental() -> None:
+    """The first request names all partitions; later ones name only partitions that changed."""
     a, b = followed(0), followed(1)
     core = fetcher(a, b)
     request = request_of(core)
@@ -120,8 +120,8 @@ def test_an_offset_the_leader_has_not_got_is_reset() -> None:
     assert request_of(core).partitions == (a,)
 
 
-def test_a_reset_that_is_cut_short_is_begun_again_later_each_time() -> None:
-    """It waited for the answer to a question that nobody asked any more, until the next leader epoch."""
+def test_an_interrupted_reset_is_retried_later_each_time() -> None:
+    """A failed request ends RESETTING; the partition must not wait for the next leader epoch."""
     a, b = followed(0, offset=10), followed(1)
     core = fetcher(a, b)
     now = 0.0
@@ -130,7 +130,7 @@ def test_a_reset_that_is_cut_short_is_begun_again_later_each_time() -> None:
         steps = core.answered(ErrorCode.NONE, 9, [refusal], request_of(core, now), now)
         assert [step.kind for step in steps] == [StepKind.RESET]
         core.request_failed(now)
-        assert core.next_request(now + 49) is None, "the source has a back-off of its own"
+        assert core.next_request(now + 49) is None, "the source has its own back-off"
         assert (a.state, a.delayed_until_ms) == (FollowState.DELAYED, now + back_off)
         assert b.state is FollowState.FETCHING
         now += back_off
@@ -159,7 +159,8 @@ def test_refused_partitions_back_off_alone_and_longer_each_time() -> None:
     core.answered(ErrorCode.NONE, 9, [answer(1)], request_of(core, 150), 150)
 
 
-def test_a_lost_request_starts_a_new_session_after_a_growing_back_off() -> None:
+def test_a_lost_request_starts_a_new_session_after_a_back_off() -> None:
+    """A lost request ends the session; the back-off before the next one grows with each failure."""
     a = followed(0)
     core = fetcher(a)
     core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)
@@ -170,7 +171,7 @@ def test_a_lost_request_starts_a_new_session_after_a_growing_back_off() -> None:
     assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, (a,))
     core.request_failed(50)
     assert core.next_deadline_ms() == 150
-    core.hurry()
+    core.reset_backoff()
     assert request_of(core, 51).session_epoch == 0
 
 

@@ -1,7 +1,6 @@
-"""Goal:
+"""Goal: an operation leaves the purgatory once, by its condition or by its deadline.
 
-an operation leaves the purgatory once, by condition or by deadline. Method: both races, and a model under random
-events.
+Method: both races, and a model under random events.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ def test_deadline_before_condition() -> None:
     assert purgatory.watchers("a") == ()
 
 
-def test_watchers_keep_their_order_and_the_snapshot_survives_completion() -> None:
+def test_watchers_keep_their_order_during_completion() -> None:
+    """Watchers keep their order, and completing some does not change the snapshot."""
     purgatory: Purgatory[str, int] = Purgatory(0, 10)
     first, second = purgatory.watch(1, ["a"], 50), purgatory.watch(2, ["a"], 40)
     seen = []
@@ -44,7 +44,8 @@ def test_watchers_keep_their_order_and_the_snapshot_survives_completion() -> Non
     assert seen == [1, 2]
 
 
-def test_unwatched_keys_do_not_find_the_operation_but_the_deadline_does() -> None:
+def test_an_operation_without_keys_still_expires() -> None:
+    """An operation is not found under keys that it no longer watches, but its deadline still expires."""
     purgatory: Purgatory[str, str] = Purgatory(0, 10)
     delayed = purgatory.watch("fetch", ["a", "b"], 10)
     purgatory.unwatch(delayed, "a")

@@ -1,7 +1,6 @@
-"""Goal:
+"""Goal: each rule of a replica holds on its own.
 
-the rules of one replica, each on its own. Method: short stories with stated effects, and every role crossed with every
-event.
+Method: short stories with stated effects, and every role crossed with every event.
 """
 
 from __future__ import annotations
@@ -134,7 +133,8 @@ def test_a_laggard_outside_the_isr_holds_nobody_up() -> None:
 # --- in-sync replicas ----------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_lags_is_proposed_for_removal_and_counts_until_it_is_committed() -> None:
+def test_a_lagging_member_counts_until_its_removal_is_committed() -> None:
+    """The leader proposes to remove a lagging member, which counts until the removal is committed."""
     subject = leader()
     subject.log_end_moved(5, 0, ALIVE)
     fetched(subject, 2, 5, 900)
@@ -154,13 +154,14 @@ def test_a_member_that_lags_is_proposed_for_removal_and_counts_until_it_is_commi
     assert subject.high_watermark == 5
 
 
-def test_a_committed_shrink_counts_by_the_minimum_that_is_in_front_of_it_in_the_log() -> None:
+def test_a_committed_shrink_waits_for_the_raised_minimum() -> None:
+    """A shrunk ISR counts with the minimum that precedes it in the metadata log."""
     subject = leader(isr=(1, 2), min_isr=1)
     fetched(subject, 2, 0)
     subject.log_end_moved(5, 10, ALIVE)
     proposal = subject.tick(LAG + 11, ALIVE).proposal
     assert proposal is not None
-    # The minimum was raised to 2 meanwhile: the controller keeps 2 as an eligible leader, nothing counts without it.
+    # The minimum was raised to 2 meanwhile: broker 2 is an eligible leader, and must have each committed record.
     subject.alter_answered(proposal, ErrorCode.NONE, LAG + 12, ALIVE)
     subject.log_end_moved(6, LAG + 13, ALIVE)
     assert subject.acknowledgement(1, 5) is None
@@ -170,10 +171,15 @@ def test_a_committed_shrink_counts_by_the_minimum_that_is_in_front_of_it_in_the_
     assert subject.high_watermark == 0
 
 
-def test_a_committed_expansion_counts_by_the_minimum_that_is_in_front_of_it_in_the_log() -> None:
-    """With two of four in sync and three asked for, a record on those two may be missing on an eligible leader."""
+def test_a_committed_expansion_waits_for_the_raised_minimum() -> None:
+    """An expanded ISR counts with the minimum that precedes it in the metadata log.
+
+    With two of four in sync and a minimum of three, a record on those two may be missing on an eligible leader.
+    """
     subject = replica(end=1, high_watermark=1, min_isr=2)
-    subject.apply(state(isr=(1,), replicas=(1, 2, 3, 4)), 1, 0)  # 2 left below the minimum: it is an eligible leader
+    subject.apply(
+        state(isr=(1,), replicas=(1, 2, 3, 4)), 1, 0
+    )  # broker 2 left below the minimum: it is an eligible leader
     proposal = fetched(subject, 3, 1).proposal
     assert proposal is not None
     subject.alter_answered(proposal, ErrorCode.NONE, 1, ALIVE)
@@ -186,16 +192,18 @@ def test_a_committed_expansion_counts_by_the_minimum_that_is_in_front_of_it_in_t
     assert subject.high_watermark == 1
 
 
-def test_a_member_at_the_log_end_is_in_sync_however_long_it_is_silent() -> None:
+def test_a_silent_member_at_the_log_end_stays_in_sync() -> None:
+    """A member at the log end stays in sync, however long it sends no fetch."""
     subject = leader()
-    assert subject.tick(1e9, ALIVE).proposal is not None, "never heard of"
+    assert subject.tick(1e9, ALIVE).proposal is not None, "broker 2 has never fetched"
     subject = leader(end=5)
     fetched(subject, 2, 5)
     fetched(subject, 3, 5)
     assert subject.tick(1e9, ALIVE) == NO_EFFECTS
 
 
-def test_an_outsider_that_caught_up_is_proposed_and_counts_at_once() -> None:
+def test_an_outsider_that_caught_up_counts_at_once() -> None:
+    """An outsider that has caught up is proposed for the ISR, and counts at once."""
     subject = leader(isr=(1, 2), end=10, high_watermark=10)
     assert fetched(subject, 3, 9) == NO_EFFECTS
     effects = fetched(subject, 3, 10)
@@ -262,7 +270,8 @@ def test_an_unknown_outcome_is_asked_again(error: ErrorCode) -> None:
     assert subject.maximal_isr == (1, 2)
 
 
-def test_an_answer_that_is_older_than_the_metadata_changes_nothing() -> None:
+def test_an_answer_older_than_the_metadata_changes_nothing() -> None:
+    """An answer to a proposal that newer metadata have resolved changes nothing."""
     subject = leader(isr=(1,), end=1, high_watermark=1)
     proposal = fetched(subject, 2, 1).proposal
     assert proposal is not None
@@ -340,7 +349,8 @@ def test_a_new_epoch_forgets_what_followers_had() -> None:
 # --- followers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_takes_the_smaller_high_watermark_and_never_back() -> None:
+def test_the_high_watermark_of_a_follower_is_capped_and_grows() -> None:
+    """A follower's high watermark is the smaller of the leader's and its own log end, and never decreases."""
     subject = replica(2)
     subject.apply(state(), 0, 0)
     subject.log_end_moved(10, 0, ALIVE)

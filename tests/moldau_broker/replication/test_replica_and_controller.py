@@ -1,13 +1,13 @@
-"""Goal: a leader and the controller agree on whom a record needs, also when requests come late.
+"""Goal: a leader and the controller agree on the replicas that a record needs, also when requests come late.
 
 Method: one replica's rules against the controller's decisions, as values; answers and attempts come in a stated order.
 """
 
 from __future__ import annotations
 
-from controller_model import ModelController
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import PartitionState, Replica
+from support.controller.model import ModelController
 
 
 def committed(controller: ModelController) -> PartitionState:
@@ -25,9 +25,12 @@ def eligible(controller: ModelController) -> dict[int, int]:
     return {broker_id: broker.broker_epoch for broker_id, broker in controller.image.brokers.items() if broker.active}
 
 
-def test_a_late_attempt_brings_nobody_in_sync_who_was_refused_meanwhile() -> None:
-    """A leader proposes a replica; the first attempt is held by the network, the second is refused because the replica
-    was fenced. What is acknowledged then must not be missing on a leader that the first attempt makes."""
+def test_a_late_attempt_admits_no_replica_refused_meanwhile() -> None:
+    """A late AlterPartition request does not admit a replica that was refused meanwhile.
+
+    The network holds the first attempt of a proposal; the controller refuses the second one because the replica is
+    fenced. The records acknowledged after that must be on a leader that the first attempt makes eligible.
+    """
     controller = ModelController()
     controller.join(1, 2, 3)
     assert controller.create("t", min_insync_replicas="2").error_code == 0
@@ -52,7 +55,9 @@ def test_a_late_attempt_brings_nobody_in_sync_who_was_refused_meanwhile() -> Non
     assert refusal is ErrorCode.INELIGIBLE_REPLICA
     replica.alter_answered(proposal, refusal, 3, eligible(controller))
     replica.followed(other, seen[other], 5, 0, 4, eligible(controller))
-    assert replica.acknowledgement(proposal.leader_epoch, 5) is None, "until the metadata log tells that it is final"
+    assert replica.acknowledgement(proposal.leader_epoch, 5) is None, (
+        "no acknowledgement before the ISR is in the metadata log"
+    )
     replica.apply(committed(controller), 5, 5)
     replica.reconsider(5, eligible(controller))
     assert replica.acknowledgement(proposal.leader_epoch, 5) is ErrorCode.NONE
@@ -61,4 +66,4 @@ def test_a_late_attempt_brings_nobody_in_sync_who_was_refused_meanwhile() -> Non
     assert outside in eligible(controller)
     assert attempt() is ErrorCode.INVALID_UPDATE_VERSION
     controller.fence(leader)
-    assert controller.partition("t").leader == other, "who has all that was acknowledged"
+    assert controller.partition("t").leader == other, "the new leader has all acknowledged records"

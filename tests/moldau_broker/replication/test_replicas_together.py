@@ -1,9 +1,9 @@
-"""Goal: replicas that obey their rules lose nothing that was acknowledged, whatever the order of events.
+"""Goal: replicas that obey their rules lose no acknowledged record, whatever the order of events.
 
-Method: a Hypothesis state machine with three replicas (the real state machines, logs as lists), a controller that is a
-few lines long, metadata that reaches each broker late, and ISR changes whose answers get lost. After every step: what
-was acknowledged is in the log of every committed in-sync replica, logs agree below their high watermarks, and high
-watermarks do not fall.
+Method: a Hypothesis state machine with three replicas (the real state machines, logs as lists), a small model of the
+controller, metadata that reaches each broker late, and ISR changes whose answers get lost. After every step,
+acknowledged records are in the log of every committed in-sync replica, logs agree below their high watermarks, and
+high watermarks do not decrease.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_ISR = 2
 
 @dataclass
 class Node:
-    """A broker: what survives a restart, and what does not."""
+    """The durable and the volatile state of a broker."""
 
     log: list[tuple[int, int]] = field(default_factory=list)  # (leader epoch, value)
     epochs: list[tuple[int, int]] = field(default_factory=list)  # (leader epoch, start offset), as begun or replicated
@@ -32,7 +32,7 @@ class Node:
     alive: bool = True
     broker_epoch: int = 0
     replica: Replica | None = None
-    seen: int = 0  # how much of the metadata log has arrived
+    seen: int = 0  # the number of metadata records that have arrived
     waiting: list[tuple[int, int, int]] = field(default_factory=list)  # (leader epoch, end offset, value) for acks=all
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -84,7 +84,7 @@ class ReplicasTogether(RuleBasedStateMachine):
         self.metadata.append((state, dict(self.registered)))
 
     def elect(self, isr: tuple[int, ...], leader: int) -> None:
-        """Commits a change; a new leader comes from the in-sync replicas that live."""
+        """Commits a change; elects a new leader from the live in-sync replicas."""
         before = self.state
         if leader not in isr or leader not in self.registered:
             leader = next((broker_id for broker_id in isr if broker_id in self.registered), -1)
@@ -100,7 +100,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def fence(self, broker_id: int) -> None:
-        """The session of a broker ends, dead or not: it leaves the ISR unless it is the last."""
+        """Ends the session of a broker, dead or not: it leaves the ISR unless it is the last member."""
         if broker_id not in self.registered:
             return
         del self.registered[broker_id]
@@ -109,7 +109,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def register(self, broker_id: int) -> None:
-        """A live broker that is fenced comes back under a new epoch."""
+        """Registers a live, fenced broker under a new epoch."""
         node = self.nodes[broker_id]
         if not node.alive or broker_id in self.registered:
             return
@@ -121,7 +121,7 @@ class ReplicasTogether(RuleBasedStateMachine):
     @precondition(lambda self: self.proposals)
     @rule(index=st.integers(0, 5), answered=st.booleans())
     def decide(self, index: int, answered: bool) -> None:
-        """The controller meets a proposal; its answer may get lost, and the proposal comes again."""
+        """Delivers a proposal to the controller; a lost answer makes the leader repeat it."""
         position = index % len(self.proposals)
         broker_id, proposal = self.proposals.pop(position)
         state = self.state
@@ -166,7 +166,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def hear(self, broker_id: int) -> None:
-        """The next piece of committed metadata reaches a broker."""
+        """Delivers the next committed metadata record to a broker."""
         node = self.nodes[broker_id]
         if not node.alive or node.replica is None or node.seen >= len(self.metadata):
             return
@@ -179,7 +179,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def crash(self, broker_id: int) -> None:
-        """A process dies; its log stays, its checkpointed high watermark may be old."""
+        """Kills a process; its log stays, and its checkpointed high watermark may be old."""
         node = self.nodes[broker_id]
         if node.alive and sum(other.alive for other in self.nodes.values()) > 1:
             node.alive = False
@@ -188,7 +188,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def restart(self, broker_id: int) -> None:
-        """Comes back; it registers (and thereby leaves the ISR first) before it serves."""
+        """Restarts a broker; it registers, which removes it from the ISR, before it serves."""
         node = self.nodes[broker_id]
         if node.alive:
             return
@@ -206,7 +206,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS), count=st.integers(1, 3))
     def produce(self, broker_id: int, count: int) -> None:
-        """A producer with acks=all meets a broker that believes to lead."""
+        """Sends a record with acks=all to a broker that acts as leader."""
         node = self.nodes[broker_id]
         replica = node.replica
         if not node.alive or replica is None or replica.check_append(-1) is not ErrorCode.NONE:
@@ -220,7 +220,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(broker_id=st.sampled_from(BROKERS), records=st.integers(0, 3))
     def fetch(self, broker_id: int, records: int) -> None:
-        """A follower asks the broker that it believes to lead."""
+        """Fetches from the broker that the follower's metadata name as leader."""
         node = self.nodes[broker_id]
         follower = node.replica
         if not node.alive or follower is None or follower.is_leader or follower.state.leader not in self.nodes:
@@ -236,7 +236,7 @@ class ReplicasTogether(RuleBasedStateMachine):
         last_epoch = node.epochs[-1][0] if node.epochs else -1
         if last_epoch >= 0:
             epoch, end = source.end_offset_for_epoch(last_epoch)
-            assert end >= 0, "a leader knows an epoch that is not older than any follower's"
+            assert end >= 0, "a leader has an epoch that is not older than any follower's"
             if epoch < last_epoch or end < offset:
                 _, local_end = node.end_offset_for_epoch(epoch)
                 target = min(end, local_end) if local_end >= 0 else end
@@ -257,7 +257,7 @@ class ReplicasTogether(RuleBasedStateMachine):
 
     @rule(absent=st.sampled_from((0, *BROKERS)), commit=st.booleans())
     def settle(self, absent: int, commit: bool) -> None:
-        """All but one broker hear everything and fetch all there is: states from which trouble is near."""
+        """Brings all brokers but one up to date, which leads to states close to failures."""
         for _ in range(4):
             for broker_id, node in self.nodes.items():
                 while broker_id != absent and node.alive and node.seen < len(self.metadata):
@@ -285,7 +285,7 @@ class ReplicasTogether(RuleBasedStateMachine):
         if replica.is_leader:
             node.high_watermark = replica.high_watermark
 
-    # --- what must hold ---------------------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------------------------
 
     @invariant()
     def acknowledged_records_are_on_every_in_sync_replica(self) -> None:

@@ -1,4 +1,4 @@
-"""Goal: copying stays at its rate over time, and nothing else is held back. Method: a clock that is a number."""
+"""Goal: copies keep to their rate over time, and other traffic is not delayed. Method: the clock is a number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Goal:
+"""Goal: every timer expires once, at the first tick not before its deadline, in O(1).
 
-every timer expires once, at the first tick not before its deadline, in O(1). Method: a naive model, and a count of
-steps.
+Method: a naive model, and a count of steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Goal:
+"""Goal: brokers replicate, fail over and restart without losing acknowledged records.
 
-brokers replicate, fail over and come back without losing what they acknowledged. Method: whole brokers and controllers
-on virtual time.
+Method: whole brokers and controllers on virtual time.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker_cluster import batch, run_cluster, values_of
 from moldau.protocol.errors import ErrorCode
+from support.cluster.broker_cluster import batch, run_cluster, values_of
 
 
 async def _everything(cluster, topic: str, leader: int) -> list[bytes]:
@@ -58,7 +57,9 @@ def test_replicas_are_byte_identical() -> None:
     run_cluster(scenario, brokers=3)
 
 
-def test_a_killed_leader_is_succeeded_within_a_second_and_nothing_is_lost() -> None:
+def test_a_killed_leader_is_succeeded_within_a_second() -> None:
+    """A killed leader is succeeded within a second, and no acknowledged record is lost."""
+
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", replicas=3, min_insync_replicas="2")
         first = await cluster.leader("t")
@@ -78,7 +79,7 @@ def test_a_killed_leader_is_succeeded_within_a_second_and_nothing_is_lost() -> N
     run_cluster(scenario, brokers=3)
 
 
-def test_a_deposed_leader_drops_what_nobody_acknowledged() -> None:
+def test_a_deposed_leader_drops_unacknowledged_records() -> None:
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", replicas=3, min_insync_replicas="2")
         first = await cluster.leader("t")
@@ -87,7 +88,7 @@ def test_a_deposed_leader_drops_what_nobody_acknowledged() -> None:
         network = cluster.world.network
         network.cut_between([f"b{first}"], [*(f"b{b}" for b in cluster.broker_ids if b != first), "c101"])
         answer = await old.produce("t", batch(b"alone"), acks=1)
-        assert answer.error_code == ErrorCode.NONE, "nobody told it yet"
+        assert answer.error_code == ErrorCode.NONE, "it does not know of the election yet"
         second = await cluster.leader("t", other_than=first)
         refused = await old.produce("t", batch(b"alone too"), timeout_ms=100)
         assert refused.error_code != ErrorCode.NONE, "a leader without followers commits nothing"
@@ -102,7 +103,9 @@ def test_a_deposed_leader_drops_what_nobody_acknowledged() -> None:
     run_cluster(scenario, brokers=3)
 
 
-def test_a_lost_power_of_all_brokers_loses_nothing_that_was_synced_before_it_was_acknowledged() -> None:
+def test_a_power_loss_of_all_brokers_loses_no_synced_record() -> None:
+    """A power loss of all brokers loses no record that was synced before its acknowledgement."""
+
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", replicas=3, min_insync_replicas="2", flush_messages="1")
         first = await cluster.leader("t")
@@ -137,7 +140,9 @@ def test_a_paused_follower_leaves_the_isr_and_comes_back() -> None:
     run_cluster(scenario, brokers=3)
 
 
-def test_too_few_in_sync_replicas_refuse_acks_all_and_serve_acks_one() -> None:
+def test_too_few_in_sync_replicas_refuse_only_acks_all() -> None:
+    """Too few in-sync replicas refuse acks=all, and serve acks=1."""
+
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", replicas=2, min_insync_replicas="2")
         leader = await cluster.leader("t")
@@ -155,12 +160,14 @@ def test_too_few_in_sync_replicas_refuse_acks_all_and_serve_acks_one() -> None:
     run_cluster(scenario, brokers=2)
 
 
-def test_waiting_for_a_silent_follower_times_out_or_ends_with_its_fencing() -> None:
+def test_a_wait_for_a_silent_follower_ends() -> None:
+    """The wait for a silent follower times out, or ends when the controller fences the follower."""
+
     async def scenario(cluster) -> None:
         await cluster.client(1).create_topic("t", replicas=2)
         leader = await cluster.leader("t")
         other = next(b for b in cluster.partition_image("t").replicas if b != leader)
-        cluster.world.node(f"b{other}").pause()  # a process that is gone would be fenced at once
+        cluster.world.node(f"b{other}").pause()  # the controller would fence a dead process at once
         quick = await cluster.client(leader).produce("t", batch(b"x"), timeout_ms=50)
         assert quick.error_code == ErrorCode.REQUEST_TIMED_OUT
         patient = await cluster.client(leader).produce("t", batch(b"y"), timeout_ms=20_000)

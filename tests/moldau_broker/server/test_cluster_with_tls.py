@@ -1,7 +1,7 @@
 """Goal: a whole cluster works with TLS on every link, and its simulation stays a function of the seed.
 
-Method: three controllers and three brokers in a simulated world. Voters, controllers and brokers show each other
-certificates; clients check the brokers'. A leader and a controller are killed while a producer writes.
+Method: three controllers and three brokers in a simulated world. Voters, controllers and brokers authenticate each
+other with certificates; clients check the brokers'. A leader and a controller are killed while a producer writes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 import pytest
 import trio
 
-from broker_cluster import run_cluster
-from certificates import authority
 from moldau.admin import Admin
 from moldau.admin.values import ConfigAlteration, ConfigResource, ResourceType
 from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import KafkaError
-from moldau.runtime.environment import OpenMode
+from moldau.runtime.ports.environment import OpenMode
+from support.certificates import authority
+from support.cluster.broker_cluster import run_cluster
 
 NAMES = ("b1", "b2", "b3", "c101", "c102", "c103")
 RECORDS = 60
@@ -48,7 +48,7 @@ def client_settings(trust, **more):
 
 
 def story(keys, seed, engine):
-    """Runs a cluster in which a leader and a controller die; returns what a consumer read, and the trace's digest."""
+    """Runs a cluster in which a leader and a controller die; returns the consumed values and the trace's digest."""
     trust = keys["ssl.truststore.certificates"]
 
     async def scenario(cluster):
@@ -112,7 +112,7 @@ def test_the_trace_does_not_depend_on_what_openssl_draws():
     assert len(outcomes[0][0]) >= 32, "a digest"
 
 
-def test_strangers_stay_outside():
+def test_brokers_and_clients_of_another_authority_are_refused():
     """A broker with a certificate of another authority never joins; a client that trusts another never connects."""
     keys = authority().keys(*NAMES)
 
@@ -140,7 +140,7 @@ def test_strangers_stay_outside():
 
 
 def test_a_broker_takes_new_certificates_while_it_runs():
-    """A file is replaced and named in a dynamic key; a file that is no certificate changes nothing."""
+    """A dynamic key names a replaced file; a file that is not a certificate changes nothing."""
     keys = authority().keys(*NAMES)
 
     async def scenario(cluster):

@@ -1,7 +1,8 @@
-"""Goal: nothing acknowledged with acks=all is lost, moved or doubled under kills, restarts and cuts.
+"""Goal: no record acknowledged with acks=all is lost, moved or doubled under kills, restarts and cuts.
 
-Method: whole clusters on virtual time, writers that note what was acknowledged where, a nemesis from the seed; after
-healing every acknowledged offset must hold its value on the leader, and all replicas must hold the same bytes.
+Method: whole clusters on virtual time, writers that note the offset of each acknowledged value, and faults drawn from
+the seed. After healing, every acknowledged offset must hold its value on the leader, and all replicas must hold the
+same bytes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import os
 import pytest
 import trio
 
-from broker_cluster import Cluster, batch, run_cluster, values_of
 from moldau.protocol.errors import ErrorCode, KafkaError
+from support.cluster.broker_cluster import Cluster, batch, run_cluster, values_of
 
 SEEDS = range(1, 1 + int(os.environ.get("MOLDAU_FAULT_SEEDS", "3")))
 FIRST_SEED = int(os.environ.get("MOLDAU_FAULT_FIRST_SEED", "0"))
@@ -20,7 +21,7 @@ PARTITIONS = 2
 
 
 class Writer:
-    """Writes its own values to one partition, one at a time, wherever metadata says the leader is."""
+    """Writes its own values to one partition, one at a time, to the leader that the metadata names."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster = cluster
@@ -92,7 +93,7 @@ async def _nemesis(cluster: Cluster, draw, actions: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_acknowledged_stays(seed: int) -> None:
+def test_acknowledged_records_stay(seed: int) -> None:
     async def scenario(cluster: Cluster) -> int:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
         writers = [Writer(cluster, number) for number in range(3)]

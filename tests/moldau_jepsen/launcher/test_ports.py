@@ -53,7 +53,8 @@ def test_ports_are_free_and_a_taken_one_is_named():
             choose_ports(1, port)
 
 
-def test_processes_take_different_ports_also_before_anybody_listens():
+def test_processes_take_different_ports_even_without_listeners():
+    """Processes take different ports, even before a node listens on them."""
     with ExitStack() as running:
         takers = [
             running.enter_context(
@@ -94,7 +95,8 @@ def test_a_forked_child_leaves_its_parents_ports_alone():
     assert not child & (first | second)
 
 
-def test_a_port_is_given_out_again_as_late_as_can_be_and_one_that_is_in_use_is_passed_over(blocks):
+def test_ports_are_reused_late_and_ports_in_use_are_skipped(blocks):
+    """A port is reused as late as possible, and a port in use is skipped."""
     first = blocks.take(5)
     with closing(socket.create_server((HOST, first[2]))):
         rest = [blocks.take(1)[0] for _ in range(BLOCK_PORTS - 1 - 5)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau_jepsen.launcher import process
+from moldau_jepsen.launcher import process, process_table
 from moldau_jepsen.launcher.cluster import exclusive, open_cluster, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, LauncherUsageError, Node
@@ -33,8 +33,11 @@ ctypes.CDLL(None).syscall(60, 0)
 """
 
 
-@pytest.fixture
-def sleeper(tmp_path):
+@pytest.fixture(params=["proc", "ps"])
+def sleeper(request, tmp_path, monkeypatch):
+    """A process that is looked at in /proc, and where there is none."""
+    if request.param == "ps":
+        monkeypatch.setattr(process_table, "PROC", tmp_path / "no-proc")
     with running(SLEEPER, tmp_path) as node:
         yield node
 
@@ -94,6 +97,31 @@ def test_a_stranger_that_got_the_same_number_is_left_alone(sleeper):
     assert process.start_mark(sleeper.pid) != ""
 
 
+def test_both_sources_tell_the_same_of_a_process(tmp_path, monkeypatch):
+    with running(SLEEPER, tmp_path) as node:
+        assert process.send_signal(node, signal.SIGSTOP)
+        assert process.wait_state(node, ProcessState.PAUSED, WAIT_MS)
+        ours = process_table.look(node.pid)
+        monkeypatch.setattr(process_table, "PROC", tmp_path / "no-proc")
+        theirs = process_table.look(node.pid)
+        assert process_table.look(2**22 + 1) is None, "no process has that number"
+    assert theirs.mark.startswith("ps:")
+    assert not process_table.same_start(ours.mark, theirs.mark)
+    assert process_table.same_start("ps:100", "ps:101")
+    assert not process_table.same_start("ps:100", "ps:110")
+    assert theirs.state == ours.state == "T"
+    assert abs(theirs.resident_bytes - ours.resident_bytes) < 1_000_000
+    assert abs(theirs.cpu_ms - ours.cpu_ms) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("00:00:01", 1_000), ("1:02.50", 62_500), ("2-01:00:00", 2 * 86_400_000 + 3_600_000)]
+)
+def test_processor_times_of_ps_are_read(text, expected):
+    """The forms of Linux and of macOS."""
+    assert process_table._cpu_ms(text) == expected
+
+
 def test_waiting_for_a_state_ends_in_time(sleeper):
     assert not process.wait_state(sleeper, ProcessState.STOPPED, 30)
 
@@ -127,7 +155,8 @@ def test_a_bad_setting_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "cluster").exists()
 
 
-def test_a_node_that_cannot_start_is_told_with_its_last_words_and_nothing_is_left_running(tmp_path):
+def test_a_failed_start_shows_the_log_and_leaves_no_process(tmp_path):
+    """The error of a node that cannot start holds the end of its log, and no process stays."""
     (tmp_path / "file").touch()
     home = tmp_path / "cluster"
     with pytest.raises(LauncherError, match=r"ended while starting: moldau: .*file"):
@@ -146,7 +175,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_node_that_is_paused_when_its_harness_is_killed_ends_too(tmp_path):
+def test_a_paused_node_ends_when_its_harness_is_killed(tmp_path):
+    """A node that is paused when its harness is killed ends too."""
     directory = tmp_path / "cluster"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(

@@ -41,7 +41,8 @@ def test_the_cluster_file_is_lossless(tmp_path):
     assert from_json(to_json(nodes), "here") == nodes
 
 
-def test_nodes_in_places_of_their_own_are_known_by_their_addresses(tmp_path):
+def test_nodes_in_network_namespaces_have_their_own_addresses(tmp_path):
+    """Nodes in network namespaces are known by their addresses."""
     places = tuple(
         Place(host=f"198.18.0.{number}", namespace=f"n{number}", asked_from="198.18.0.9") for number in (1, 2)
     )
@@ -101,3 +102,11 @@ def test_a_damaged_cluster_file_is_told_by_name(text):
 def test_a_cluster_file_of_another_version_is_refused():
     with pytest.raises(LauncherUsageError, match="has version 9"):
         from_json('{"version": 9, "nodes": []}', "cluster.json")
+
+
+def test_groups_of_local_clusters_start_at_once(tmp_path):
+    """Kafka's default of 3 s stays for a node that is configured by hand, and settings win over the launcher's."""
+    nodes = nodes_of(tmp_path)
+    for settings, expected in (({}, 0), ({"group.initial.rebalance.delay.ms": "3000"}, 3000)):
+        config = parse_server_config(node_properties(nodes[0], nodes, settings), "x", {})
+        assert config.get_int("group.initial.rebalance.delay.ms") == expected

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from moldau.runtime.environment import OpenMode
-from moldau.runtime.real import RealDisk
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.ports.real import RealDisk
 from moldau_jepsen.launcher import hostile
 from moldau_jepsen.launcher.control import CONTROL, HEALTHY, Control, ControlReader, ControlWriter
 from moldau_jepsen.launcher.hostile import HostileDisk, SkewedClock, hostile_environment
@@ -74,7 +74,8 @@ def explained(found: bytes, durable: bytes, written: bytes, size_min: int | None
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_synced_stays_and_the_rest_is_explained_by_what_was_written(tmp_path: Path, seed: int) -> None:
+def test_synced_data_stays_and_the_rest_follows_from_the_writes(tmp_path: Path, seed: int) -> None:
+    """Synced data stays; the other content follows from the writes."""
     draw = random.Random(seed)
     machine = Machine(tmp_path)
     durable: dict[str, bytes] = {}
@@ -138,7 +139,8 @@ class Platters:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_a_failed_sync_leaves_is_durable_only_once_it_was_written_again(tmp_path: Path, seed: int) -> None:
+def test_pages_of_a_failed_sync_are_durable_once_rewritten(tmp_path: Path, seed: int) -> None:
+    """Pages of a failed sync are durable only after they were written again and synced."""
     draw = random.Random(seed)
     machine, model = Machine(tmp_path), Platters()
     machine.put("log", b"")
@@ -178,7 +180,8 @@ def test_what_a_failed_sync_leaves_is_durable_only_once_it_was_written_again(tmp
         assert found[at] == whole[at], page
 
 
-def test_a_file_that_was_cut_and_written_again_may_be_found_at_any_size_it_had(tmp_path: Path) -> None:
+def test_a_truncated_and_rewritten_file_may_have_any_former_size(tmp_path: Path) -> None:
+    """After a power loss a truncated and rewritten file has one of the sizes that it had."""
     sizes = set()
     for seed in range(40):
         machine = Machine(tmp_path / str(seed))
@@ -301,7 +304,8 @@ def test_synced_names_stay(tmp_path: Path) -> None:
         assert not (machine.hostile / JOURNAL).stat().st_size
 
 
-def test_a_removed_tree_comes_back_with_its_content_or_not_at_all(tmp_path: Path) -> None:
+def test_a_removed_tree_comes_back_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A removed tree comes back with its content or not at all."""
     back = 0
     for seed in range(30):
         machine = Machine(tmp_path / str(seed))
@@ -335,7 +339,8 @@ def test_a_rename_between_directories_is_lost_as_a_whole(tmp_path: Path) -> None
         assert machine.tree() in ({"one/file": b"x"}, {"two/file": b"x"}, {"two/file": b"x", "two/later": b"y"})
 
 
-def test_an_inode_number_that_is_used_again_is_not_mixed_up_with_the_old_file(tmp_path: Path) -> None:
+def test_a_reused_inode_number_is_not_taken_for_the_old_file(tmp_path: Path) -> None:
+    """A reused inode number is not taken for the old file."""
     machine = Machine(tmp_path)
     for round_ in range(30):
         machine.put(f"f{round_}", b"unsynced" * 100, sync=False)
@@ -346,7 +351,8 @@ def test_an_inode_number_that_is_used_again_is_not_mixed_up_with_the_old_file(tm
     assert machine.tree() == {"last": b"synced"}
 
 
-def test_a_journal_that_was_cut_in_the_middle_of_an_entry_is_read_up_to_it(tmp_path: Path) -> None:
+def test_a_journal_with_a_partial_last_entry_is_read_up_to_it(tmp_path: Path) -> None:
+    """A journal that was cut within an entry is read up to this entry."""
     machine = Machine(tmp_path)
     machine.put("log", b"a" * 4096)
     journal = machine.hostile / JOURNAL
@@ -392,7 +398,8 @@ def test_a_journal_is_compacted_to_what_is_not_durable(tmp_path: Path) -> None:
 # -- errors on order, clocks -------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_writes_and_new_names_until_it_is_emptied(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_writes_and_new_names(tmp_path: Path) -> None:
+    """A full disk refuses writes and new names until it has space again."""
     machine = Machine(tmp_path)
     machine.put("log", b"a")
     file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
@@ -441,7 +448,8 @@ def failures(calls: list[Callable[[], object]]) -> int:
     return failed
 
 
-def test_a_share_of_the_writes_fails_and_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_share_of_the_writes_fails_without_effect(tmp_path: Path) -> None:
+    """A share of the writes fails and leaves the file unchanged."""
     machine = Machine(tmp_path)
     machine.put("log", b"a" * 10)
     file = machine.disk.open(machine.path("log"), OpenMode.WRITE)
@@ -469,9 +477,8 @@ def test_a_share_of_the_writes_fails_and_leaves_the_file_as_it_was(tmp_path: Pat
     file.close()
 
 
-def test_every_sync_takes_the_time_that_is_ordered_and_holds_no_write_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_sync_takes_the_set_delay_and_blocks_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sync takes the delay of the control file and blocks no write."""
     machine, slept = Machine(tmp_path), list[float]()
 
     def sleep(seconds: float) -> None:
@@ -506,7 +513,8 @@ def test_a_clock_drifts_and_jumps_without_going_back(tmp_path: Path) -> None:
     assert clock.monotonic_ms() >= second, "a monotonic clock never goes back, whatever it is told"
 
 
-def test_the_environment_of_a_node_is_refused_without_a_control_file(tmp_path: Path) -> None:
+def test_a_hostile_environment_needs_a_control_file(tmp_path: Path) -> None:
+    """The environment of a hostile node is refused without a control file."""
     with pytest.raises(FileNotFoundError):
         hostile_environment(tmp_path)
     Machine(tmp_path)

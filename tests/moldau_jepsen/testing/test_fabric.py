@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from moldau_jepsen.chaos.fabric import LinkFabric
+from moldau_jepsen.chaos.network.fabric import LinkFabric
 from moldau_jepsen.launcher import LauncherUsageError
 from moldau_jepsen.launcher.ports import take_free_ports
 

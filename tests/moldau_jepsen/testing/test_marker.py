@@ -24,9 +24,9 @@ def test_the_sentence_names_all_keywords() -> None:
         (pytest.mark.moldau(simulated=True, seeds="12"), "seeds are a list or range of numbers from 0 on, not '12'"),
         (pytest.mark.moldau(simulated=True, seeds=[-1]), "seeds are a list or range of numbers from 0 on, not [-1]"),
         (pytest.mark.moldau(simulated=True, seeds=iter([1])), "seeds are a list or range of numbers from 0 on, not <"),
-        (pytest.mark.moldau(simulated=True, seeds=[]), "seeds are none"),
+        (pytest.mark.moldau(simulated=True, seeds=[]), "seeds are empty"),
         (pytest.mark.moldau(simulated="no"), "simulated is True or False, not 'no'"),
-        (pytest.mark.moldau(settings="x"), "settings are a dictionary of Kafka's keys, not 'x'"),
+        (pytest.mark.moldau(settings="x"), "settings must be a dictionary of Kafka's keys, not 'x'"),
     ],
 )
 def test_wrong_markers_are_refused(marker: pytest.MarkDecorator, text: str) -> None:

@@ -1,6 +1,7 @@
 """Goal: what cannot be done to a cluster is refused, in the same words in the simulation and on processes.
 
-Method: one table of misuse, run in both worlds (``tests/misuse.py``); wrong numbers of nodes and wrong settings.
+Method: one table of misuse, run in both worlds (``tests/support/kit/misuse.py``); wrong numbers of nodes and wrong
+settings.
 """
 
 import math
@@ -8,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import misuse
-from moldau_jepsen.chaos.fabric import LinkFabric
+from moldau_jepsen.chaos.network.fabric import LinkFabric
 from moldau_jepsen.launcher import LauncherUsageError
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.testing import cluster
 from moldau_jepsen.testing.scenario import Cluster, run_on_processes, run_simulated
+from support.kit import misuse
 
 
 def test_misuse_is_refused_in_the_simulation() -> None:

@@ -1,6 +1,6 @@
 """Goal: the plugin runs a test in the simulation or on processes as its marker says, and the documented examples work.
 
-Method: the examples of docs/TESTING.md are cut out and run by a pytest of their own; small tests in files for the rest.
+Method: a pytest of their own runs the examples of docs/guides/tester.md; small tests in files do the rest.
 """
 
 import re
@@ -9,20 +9,18 @@ from pathlib import Path
 import pytest
 import trio
 
-import every_fault
-from moldau.admin import Admin
-from moldau.admin.admin import LATEST
+from moldau.admin import LATEST, Admin
 from moldau_jepsen.testing.pipeline import PipelineError
 from moldau_jepsen.testing.scenario import SimulatedProcesses, run_simulated
-from own_pytest import run_pytest
+from support.kit import every_fault
+from support.kit.own_pytest import run_pytest
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "TESTING.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "guides" / "tester.md"
 
 
 def examples() -> list[str]:
-    """The code blocks of the document's part on pipelines."""
-    part = DOCUMENT.read_text().split("## Testing your own pipeline")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+    """The code blocks of the guide."""
+    return re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
 
 def test_the_documented_consumer_is_tested_in_the_simulation(tmp_path: Path) -> None:
@@ -56,7 +54,8 @@ LOSSES = {
 
 
 @pytest.mark.processes
-def test_the_documented_test_fails_when_an_acknowledged_record_is_lost(tmp_path: Path) -> None:
+def test_the_documented_test_fails_on_a_lost_record(tmp_path: Path) -> None:
+    """The test of the documentation fails when an acknowledged record is lost."""
     read_back = "\n    with Consumer("
     assert examples()[1].count(read_back) == 1
     for name, loss in LOSSES.items():

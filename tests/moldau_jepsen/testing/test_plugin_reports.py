@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from own_pytest import run_pytest
+from support.kit.own_pytest import run_pytest
 
 SIMULATED = """
 import signal
@@ -78,9 +78,9 @@ def test_fixtures_and_failures_in_the_simulation(tmp_path: Path) -> None:
     early = section(done.stdout, "ERROR at setup of test_is_too_early")
     assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
     for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
-        told = section(done.stdout, name)
-        assert "in the simulation, with seed 7" in told.split("- moldau: the last events -")[0], told
-        assert "in the simulation, with seed 7" in told.split("- moldau: the last events -")[1], told
+        reported = section(done.stdout, name)
+        assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[0], reported
+        assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[1], reported
     assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(done.stdout, "test_fails_by_outcome"))
     assert "the marker knows simulated, seeds, " in section(done.stdout, "ERROR at setup of test_has_a_wrong_marker")
 
@@ -166,9 +166,9 @@ def test_the_shared_cluster_is_put_right_or_replaced(tmp_path: Path, monkeypatch
     assert "1 failed, 5 passed, 2 errors" in done.stdout, done.stdout
     for name in ("test_breaks_a_disk", "test_breaks_it_again"):
         assert "broker 1 ended while starting" in section(done.stdout, f"ERROR at teardown of {name}")
-    told = section(done.stdout, "test_gets_a_new_cluster_through_a_fixture")
+    reported = section(done.stdout, "test_gets_a_new_cluster_through_a_fixture")
     for node in ("broker 1", "broker 2", "broker 3", "controller 101", "controller 102", "controller 103"):
-        (end,) = re.findall(rf"- moldau: {node} \(running\) -+\n((?:[^-].*\n)+)", told)
+        (end,) = re.findall(rf"- moldau: {node} \(running\) -+\n((?:[^-].*\n)+)", reported)
         assert "version=none" not in end
     (folder,) = set(re.findall(r"a cluster's folder is kept: (\S+)", done.stdout))
     assert Path(folder).parent == tmp_path

@@ -10,11 +10,11 @@ import trio
 
 from moldau import Consumer, Producer
 from moldau.protocol.errors import KafkaError
-from moldau_broker.server.replica_manager import ReplicaManager
-from moldau_jepsen.simulation import watch
-from moldau_jepsen.simulation.cluster import SimulatedCluster
-from moldau_jepsen.simulation.mutants import planted
-from moldau_jepsen.simulation.planted.registry import MUTANTS
+from moldau_broker.server.replicas.replica_manager import ReplicaManager
+from moldau_jepsen.cluster.simulated import SimulatedCluster
+from moldau_jepsen.simulation.judge import watch
+from moldau_jepsen.simulation.mutants.mutants import planted
+from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.testing import new_history, simulate
 from moldau_jepsen.testing.scenario import Cluster, run_simulated
 from moldau_jepsen.testing.simulated import SimulationError
@@ -57,6 +57,32 @@ def test_one_seed_is_one_run() -> None:
     assert simulate(scenario, seed=5) == first
 
 
+def first_read_seconds(settings: dict[str, object]) -> float:
+    """How long a new group of one member takes from its subscription to its first record, in virtual time."""
+
+    async def reads(sim: SimulatedCluster) -> float:
+        await sim.wait_healthy(60)
+        environment = sim.world.node("app").environment
+        await sim.create_topic(environment, "orders", 1, {})
+        async with Producer({"bootstrap.servers": sim.bootstrap}, environment=environment) as producer:
+            await (await producer.send("orders", b"1"))
+        config = {"bootstrap.servers": sim.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        async with Consumer(config, environment=environment) as consumer:
+            began = trio.current_time()
+            consumer.subscribe(["orders"])
+            while not await consumer.poll(100):
+                pass
+            return trio.current_time() - began
+
+    return simulate(reads, seed=3, settings=settings)
+
+
+def test_the_first_read_of_a_group_does_not_wait() -> None:
+    prompt = first_read_seconds({})
+    assert prompt < 2
+    assert first_read_seconds({"group.initial.rebalance.delay.ms": 3000}) > prompt + 2.5
+
+
 def test_what_the_scenario_raises_is_raised() -> None:
     async def failing(sim: SimulatedCluster) -> None:
         raise LookupError("mine")
@@ -66,7 +92,9 @@ def test_what_the_scenario_raises_is_raised() -> None:
 
 
 @pytest.mark.parametrize("error", [LookupError("mine"), pytest.fail.Exception("mine")], ids=["exception", "outcome"])
-def test_what_broke_in_the_cluster_is_told_beside_what_the_scenario_raises(error: BaseException) -> None:
+def test_violations_are_reported_beside_the_scenario_error(error: BaseException) -> None:
+    """Violations in the cluster are reported beside the exception of the scenario."""
+
     async def failing(sim: SimulatedCluster) -> None:
         async def dies(_: object) -> None:
             raise OSError("planted")

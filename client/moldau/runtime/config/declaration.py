@@ -9,10 +9,11 @@ no file and no environment variable is read here.
 
 from __future__ import annotations
 
-import difflib
 import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from moldau.runtime.config.nearest import nearest_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +56,9 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_CLIENT_METRICS = 7
+    DYNAMIC_GROUP = 8
 
 
 class _Required(enum.Enum):
@@ -307,7 +311,11 @@ class Config:
         return value
 
     def with_values(self, changes: Mapping[str, object]) -> Config:
-        """Returns a copy with ``changes`` on top, checked anew. Raises ``ConfigError``."""
+        """Returns a copy with ``changes`` on top, checked again.
+
+        Raises:
+            ConfigError: the configuration cannot be used.
+        """
         merged: dict[str, object] = dict(self._set)
         merged.update(changes)
         return self.schema.parse(merged)
@@ -321,6 +329,8 @@ class ConfigSchema:
     keys: Mapping[str, ConfigKey]
     checks: tuple[Callable[[Config], list[str]], ...] = ()
     listener_prefix: str | None = field(default=None)  # "listener.name.": a known key may follow prefix, name and dot
+    unserved: Mapping[str, ConfigKey] = field(default_factory=dict)  # Kafka's keys that are accepted, without effect
+    unserved_prefixes: tuple[str, ...] = ()  # and what begins like this
 
     @staticmethod
     def of(
@@ -328,41 +338,69 @@ class ConfigSchema:
         keys: Sequence[ConfigKey],
         checks: tuple[Callable[[Config], list[str]], ...] = (),
         listener_prefix: str | None = None,
+        unserved: Sequence[ConfigKey] = (),
+        unserved_prefixes: tuple[str, ...] = (),
     ) -> ConfigSchema:
         """Builds a schema; two keys of one name are a mistake."""
         table: dict[str, ConfigKey] = {}
-        for key in keys:
+        for key in (*keys, *unserved):
             assert key.name not in table, f"{key.name} is declared twice"
             table[key.name] = key
-        return ConfigSchema(name=name, keys=table, checks=checks, listener_prefix=listener_prefix)
+        return ConfigSchema(
+            name=name,
+            keys={key.name: key for key in keys},
+            checks=checks,
+            listener_prefix=listener_prefix,
+            unserved={key.name: key for key in unserved},
+            unserved_prefixes=unserved_prefixes,
+        )
 
     def key(self, name: str) -> ConfigKey:
-        """Returns the declaration of ``name``, which may carry a listener prefix. Raises ``KeyError``."""
-        if name in self.keys:
-            return self.keys[name]
-        plain = self._without_listener(name)
-        if plain is None:
-            raise KeyError(name)
-        return self.keys[plain]
+        """Returns the declaration of ``name``, which may carry a listener prefix.
 
-    def _without_listener(self, name: str) -> str | None:
+        Raises:
+            KeyError: the name is unknown.
+        """
+        key = self._plain_key(name)
+        if key is None:
+            key = self._key_of_listener(name)
+        if key is None:
+            raise KeyError(name)
+        return key
+
+    def is_unserved(self, name: str) -> bool:
+        """Whether ``name`` is a key of Kafka that is accepted without effect."""
+        try:
+            return self.key(name).name not in self.keys
+        except KeyError:
+            return False
+
+    def _plain_key(self, name: str) -> ConfigKey | None:
+        key = self.keys.get(name) or self.unserved.get(name)
+        if key is None and name.startswith(self.unserved_prefixes) and name not in self.unserved_prefixes:
+            return ConfigKey(
+                name=name, type=ConfigType.STRING, default=None, doc="A key of a plugin of Kafka.", has_effect=False
+            )
+        return key
+
+    def _key_of_listener(self, name: str) -> ConfigKey | None:
         prefix = self.listener_prefix
         if prefix is None or not name.startswith(prefix):
             return None
         # listener.name.<listener>.<key> or listener.name.<listener>.<sasl mechanism>.<key>
         rest = name[len(prefix) :].split(".", 1)
         if len(rest) == 2:
-            if rest[1] in self.keys:
-                return rest[1]
+            key = self._plain_key(rest[1])
+            if key is not None:
+                return key
             mechanism, _, plain = rest[1].partition(".")
-            if mechanism and plain.startswith("sasl.") and plain in self.keys:
-                return plain
+            if mechanism and plain.startswith("sasl."):
+                return self._plain_key(plain)
         return None
 
     def nearest(self, name: str) -> str | None:
         """Returns the known key that looks most like ``name``, None where nothing does."""
-        close = difflib.get_close_matches(name, self.keys, n=1, cutoff=0.6)
-        return close[0] if close else None
+        return nearest_names((*self.keys, *self.unserved)).find(name)
 
     def unknown(self, name: str) -> str:
         """Says that ``name`` is unknown, with the nearest known key."""
@@ -370,7 +408,11 @@ class ConfigSchema:
         return f"{name}: unknown {self.name} configuration key" + (f"; did you mean {nearest}?" if nearest else "")
 
     def parse_value(self, name: str, raw: object) -> Value:
-        """Parses one value. Raises ``ConfigError``."""
+        """Parses one value.
+
+        Raises:
+            ConfigError: the configuration cannot be used.
+        """
         try:
             key = self.key(name)
         except KeyError:

@@ -6,8 +6,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
-from moldau.runtime.config.schemas import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, TOPIC_CONFIG
-from moldau.runtime.config.served import REFUSED, WITHOUT_EFFECT
+from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
+from moldau.runtime.config.schemas import (
+    ADMIN_CONFIG,
+    BROKER_CONFIG,
+    CLIENT_METRICS_CONFIG,
+    CONSUMER_CONFIG,
+    GROUP_CONFIG,
+    PRODUCER_CONFIG,
+    TOPIC_CONFIG,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,9 +28,23 @@ range.
 
 A node reads one file, `moldau server CONFIG`: Java properties, or TOML where the name ends in `.toml` (tables join
 their names with dots, lists may be lists). An environment variable overrides a key: `MOLDAU_LOG_DIRS` is `log.dirs`.
-An unknown key is an error that names the nearest known one. Changes at run time: *read-only* keys need a restart,
-*per-broker* keys can be changed for one broker, *cluster-wide* ones also for all.
+An unknown key is an error that names the nearest known one, and so is a `MOLDAU_` variable that stands for no key. Keys
+of Kafka's brokers and controllers that Moldau does not serve are accepted with a warning; the last section names them.
+Changes at run time: *read-only* keys need a restart, *per-broker* keys can be changed for one broker, *cluster-wide*
+ones also for all.
+
+`moldau configs` describes and alters what is kept in the metadata: `--entity-type topics`, `brokers` (one by
+`--entity-name`, all by `--entity-default`), `groups` and `client-metrics`. `--entity-type broker-loggers` changes the
+levels of a broker's loggers (`OFF`, `FATAL`, `ERROR`, `WARN`, `INFO`, `DEBUG`, `TRACE`) until it stops.
+
+One more environment variable is no key: `MOLDAU_PURE_PYTHON=1` makes nodes, clients and tools use the record loops in
+plain Python although the extension modules are there. It is for testing what machines without a C compiler run; records
+are ten to a hundred times slower so, and a node or client that uses them warns once (`records-in-pure-python`).
 """
+
+
+NOT_GONE_BY = frozenset((*GROUP_CONFIG.keys, *CLIENT_METRICS_CONFIG.keys))
+"""Keys of what is stored and described only."""
 
 
 def _default(key: ConfigKey) -> str:
@@ -38,7 +60,7 @@ def _row(key: ConfigKey, *, is_broker: bool, is_server: bool) -> str:
     doc = ("*Moldau.* " if key.is_own else "") + key.doc
     if is_server and key.name in REFUSED:
         doc = "*Not served yet; refused.* " + doc
-    elif is_server and key.name in WITHOUT_EFFECT:
+    elif is_server and (key.name in WITHOUT_EFFECT or key.name in NOT_GONE_BY):
         doc = "*Without effect yet.* " + doc
     if key.synonyms:
         doc += " Broker: " + ", ".join(f"`{synonym.name}`" for synonym in key.synonyms) + "."
@@ -61,14 +83,29 @@ def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False, 
     return lines
 
 
+def _unserved_section() -> list[str]:
+    names = ", ".join(f"`{name}`" for name in sorted(BROKER_CONFIG.unserved))
+    prefixes = ", ".join(f"`{prefix}`" for prefix in BROKER_CONFIG.unserved_prefixes)
+    return [
+        "## Keys of Kafka without effect",
+        "",
+        "A node accepts these keys of Kafka 4, keeps their values as text, and warns that they have no effect: "
+        f"{names}, and all keys that begin with {prefixes}.",
+        "",
+    ]
+
+
 def render() -> str:
     """Returns docs/config.md."""
     lines = [_INTRODUCTION]
     lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True, is_server=True)
     lines += _section("Topics", TOPIC_CONFIG.keys.values(), is_server=True)
+    lines += _section("Groups", GROUP_CONFIG.keys.values(), is_server=True)
+    lines += _section("Client metrics", CLIENT_METRICS_CONFIG.keys.values(), is_server=True)
     lines += _section("Producer", PRODUCER_CONFIG.keys.values())
     lines += _section("Consumer", CONSUMER_CONFIG.keys.values())
     lines += _section("Admin client", ADMIN_CONFIG.keys.values())
+    lines += _unserved_section()
     assert all(isinstance(key.dynamic, DynamicScope) for key in BROKER_CONFIG.keys.values())
     return "\n".join(lines)
 

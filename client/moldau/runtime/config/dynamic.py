@@ -1,9 +1,9 @@
-"""Values that are changed while nodes run (KIP-226): which of them can be used, and what applies where one cannot.
+"""Dynamic configuration values (KIP-226): the choice of usable values, and the fallback for the others.
 
-The controller refuses values that do not fit; a node must not rely on it, since its own file may say something else
-than the controller's, or an older version may have let a value pass. So nothing here raises: a value that cannot be
-used is left out alone, what was in force in its place stays, and all other values apply. Both sides use the same
-functions: the controller refuses what a node would leave out.
+The controller refuses values that do not fit, but a node must not rely on it: its own file may differ from the
+controller's, or an older version may have accepted a value. So these functions do not raise. They leave out only the
+unusable value, keep the previous one in its place, and apply all others. Both sides use the same functions: the
+controller refuses the values that a node would leave out.
 """
 
 from __future__ import annotations

@@ -82,7 +82,11 @@ def _port(text: str) -> int:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parses ``host:port`` (an IPv6 host in brackets). Raises ``ValueError``."""
+    """Parses ``host:port`` (an IPv6 host in brackets).
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdigit():
         raise ValueError(f"{text!r} is not host:port")
@@ -93,7 +97,11 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_protocol_map(entries: Sequence[str]) -> dict[str, SecurityProtocol]:
-    """Parses ``NAME:PROTOCOL`` entries of ``listener.security.protocol.map``. Raises ``ValueError``."""
+    """Parses ``NAME:PROTOCOL`` entries of ``listener.security.protocol.map``.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
     protocols: dict[str, SecurityProtocol] = {}
     for entry in entries:
         name, colon, protocol = entry.partition(":")
@@ -139,7 +147,11 @@ def _protocols(config: Config) -> dict[str, SecurityProtocol]:
 
 
 def listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
-    """Returns the endpoints of ``listeners``. Raises ``ConfigError``."""
+    """Returns the endpoints of ``listeners``.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
     try:
         return _parse_endpoints(config.get_list("listeners"), _protocols(config))
     except ValueError as error:
@@ -166,19 +178,29 @@ def controller_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
 def advertised_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
     """Returns what the broker tells clients: ``advertised.listeners``, or where that is not set the broker's listeners.
 
-    An empty host or a port of 0 stays: the server puts in what it bound. Raises ``ConfigError``.
+    An empty host or a port of 0 stays: the server puts in what it bound. A controller listener of this node may be
+    among them, as in Kafka's example files; it is not advertised to clients.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
     """
     given = config.get("advertised.listeners")
     if given is None:
         return broker_listeners(config)
     try:
-        return _parse_endpoints(config.get_list("advertised.listeners"), _protocols(config))
+        advertised = _parse_endpoints(config.get_list("advertised.listeners"), _protocols(config))
     except ValueError as error:
         raise ConfigError([f"advertised.listeners: {error}"]) from None
+    own_controllers = {endpoint.listener_name for endpoint in controller_listeners(config)}
+    return tuple(endpoint for endpoint in advertised if endpoint.listener_name not in own_controllers)
 
 
 def inter_broker_listener_name(config: Config) -> str:
-    """Returns the name of the listener over which brokers talk to each other. Raises ``ConfigError``."""
+    """Returns the name of the listener over which brokers talk to each other.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
     name = config.get_str_or_none("inter.broker.listener.name")
     if name is not None:
         return name.upper()
@@ -199,17 +221,40 @@ def _protocol_of(config: Config, listener_name: str) -> SecurityProtocol:
 
 
 def inter_broker_protocol(config: Config) -> SecurityProtocol:
-    """Returns what the listener between brokers speaks. Raises ``ConfigError``."""
+    """Returns what the listener between brokers speaks.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
     return _protocol_of(config, inter_broker_listener_name(config))
 
 
+def bootstraps_from_itself(config: Config) -> bool:
+    """Whether ``controller.quorum.bootstrap.servers`` names this controller alone, so that a new one finds no quorum.
+
+    Kafka's files do; there the command that formats the directory makes the node a voter.
+    """
+    own = {("localhost", endpoint.port) for endpoint in controller_listeners(config)}
+    own |= {("127.0.0.1", port) for _, port in own} | {("::1", port) for _, port in own}
+    own |= {(endpoint.host, endpoint.port) for endpoint in controller_listeners(config)}
+    return bool(own) and set(addresses(config, "controller.quorum.bootstrap.servers")) <= own
+
+
 def controller_protocol(config: Config) -> SecurityProtocol:
-    """Returns what the controllers' first listener speaks, to which this node connects. Raises ``ConfigError``."""
+    """Returns what the controllers' first listener speaks, to which this node connects.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
     return _protocol_of(config, controller_listener_names(config)[0])
 
 
 def quorum_voters(config: Config) -> tuple[QuorumVoter, ...]:
-    """Returns the voters of ``controller.quorum.voters``, ascending by node id. Raises ``ConfigError``."""
+    """Returns the voters of ``controller.quorum.voters``, ascending by node id.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
     voters: dict[int, QuorumVoter] = {}
     for entry in config.get_list("controller.quorum.voters"):
         match = _VOTER.fullmatch(entry)
@@ -226,7 +271,11 @@ def quorum_voters(config: Config) -> tuple[QuorumVoter, ...]:
 
 
 def addresses(config: Config, key: str) -> tuple[tuple[str, int], ...]:
-    """Returns the ``host:port`` pairs of a list key such as ``bootstrap.servers``. Raises ``ConfigError``."""
+    """Returns the ``host:port`` pairs of a list key such as ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
     try:
         return tuple(parse_address(entry) for entry in config.get_list(key))
     except ValueError as error:

@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigKey, ConfigSchema, Value
-from moldau.runtime.config.keys_client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
-from moldau.runtime.config.keys_coordinator import GROUP_KEYS, TRANSACTION_KEYS
-from moldau.runtime.config.keys_log import LOG_KEYS
-from moldau.runtime.config.keys_node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
-from moldau.runtime.config.keys_replication import FETCH_KEYS, REPLICATION_KEYS
-from moldau.runtime.config.keys_security import SECURITY_KEYS
-from moldau.runtime.config.keys_topic import TOPIC_KEYS
+from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
+from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
+from moldau.runtime.config.keys.group import (
+    CLIENT_METRICS_KEYS,
+    GROUP_CONFIG_KEYS,
+    check_client_metrics,
+    check_consumer_bounds,
+    check_group,
+)
+from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
+from moldau.runtime.config.keys.log import LOG_KEYS
+from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
+from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
+from moldau.runtime.config.keys.security import SECURITY_KEYS
+from moldau.runtime.config.keys.served import REFUSED, SERVED_PROTOCOLS
+from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.listeners import addresses, check_server, controller_protocol, listeners
-from moldau.runtime.config.served import REFUSED, SERVED_PROTOCOLS
-from moldau.runtime.config.text import environment_overrides, parse_config_text
+from moldau.runtime.config.text import environment_overrides, parse_config_text, unknown_variables
 from moldau.runtime.config.tls import tls_problems, tls_settings
 
 if TYPE_CHECKING:
@@ -160,8 +168,12 @@ BROKER_CONFIG = ConfigSchema.of(
     ),
     (check_server, _check_served, _check_protocols, _check_topic_defaults),
     listener_prefix="listener.name.",
+    unserved=KAFKA_KEYS,
+    unserved_prefixes=KAFKA_PREFIXES,
 )
 TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic, _check_served))
+GROUP_CONFIG = ConfigSchema.of("group", GROUP_CONFIG_KEYS, (check_group,))
+CLIENT_METRICS_CONFIG = ConfigSchema.of("client metrics", CLIENT_METRICS_KEYS, (check_client_metrics,))
 PRODUCER_CONFIG = ConfigSchema.of(
     "producer", (*CLIENT_KEYS, *PRODUCER_KEYS), (_check_client, _check_client_tls, _check_producer)
 )
@@ -171,13 +183,40 @@ CONSUMER_CONFIG = ConfigSchema.of(
 ADMIN_CONFIG = ConfigSchema.of("admin", (*CLIENT_KEYS, *ADMIN_KEYS), (_check_client, _check_client_tls))
 
 
+def unserved_keys(config: Config) -> tuple[str, ...]:
+    """The keys of Kafka that a node's configuration sets and that have no effect here; worth a warning."""
+    return tuple(sorted(name for name in config.explicit() if config.schema.is_unserved(name)))
+
+
 def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -> Config:
-    """Parses the configuration file of a node, with the ``MOLDAU_`` variables of ``environ`` on top. Raises
-    ``ConfigError``.
+    """Parses the configuration file of a node, with the ``MOLDAU_`` variables of ``environ`` on top.
+
+    Raises:
+        ConfigError: also for a ``MOLDAU_`` variable that stands for no key.
     """
     given = parse_config_text(text, file_name)
     given.update(environment_overrides(BROKER_CONFIG, environ))
-    return BROKER_CONFIG.parse(given)
+    unknown = unknown_variables(BROKER_CONFIG, environ)
+    try:
+        config = BROKER_CONFIG.parse(given)
+    except ConfigError as error:
+        raise ConfigError([*unknown, *error.problems]) from None
+    if unknown:
+        raise ConfigError(unknown)
+    return config
+
+
+def group_config(broker: Config, overrides: Mapping[str, str]) -> Config:
+    """Returns the configuration of a group under a node's file.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    config = GROUP_CONFIG.parse(overrides)
+    problems = check_consumer_bounds(config, broker)
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 def topic_defaults(broker: Config) -> dict[str, Value]:

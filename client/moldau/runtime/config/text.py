@@ -6,6 +6,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.config.nearest import nearest_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from moldau.runtime.config.declaration import ConfigSchema
 
 ENVIRONMENT_PREFIX = "MOLDAU_"
+OTHER_VARIABLES = frozenset(
+    {
+        "MOLDAU_BENCH_DIR",
+        "MOLDAU_FAULT_FIRST_SEED",
+        "MOLDAU_FAULT_SEEDS",
+        "MOLDAU_PURE_PYTHON",
+        "MOLDAU_QUORUM_FIRST_SEED",
+        "MOLDAU_QUORUM_SEEDS",
+    }
+)
+"""Variables of the tests and benchmarks, which nodes inherit from them."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -24,8 +36,10 @@ def parse_config_text(text: str, file_name: str) -> dict[str, object]:
 
 
 def parse_toml(text: str, file_name: str = "TOML") -> dict[str, object]:
-    """Parses TOML. Tables are joined by dots: ``[log]`` with ``dirs = [...]`` is ``log.dirs``. Raises
-    ``ConfigError``.
+    """Parses TOML. Tables are joined by dots: ``[log]`` with ``dirs = [...]`` is ``log.dirs``.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
     """
     try:
         document = tomllib.loads(text)
@@ -120,6 +134,27 @@ def environment_name(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
 
 
+def _variables(schema: ConfigSchema) -> dict[str, str]:
+    """The key that each variable overrides."""
+    return {environment_name(key): key for key in (*schema.keys, *schema.unserved)}
+
+
 def environment_overrides(schema: ConfigSchema, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the keys of ``schema`` that ``environ`` sets. Other ``MOLDAU_`` variables are not for this schema."""
-    return {key: environ[environment_name(key)] for key in schema.keys if environment_name(key) in environ}
+    """Returns the keys of ``schema`` that ``environ`` sets."""
+    return {key: environ[variable] for variable, key in _variables(schema).items() if variable in environ}
+
+
+def unknown_variables(schema: ConfigSchema, environ: Mapping[str, str]) -> list[str]:
+    """Says which ``MOLDAU_`` variables of ``environ`` stand for no key of ``schema``, with the nearest one that does.
+
+    A misspelt variable would leave a node with another configuration than its operator believes.
+    """
+    known = _variables(schema)
+    problems: list[str] = []
+    for variable in sorted(environ):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in known or variable in OTHER_VARIABLES:
+            continue
+        nearest = nearest_names(tuple(known)).find(variable)
+        hint = f"; did you mean {nearest}, which is {known[nearest]}?" if nearest else ""
+        problems.append(f"{variable}: this environment variable stands for no {schema.name} configuration key{hint}")
+    return problems

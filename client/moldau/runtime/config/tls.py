@@ -1,5 +1,5 @@
 """Typed values of the ``ssl.`` keys: of a listener of a node (with its ``listener.name.<listener>.`` keys on top), of
-the node's own connections to others, and of a client. Pure: files are read by ``moldau.runtime.tls_context``.
+the node's own connections to others, and of a client. Pure: files are read by ``moldau.runtime.tls.context``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def tls_problems(settings: TlsSettings, *, server: str | None = None) -> list[st
             f"a PEM file, or PEM texts in {at}ssl.keystore.key and {at}ssl.keystore.certificate.chain"
         )
     if settings.client_auth != "none" and not settings.has_trust:
-        # Kafka would take the Java runtime's list: whoever bought a certificate anywhere would be let in.
+        # Kafka would use the Java runtime's list, and so accept a certificate of any public authority.
         problems.append(
             f"{at}ssl.client.auth = {settings.client_auth}: needs {at}ssl.truststore.location or "
             f"{at}ssl.truststore.certificates, the certificates that clients' are signed by"

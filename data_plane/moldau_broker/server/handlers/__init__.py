@@ -1,4 +1,4 @@
-"""Request handlers, by subject.
+"""Handlers of all requests except Produce and Fetch, by subject, and the table of APIs.
 
 A handler takes the broker's context, the decoded request and the call, and returns the response.
 """

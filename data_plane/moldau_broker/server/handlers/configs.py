@@ -1,4 +1,7 @@
-"""DescribeConfigs: every key of a topic or of this broker, where its value comes from, and what it falls back to."""
+"""DescribeConfigs and ListConfigResources (KIP-1142).
+
+DescribeConfigs returns the keys of a resource, each with its value, the source of the value, and its fallbacks.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,51 @@ from moldau.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from moldau.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from moldau.runtime.config import (
     BROKER_CONFIG,
     REQUIRED,
-    TOPIC_CONFIG,
     ConfigKey,
     ConfigSource,
     DynamicScope,
 )
-from moldau_quorum.image import RESOURCE_BROKER, RESOURCE_TOPIC
+from moldau_broker.server.handlers.loggers import describe_loggers
+from moldau_quorum.controller.context import RefusedError
+from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_resource
+from moldau_quorum.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from moldau_broker.server.context import BrokerContext, Call
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_quorum.controller.entities.config_kinds import OverrideKind
+    from moldau_quorum.metadata.image import MetadataImage
 
+_LISTED = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 _DEFAULT_BROKER = ""
 Layer = tuple[ConfigSource, str, str | None]
-"""Source, key and value of one place where a value can come from."""
+"""Source, key and value of one layer of configuration."""
 
 
 def handle_describe_configs(
     context: BrokerContext, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResponse:
-    """DescribeConfigs of topics and of this broker; others' configurations must be asked of them."""
+    """Describes topics, groups, client metrics, and this broker; other brokers describe themselves.
+
+    A resource that is named more than once is answered once, because a broker's description takes megabytes.
+    """
     results: list[DescribeConfigsResult] = []
-    for resource in request.resources:
+    for resource in _merged(request.resources):
         try:
             configs = _describe(context, resource, request)
         except KafkaError as error:
@@ -60,16 +82,66 @@ def handle_describe_configs(
     return DescribeConfigsResponse(results=results)
 
 
+def handle_list_config_resources(
+    context: BrokerContext, request: ListConfigResourcesRequest, call: Call
+) -> ListConfigResourcesResponse:
+    """Lists all topics and brokers, and the groups and metrics subscriptions that have a configuration.
+
+    Version 0 lists subscriptions only; an empty list of types means all.
+    """
+    wanted = [RESOURCE_CLIENT_METRICS] if call.version == 0 else list(dict.fromkeys(request.resource_types))
+    if any(kind not in _LISTED for kind in wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    image = context.metadata.image
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in wanted or _LISTED
+            for name in _resource_names(image, kind)
+        ]
+    )
+
+
+def _resource_names(image: MetadataImage, kind: int) -> list[str]:
+    if kind == RESOURCE_TOPIC:
+        return sorted(image.topics_by_name)
+    if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
+        return [str(broker_id) for broker_id in sorted(image.brokers)]
+    return sorted(name for resource_type, name in image.configs if resource_type == kind)
+
+
+def _merged(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
+    """Returns each resource once, with all keys that the request names; None means every key."""
+    wanted: dict[tuple[int, str], dict[str, None] | None] = {}
+    for resource in resources:
+        name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys
+        known = wanted.setdefault(name, {})
+        if keys is None:
+            wanted[name] = None
+        elif known is not None:
+            known.update(dict.fromkeys(keys))
+    return [
+        DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
+        )
+        for (kind, name), keys in wanted.items()
+    ]
+
+
 def _describe(
     context: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     name = resource.resource_name
     image = context.metadata.image
-    if resource.resource_type == RESOURCE_TOPIC:
-        if name not in image.topics_by_name:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        overrides = image.topic_config(name)
-        described = _topic(context, overrides)
+    if resource.resource_type == RESOURCE_BROKER_LOGGER:
+        return describe_loggers(context, name, resource.configuration_keys)
+    if resource.resource_type in OVERRIDE_KINDS:
+        try:
+            check_resource(resource.resource_type, name, image)
+        except RefusedError as refusal:
+            raise KafkaError(refusal.code, refusal.message) from refusal
+        kind = OVERRIDE_KINDS[resource.resource_type]
+        described = _overridable(context, kind, image.config(resource.resource_type, name))
     elif resource.resource_type == RESOURCE_BROKER:
         if name not in (_DEFAULT_BROKER, str(context.broker_id)):
             raise KafkaError(
@@ -88,18 +160,20 @@ def _describe(
 
 
 def _text(key: ConfigKey, value: str) -> str | None:
-    """The value as all values are shown; as it is where it cannot be used."""
+    """Returns the value in canonical form; unchanged if it cannot be parsed."""
     try:
         return key.format(key.parse(value))
     except ValueError:
         return value
 
 
-def _topic(context: BrokerContext, overrides: Mapping[str, str]) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
-    for key in TOPIC_CONFIG.keys.values():
+def _overridable(
+    context: BrokerContext, kind: OverrideKind, overrides: Mapping[str, str]
+) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
+    for key in kind.schema.keys.values():
         layers: list[Layer] = []
         if key.name in overrides:
-            layers.append((ConfigSource.DYNAMIC_TOPIC, key.name, _text(key, overrides[key.name])))
+            layers.append((kind.source, key.name, _text(key, overrides[key.name])))
         for synonym in key.synonyms:
             layers += [layer for layer in _broker_layers(context, synonym.name) if layer[0] is not ConfigSource.DEFAULT]
         if key.default is not REQUIRED:
@@ -108,7 +182,7 @@ def _topic(context: BrokerContext, overrides: Mapping[str, str]) -> Iterable[tup
 
 
 def _broker(context: BrokerContext, name: str) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
-    # Keys of single listeners (listener.name.inside.ssl.client.auth) exist where somebody has set them.
+    # Keys of single listeners (listener.name.inside.ssl.client.auth) exist only where they are set.
     for key_name in dict.fromkeys((*BROKER_CONFIG.keys, *context.static_config, *context.config)):
         key = BROKER_CONFIG.key(key_name)
         layers = _broker_layers(context, key_name)
@@ -120,7 +194,7 @@ def _broker(context: BrokerContext, name: str) -> Iterable[tuple[ConfigKey, list
 
 
 def _broker_layers(context: BrokerContext, name: str) -> list[Layer]:
-    """Where a broker key gets its value from, the one in force first; what is left out is not in force."""
+    """Returns the layers of a broker key, the one in force first, without values that were left out."""
     image = context.metadata.image
     left_out = context.dynamic.left_out
     layers: list[Layer] = []
@@ -135,7 +209,7 @@ def _broker_layers(context: BrokerContext, name: str) -> list[Layer]:
     if context.static_config.is_set(name):
         layers.append((ConfigSource.STATIC_BROKER, name, context.static_config.text(name)))
     if key.name != name:
-        layers += _broker_layers(context, key.name)  # what a listener has no value of its own for
+        layers += _broker_layers(context, key.name)  # the fallback of a listener's key
     elif key.default is not REQUIRED:
         layers.append((ConfigSource.DEFAULT, name, key.format(key.default)))
     return layers

@@ -1,8 +1,8 @@
-"""Requests that the active controller decides: they travel there and back unchanged (KIP-590).
+"""Requests that the broker forwards unchanged to the active controller (KIP-590).
 
-A client that creates a topic wants to use it at once: after a change this broker waits for its own copy of the metadata
-to show it, for a moment, before it answers. When no controller can be reached, each part of the request is refused with
-REQUEST_TIMED_OUT: the change may still happen.
+A client that creates a topic wants to use it at once: before this broker answers, it waits up to
+``VISIBILITY_TIMEOUT_MS`` until its own metadata show the change. If no controller can be reached, each part of the
+request is refused with REQUEST_TIMED_OUT: the change may still happen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import trio
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as AlteredResource
 from moldau.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -22,11 +21,9 @@ from moldau.protocol.messages.alter_partition_reassignments import (
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
 )
-from moldau.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.delete_topics import (
-    DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -34,7 +31,6 @@ from moldau.protocol.messages.delete_topics import (
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from moldau.protocol.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -50,13 +46,17 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from moldau.protocol.schema import Request, Response
-from moldau_quorum.controller_client import ControllerUnavailableError
+from moldau_broker.server.handlers.loggers import alter_loggers
+from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
+from moldau_quorum.controller.entities.configs import refuse_full, refuse_incremental, too_many_resources
+from moldau_quorum.controller.topics import refuse_creations, refuse_deletions, refuse_partitions, too_many_topics
+from moldau_quorum.metadata.image import RESOURCE_BROKER_LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from moldau_broker.server.context import BrokerContext, Call
-    from moldau_quorum.image import MetadataImage
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_quorum.metadata.image import MetadataImage
 
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R", bound=Response)
@@ -71,7 +71,7 @@ _WHY = "no active controller answered in time; the change may still happen"
 async def _forward(
     context: BrokerContext, request: Q, response_class: type[R], refuse: Callable[[Q], R]
 ) -> tuple[R, bool]:
-    """The controller's answer and True, or a refusal and False."""
+    """Returns the controller's answer and True, or a refusal and False."""
     try:
         response = await context.controller.request(request, response_class, timeout_ms=_timeout_ms(request))
     except ControllerUnavailableError:
@@ -80,10 +80,10 @@ async def _forward(
 
 
 def _timeout_ms(request: Request) -> float:
-    """What the request allows, within bounds.
+    """Returns the request's timeout within bounds.
 
-    0 does not mean that the decision must come at once, only that nobody waits until brokers know of it: librdkafka
-    sends it unless it is told otherwise.
+    0 only means that the client does not wait until brokers know of the change; the controller still needs time to
+    decide. librdkafka sends 0 by default.
     """
     wanted: object = getattr(request, "timeout_ms", FORWARD_TIMEOUT_MS)
     assert isinstance(wanted, int | float)
@@ -98,7 +98,10 @@ async def _until_visible(context: BrokerContext, condition: Callable[[MetadataIm
 async def handle_create_topics(
     context: BrokerContext, request: CreateTopicsRequest, call: Call
 ) -> CreateTopicsResponse:
-    """CreateTopics; numbers left to the cluster (-1) are those of this broker's configuration."""
+    """Forwards CreateTopics; this broker's configuration replaces default numbers (-1)."""
+    too_many = too_many_topics(len(request.topics))
+    if too_many is not None:
+        return refuse_creations(request, ErrorCode.POLICY_VIOLATION, too_many)
     for topic in request.topics:
         if topic.num_partitions == -1 and not topic.assignments:
             topic.num_partitions = context.config.get_int("num.partitions")
@@ -108,12 +111,7 @@ async def handle_create_topics(
         context,
         request,
         CreateTopicsResponse,
-        lambda refused: CreateTopicsResponse(
-            topics=[
-                CreatableTopicResult(name=topic.name, error_code=_TIMED_OUT, error_message=_WHY)
-                for topic in refused.topics
-            ]
-        ),
+        lambda refused: refuse_creations(refused, _TIMED_OUT, _WHY),
     )
     if answered and not request.validate_only:
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
@@ -124,13 +122,16 @@ async def handle_create_topics(
 async def handle_delete_topics(
     context: BrokerContext, request: DeleteTopicsRequest, call: Call
 ) -> DeleteTopicsResponse:
-    """DeleteTopics, by name or by id."""
+    """Forwards DeleteTopics, by name or by id."""
+    too_many = too_many_topics(len(request.topics) + len(request.topic_names))
+    if too_many is not None:
+        return refuse_deletions(request, ErrorCode.POLICY_VIOLATION, too_many)
     if request.topic_names:
         request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
     if not context.config.get_bool("delete.topic.enable"):
-        return _not_deleted(request, ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        return refuse_deletions(request, ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     response, answered = await _forward(
-        context, request, DeleteTopicsResponse, lambda refused: _not_deleted(refused, _TIMED_OUT, _WHY)
+        context, request, DeleteTopicsResponse, lambda refused: refuse_deletions(refused, _TIMED_OUT, _WHY)
     )
     if answered:
         gone = [topic.topic_id for topic in response.responses if topic.error_code == ErrorCode.NONE]
@@ -138,29 +139,18 @@ async def handle_delete_topics(
     return response
 
 
-def _not_deleted(request: DeleteTopicsRequest, error: ErrorCode, why: str) -> DeleteTopicsResponse:
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=error, error_message=why)
-            for topic in request.topics
-        ]
-    )
-
-
 async def handle_create_partitions(
     context: BrokerContext, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
-    """CreatePartitions."""
+    """Forwards CreatePartitions."""
+    too_many = too_many_topics(len(request.topics))
+    if too_many is not None:
+        return refuse_partitions(request, ErrorCode.POLICY_VIOLATION, too_many)
     response, answered = await _forward(
         context,
         request,
         CreatePartitionsResponse,
-        lambda refused: CreatePartitionsResponse(
-            results=[
-                CreatePartitionsTopicResult(name=topic.name, error_code=_TIMED_OUT, error_message=_WHY)
-                for topic in refused.topics
-            ]
-        ),
+        lambda refused: refuse_partitions(refused, _TIMED_OUT, _WHY),
     )
     if answered and not request.validate_only:
         failed = {result.name for result in response.results if result.error_code != ErrorCode.NONE}
@@ -177,23 +167,32 @@ def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
 async def handle_incremental_alter_configs(
     context: BrokerContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
-    """IncrementalAlterConfigs."""
+    """Forwards IncrementalAlterConfigs, except for levels of loggers, which this broker changes."""
+    too_many = too_many_resources(len(request.resources))
+    if too_many is not None:
+        return refuse_incremental(request, ErrorCode.POLICY_VIOLATION, too_many)
+    own = [each for each in request.resources if each.resource_type == RESOURCE_BROKER_LOGGER]
+    request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
+    response = IncrementalAlterConfigsResponse(responses=[])
+    if request.resources or not own:
+        response = await _alter_in_metadata(context, request)
+    twice = len({each.resource_name for each in own}) < len(own)
+    response.responses = [
+        *response.responses,
+        *(alter_loggers(context, each, validate_only=request.validate_only, repeated=twice) for each in own),
+    ]
+    return response
+
+
+async def _alter_in_metadata(
+    context: BrokerContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
     before = context.metadata.image
     response, answered = await _forward(
         context,
         request,
         IncrementalAlterConfigsResponse,
-        lambda refused: IncrementalAlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=_TIMED_OUT,
-                    error_message=_WHY,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in refused.resources
-            ]
-        ),
+        lambda refused: refuse_incremental(refused, _TIMED_OUT, _WHY),
     )
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
@@ -203,23 +202,16 @@ async def handle_incremental_alter_configs(
 async def handle_alter_configs(
     context: BrokerContext, request: AlterConfigsRequest, call: Call
 ) -> AlterConfigsResponse:
-    """AlterConfigs."""
+    """Forwards AlterConfigs."""
+    too_many = too_many_resources(len(request.resources))
+    if too_many is not None:
+        return refuse_full(request, ErrorCode.POLICY_VIOLATION, too_many)
     before = context.metadata.image
     response, answered = await _forward(
         context,
         request,
         AlterConfigsResponse,
-        lambda refused: AlterConfigsResponse(
-            responses=[
-                AlteredResource(
-                    error_code=_TIMED_OUT,
-                    error_message=_WHY,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in refused.resources
-            ]
-        ),
+        lambda refused: refuse_full(refused, _TIMED_OUT, _WHY),
     )
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
@@ -227,7 +219,7 @@ async def handle_alter_configs(
 
 
 async def _configs_visible(context: BrokerContext, before: MetadataImage) -> None:
-    """Waits a moment for a change of configuration; one that set what was set already shows none."""
+    """Waits 200 ms for a change of configuration; equal values change nothing."""
     with trio.move_on_after(0.2):
         await context.follower.wait_until(lambda image: image.configs is not before.configs)
 
@@ -235,7 +227,7 @@ async def _configs_visible(context: BrokerContext, before: MetadataImage) -> Non
 def _refused_as_a_whole(
     request_class: type[Q], response_class: type[R], refusal: Callable[[], R]
 ) -> Callable[[BrokerContext, Q, Call], Coroutine[object, object, R]]:
-    """The handler of an API whose answer has one error code for all of the request."""
+    """Returns the handler of an API whose answer has one error code for the whole request."""
 
     async def handle(context: BrokerContext, request: Q, call: Call) -> R:
         response, _ = await _forward(context, request, response_class, lambda refused: refusal())
@@ -267,7 +259,7 @@ handle_describe_quorum = _refused_as_a_whole(
 async def handle_update_features(
     context: BrokerContext, request: UpdateFeaturesRequest, call: Call
 ) -> UpdateFeaturesResponse:
-    """UpdateFeatures; what old versions say in words of their own is said in those that are forwarded."""
+    """Forwards UpdateFeatures, and converts fields of old versions to those of the forwarded version."""
     for update in request.feature_updates:
         if update.allow_downgrade and update.upgrade_type == _UPGRADE:
             update.upgrade_type = _SAFE_DOWNGRADE

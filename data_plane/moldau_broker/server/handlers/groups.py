@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from moldau_broker.coordinator.partitioning import partition_for
+from moldau_broker.coordinator.runtime.partitioning import partition_for
+from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.handlers.metadata import ensure_offsets_topic, ensure_transactions_topic
-from moldau_broker.server.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Request
-    from moldau_broker.coordinator.completion import Completion
-    from moldau_broker.server.context import BrokerContext, Call
+    from moldau_broker.coordinator.runtime.completion import Completion
+    from moldau_broker.server.handlers.context import BrokerContext, Call
 
 _GROUP, _TRANSACTION = 0, 1
 _BATCHED = 4
@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 async def handle_find_coordinator(
     context: BrokerContext, request: FindCoordinatorRequest, call: Call
 ) -> FindCoordinatorResponse:
-    """The leaders of the partitions that hold the groups; the internal topic is created on first use."""
+    """Returns the coordinators of groups or transactional ids; creates the internal topic on first use."""
     keys = request.coordinator_keys if call.version >= _BATCHED else [request.key]
     known = context.metadata.image.topics_by_name
     if request.key_type == _GROUP and OFFSETS_TOPIC not in known:
@@ -65,16 +65,16 @@ def _find(context: BrokerContext, key_type: int, key: str, call: Call) -> _Found
         return _Found(error=ErrorCode.INVALID_REQUEST, message=f"key type {key_type} has no coordinator here")
     topic = context.metadata.image.topics_by_name.get(name)
     if topic is None or not len(topic.partitions):
-        message = f"{name} could not be created: are as many brokers alive as its replication factor asks for?"
+        message = f"{name} could not be created: are fewer brokers alive than its replication factor?"
         return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
     assert partition is not None, "partitions are numbered without gaps"
     endpoint = context.metadata.endpoint(partition.leader, call.listener_name) if partition.leader >= 0 else None
     if endpoint is None:
-        return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="its partition has no leader at the moment")
+        return _Found(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="its partition has no leader")
     return _Found(node_id=partition.leader, host=endpoint.host, port=endpoint.port)
 
 
 def handle_group_request(context: BrokerContext, request: Request, call: Call) -> Completion:
-    """Hands the request to the coordinator at once, so that requests keep their order; its answer may come later."""
+    """Submits the request to the coordinator at once, so that requests keep their order; it may answer later."""
     return context.groups.submit(request, version=call.version, client_id=call.client_id, client_host=call.client_host)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau_broker.log.values import ReplicaDirectoryInfo
-    from moldau_broker.server.context import BrokerContext, Call
-    from moldau_broker.server.partition import Partition
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.replicas.partition import Partition
 
 _TIMEOUT_MS_MAX = 300_000
 _HIGH_WATERMARK = -1
@@ -43,7 +43,7 @@ _HIGH_WATERMARK = -1
 async def handle_delete_records(
     context: BrokerContext, request: DeleteRecordsRequest, call: Call
 ) -> DeleteRecordsResponse:
-    """Raises log start offsets, and waits until the in-sync replicas have followed (KIP-107)."""
+    """Raises log start offsets, and waits until the live replicas have followed (KIP-107)."""
     results: list[DeleteRecordsTopicResult] = []
     waiting: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
     for topic in request.topics:
@@ -64,7 +64,7 @@ async def handle_delete_records(
         results.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
     with trio.move_on_after(min(max(0, request.timeout_ms), _TIMEOUT_MS_MAX) / 1000):
         for partition, start, _ in waiting:
-            await context.replicas.wait_low_watermark(partition, start)
+            await context.replicas.waits.wait_low_watermark(partition, start)
     for partition, start, result in waiting:
         low_watermark = context.replicas.low_watermark(partition)
         if not partition.is_leader:
@@ -91,7 +91,7 @@ def _delete(partition: Partition, offset: int) -> int:
 def handle_describe_log_dirs(
     context: BrokerContext, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
-    """Log directories and the partitions in them."""
+    """Returns the log directories and the partitions in them."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -132,9 +132,9 @@ def _by_topic(replicas: Sequence[ReplicaDirectoryInfo]) -> list[DescribeLogDirsT
 def handle_alter_replica_log_dirs(
     context: BrokerContext, request: AlterReplicaLogDirsRequest, call: Call
 ) -> AlterReplicaLogDirsResponse:
-    """Begins to move replicas between the log directories of this broker (KIP-113); the answer does not wait for it.
+    """Starts to move replicas between the log directories of this broker (KIP-113), and answers at once.
 
-    How far a move has come is seen in DescribeLogDirs: a future replica and its lag.
+    DescribeLogDirs shows the progress of a move: a future replica and its lag.
     """
     now_ms = context.environment.clock.wall_ms()
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}

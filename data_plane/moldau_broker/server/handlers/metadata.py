@@ -1,6 +1,6 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions:
+"""Metadata, DescribeCluster and DescribeTopicPartitions.
 
-what the committed image says, as the clients of a listener see it.
+The handlers answer from the committed image, with the endpoints of the client's listener.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau_broker.server.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from moldau_broker.server.context import BrokerContext, Call
-    from moldau_quorum.image import MetadataImage, PartitionImage, TopicImage
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 TOPIC_OPERATIONS = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
@@ -45,8 +45,10 @@ CLUSTER_OPERATIONS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 <
 _BROKER_ENDPOINTS = 1
 _PARTITIONS_PER_PAGE_MAX = 2000
 ELECTION_WAIT_MS = 300.0
-"""How long a client's question waits for the successor of a dead leader: a little over the grace period of a broker
-whose connection broke. Later answers on the same connection wait with it.
+"""How long a Metadata request waits for the successor of a crashed leader.
+
+It is a little longer than the grace period of a broker whose connection broke. Later answers on the same connection
+wait with it.
 """
 
 
@@ -56,9 +58,12 @@ def valid_topic_name(name: str) -> bool:
 
 
 async def handle_metadata(context: BrokerContext, request: MetadataRequest, call: Call) -> MetadataResponse:
-    """Metadata; creates unknown topics first where request and configuration allow it, and waits a moment for the
-    successors of leaders that have just died.
+    """Returns metadata of topics and brokers.
+
+    First creates unknown topics where request and configuration allow it, and waits up to ``ELECTION_WAIT_MS`` for the
+    successors of crashed leaders. A topic that is named twice is answered once, as in Kafka.
     """
+    _drop_repeats(request)
     await _create_missing(context, request)
     await _await_elections(context, request)
     image = context.metadata.image
@@ -101,6 +106,13 @@ async def handle_metadata(context: BrokerContext, request: MetadataRequest, call
     )
 
 
+def _drop_repeats(request: MetadataRequest) -> None:
+    """Drops repeated topics, as Kafka does: the answer for a topic is far larger than its name."""
+    if request.topics:
+        distinct = {(topic.name, topic.topic_id if topic.name is None else None): topic for topic in request.topics}
+        request.topics = list(distinct.values())
+
+
 async def _create_missing(context: BrokerContext, request: MetadataRequest) -> None:
     if not request.topics or not request.allow_auto_topic_creation:
         return
@@ -127,10 +139,10 @@ async def _create_missing(context: BrokerContext, request: MetadataRequest) -> N
 
 
 async def _await_elections(context: BrokerContext, request: MetadataRequest) -> None:
-    """Waits until no partition that the client asks for is led by a broker that seems to have died, but not for long.
+    """Waits up to ``ELECTION_WAIT_MS`` until suspected brokers lead none of the requested partitions.
 
-    A client asks when its leader is gone. librdkafka, told the dead leader's name or that there is no leader, may not
-    ask again until its next scan of topics, a second later; told the new leader, it goes on at once.
+    Clients request metadata when their leader is gone. If the answer names the crashed leader or none, librdkafka may
+    ask again only at its next scan of topics, a second later; if it names the new leader, librdkafka continues at once.
     """
     cache = context.metadata
 
@@ -195,7 +207,7 @@ async def ensure_transactions_topic(context: BrokerContext) -> ErrorCode:
 
 
 def _some_controller(context: BrokerContext) -> int:
-    """A live broker that forwards to the active controller: clients may only be sent to brokers (KIP-590)."""
+    """Returns a live broker, which forwards to the active controller; clients may only see brokers (KIP-590)."""
     alive = [broker_id for broker_id in sorted(context.metadata.image.brokers) if context.metadata.is_alive(broker_id)]
     if context.broker_id in alive:
         return context.broker_id
@@ -246,11 +258,11 @@ def _offline(context: BrokerContext, partition: PartitionImage) -> list[int]:
 def handle_describe_cluster(
     context: BrokerContext, request: DescribeClusterRequest, call: Call
 ) -> DescribeClusterResponse:
-    """DescribeCluster for brokers; controllers answer for themselves on their own listeners."""
+    """Describes the brokers; controllers describe themselves on their own listeners."""
     if request.endpoint_type != _BROKER_ENDPOINTS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="this is a broker: ask a controller for controllers",
+            error_message="this is a broker: ask a controller for the controllers",
             endpoint_type=request.endpoint_type,
         )
     image: MetadataImage = context.metadata.image
@@ -278,7 +290,7 @@ def handle_describe_cluster(
 def handle_describe_topic_partitions(
     context: BrokerContext, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """DescribeTopicPartitions: topics by name, page by page (KIP-966)."""
+    """Describes topics by name, page by page (KIP-966)."""
     image = context.metadata.image
     names = sorted({topic.name for topic in request.topics}) or sorted(name for name, _ in image.topics_by_name.items())
     first_partition = 0

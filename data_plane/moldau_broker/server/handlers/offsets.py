@@ -1,8 +1,10 @@
-"""ListOffsets and OffsetForLeaderEpoch: positions in logs that are led here."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets in the logs of partitions that this broker leads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.list_offsets import (
@@ -18,45 +20,91 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from moldau_broker.log.errors import LogStorageError
+from moldau.records import CorruptRecordError
+from moldau_broker.log.errors import LogStorageError, storage_failure
 from moldau_broker.log.values import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
+from moldau_broker.server.handlers.context import LongAnswer
 
 if TYPE_CHECKING:
-    from moldau_broker.server.context import BrokerContext, Call
-    from moldau_broker.server.partition import Partition
+    from collections.abc import Generator
+
+    from moldau_broker.log.partition.timestamps import Step
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.replicas.partition import Partition
+
+    _Search = Generator[Step, None, ListOffsetsPartitionResponse]
+    _Later = tuple[list[ListOffsetsPartitionResponse], int, _Search, Step]
 
 _LATEST_TIERED_TIMESTAMP = -5
 _READ_COMMITTED = 1
 
 
-def handle_list_offsets(context: BrokerContext, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
-    """Offsets by time, or of start, end and largest timestamp."""
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[_offset(context, request, call, topic.name, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+def handle_list_offsets(
+    context: BrokerContext, request: ListOffsetsRequest, call: Call
+) -> ListOffsetsResponse | LongAnswer:
+    """Returns offsets by time, or of the log start, the log end and the largest timestamp.
+
+    A search through compressed batches runs later, in short steps, when the answers before have left.
+    """
+    topics: list[ListOffsetsTopicResponse] = []
+    later: list[_Later] = []
+    for topic in request.topics:
+        partitions: list[ListOffsetsPartitionResponse] = []
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        for wanted in topic.partitions:
+            search = _offset(context, request, call, topic.name, wanted)
+            try:
+                step = next(search)
+            except StopIteration as end:
+                partitions.append(end.value)
+            else:
+                later.append((partitions, len(partitions), search, step))
+                partitions.append(ListOffsetsPartitionResponse())  # ``finish`` replaces it
+    response = ListOffsetsResponse(topics=topics)
+    if not later:
+        return response
+
+    async def finish() -> ListOffsetsResponse:
+        for partitions, number, search, step in later:
+            partitions[number] = await _finish(context, search, step)
+        return response
+
+    return LongAnswer(finish)
+
+
+async def _finish(context: BrokerContext, search: _Search, step: Step) -> ListOffsetsPartitionResponse:
+    """Runs a search from ``step`` to its end; batches that need whole decompression take turns."""
+    while True:
+        if step is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            async with context.checks.whole:
+                await context.environment.disk.offload(step.run)
+        try:
+            step = next(search)
+        except StopIteration as end:
+            answer: ListOffsetsPartitionResponse = end.value
+            return answer
 
 
 def _offset(
     context: BrokerContext, request: ListOffsetsRequest, call: Call, topic: str, wanted: ListOffsetsPartition
-) -> ListOffsetsPartitionResponse:
+) -> _Search:
     index = wanted.partition_index
     try:
         partition = context.leader(topic, index, wanted.current_leader_epoch)
         try:
-            timestamp_ms, offset, leader_epoch = _look_up(partition, request, call, wanted.timestamp)
+            timestamp_ms, offset, leader_epoch = yield from _look_up(partition, request, call, wanted.timestamp)
         except OSError as error:
-            raise LogStorageError(partition.log.parent_directory, f"reading {partition.key} failed: {error}") from error
+            raise storage_failure(partition.log.parent_directory, f"reading {partition.key}", error) from error
+        except CorruptRecordError as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{partition.key}: {error}") from error
+        context.leader(topic, index, wanted.current_leader_epoch)  # leadership may have moved during a long search
     except LogStorageError as error:
         context.replicas.directory_failed(error)
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
@@ -67,34 +115,44 @@ def _offset(
     )
 
 
-def _look_up(partition: Partition, request: ListOffsetsRequest, call: Call, timestamp: int) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch; -1 each where there is none."""
+def _look_up(
+    partition: Partition, request: ListOffsetsRequest, call: Call, timestamp: int
+) -> Generator[Step, None, tuple[int, int, int]]:
+    """Returns timestamp, offset and leader epoch; each is -1 if there is none."""
     log, replica = partition.log, partition.replica
-    if request.replica_id >= 0:
-        visible = log.log_end_offset
-    elif request.isolation_level == _READ_COMMITTED:
-        visible = log.last_stable_offset
-    else:
-        visible = replica.high_watermark
     if timestamp == LATEST_TIMESTAMP:
         _check_visible(partition, request, call)
-        return -1, visible, replica.state.leader_epoch
+        return -1, _visible(partition, request), replica.state.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
     if timestamp == _LATEST_TIERED_TIMESTAMP:
         return -1, -1, -1
     if timestamp < 0 and timestamp != MAX_TIMESTAMP:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} has no meaning")
-    found = log.offset_for_timestamp(timestamp)
-    if found is None or found.offset < 0 or found.offset >= visible:
+    found = yield from log.search_timestamp(timestamp)
+    if found is None or found.offset < 0 or found.offset >= _visible(partition, request):
         _check_visible(partition, request, call)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch
 
 
+def _visible(partition: Partition, request: ListOffsetsRequest) -> int:
+    """Returns the end (exclusive) of the offsets that the client may see."""
+    if request.replica_id >= 0:
+        return partition.log.log_end_offset
+    if request.isolation_level == _READ_COMMITTED:
+        return partition.log.last_stable_offset
+    return partition.replica.high_watermark
+
+
 def _check_visible(partition: Partition, request: ListOffsetsRequest, call: Call) -> None:
-    """Raises ``KafkaError`` while a new leader does not know yet what its predecessor had committed: to a consumer
-    the end of what it knows would go backwards, and a record that has been visible would not exist (KIP-207)."""
+    """Checks that a new leader knows all that its predecessor had committed (KIP-207).
+
+    Until then a consumer could see the end offset move backwards, or miss a record that was visible before.
+
+    Raises:
+        KafkaError: the high watermark has not reached the start of the leader epoch.
+    """
     replica = partition.replica
     if request.replica_id < 0 and replica.high_watermark < replica.epoch_start_offset:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
@@ -103,7 +161,7 @@ def _check_visible(partition: Partition, request: ListOffsetsRequest, call: Call
 def handle_offset_for_leader_epoch(
     context: BrokerContext, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
-    """End offsets of leader epochs (KIP-101, KIP-320)."""
+    """Returns end offsets of leader epochs (KIP-101, KIP-320)."""
     results: list[OffsetForLeaderTopicResult] = []
     for topic in request.topics:
         ends: list[EpochEndOffset] = []

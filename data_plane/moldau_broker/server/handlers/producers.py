@@ -15,13 +15,13 @@ from moldau.protocol.messages.describe_producers import (
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from moldau_broker.server.context import BrokerContext, Call
+    from moldau_broker.server.handlers.context import BrokerContext, Call
 
 
 async def handle_init_producer_id(
     context: BrokerContext, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
-    """A fresh producer id with epoch 0 for an idempotent producer."""
+    """Returns a new producer id with epoch 0 for an idempotent producer."""
     try:
         return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
     except KafkaError as error:
@@ -31,7 +31,7 @@ async def handle_init_producer_id(
 def handle_describe_producers(
     context: BrokerContext, request: DescribeProducersRequest, call: Call
 ) -> DescribeProducersResponse:
-    """The active producers of partitions that are led here (KIP-664)."""
+    """Returns the active producers of partitions that this broker leads (KIP-664)."""
     topics: list[TopicResponse] = []
     for topic in request.topics:
         partitions: list[PartitionResponse] = []

@@ -1,8 +1,10 @@
-"""Requests to the transaction coordinator, and the markers that coordinators elsewhere send here."""
+"""Requests to the transaction coordinator, and transaction markers from coordinators of other brokers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.write_txn_markers import (
@@ -12,43 +14,51 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from moldau_broker.coordinator.effects import Marker, TransactionalProducer
-from moldau_broker.coordinator.responses import refusal
+from moldau_broker.coordinator.group.core.responses import refusal
+from moldau_broker.coordinator.runtime.completion import Completion
+from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
+from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
+from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS, finish
 from moldau_broker.server.handlers.metadata import ensure_offsets_topic
 from moldau_broker.server.handlers.producers import handle_init_producer_id
-from moldau_broker.server.topic_creation import OFFSETS_TOPIC
-from moldau_broker.server.transactions import finish
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
     from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
     from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
     from moldau.protocol.schema import Request, Response
-    from moldau_broker.coordinator.completion import Completion
-    from moldau_broker.server.context import BrokerContext, Call
+    from moldau_broker.server.coordination.transactions import Begun, TopicPartitionName
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+
+MARKERS_FREE = 1_000
+"""Markers that one request may contain beyond twice the number of partitions in the cluster."""
+_MARKERS_PER_TURN = 50
+"""Markers that are appended before other tasks run."""
 
 
 def handle_transaction_request(context: BrokerContext, request: Request, call: Call) -> Completion:
-    """Hands the request to the coordinator at once; its answer may come later."""
+    """Submits the request to the coordinator at once, which may answer later."""
     return context.transactions.submit(request, version=call.version)
 
 
 async def handle_init(context: BrokerContext, request: InitProducerIdRequest, call: Call) -> Response:
-    """InitProducerId: of an idempotent producer here, of a transactional one by its coordinator."""
+    """Initializes an idempotent producer here, and a transactional one at its coordinator."""
     if request.transactional_id is None:
         return await handle_init_producer_id(context, request, call)
     return await context.transactions.handle(request, version=call.version)
 
 
 async def handle_add_offsets(context: BrokerContext, request: AddOffsetsToTxnRequest, call: Call) -> Response:
-    """AddOffsetsToTxn. The group may never have had a coordinator: its topic is created on first use."""
+    """Adds a group to a transaction; creates the topic of groups on first use."""
     if OFFSETS_TOPIC not in context.metadata.image.topics_by_name:
         await ensure_offsets_topic(context)
     return await context.transactions.handle(request, version=call.version)
 
 
 async def handle_txn_offset_commit(context: BrokerContext, request: TxnOffsetCommitRequest, call: Call) -> Response:
-    """TxnOffsetCommit: taken in once the transaction's coordinator says that it includes the group (KIP-890)."""
+    """Writes offsets of a transaction after its coordinator confirms that it includes the group (KIP-890)."""
     code = await _offsets_refusal(context, request)
     if code is not ErrorCode.NONE:
         return refusal(request, code, call.version)
@@ -58,54 +68,133 @@ async def handle_txn_offset_commit(context: BrokerContext, request: TxnOffsetCom
 
 
 async def _offsets_refusal(context: BrokerContext, request: TxnOffsetCommitRequest) -> ErrorCode:
-    """Why offsets may not be written for this producer; an offset that comes late would open a transaction that nobody
-    ends."""
+    """Returns NONE if offsets may be written for this producer, else the error.
+
+    Offsets that arrive after the end of their transaction would open one that no marker ends.
+    """
     if not context.config.get_bool("transaction.partition.verification.enable"):
         return ErrorCode.NONE
     index = context.groups.partition_of(request.group_id)
     partition = None if index is None else context.replicas.partitions.get((OFFSETS_TOPIC, index))
     if partition is None or not partition.is_leader:
-        return ErrorCode.NONE  # the group coordinator says where to look
+        return ErrorCode.NONE  # the group coordinator refuses it with the right code
     if partition.log.has_ongoing_transaction(request.producer_id, request.producer_epoch):
         return ErrorCode.NONE
     ends_seen, key = partition.ends_seen, (partition.key.topic, partition.key.partition)
     codes = await context.verifier.verify(request.transactional_id, request.producer_id, request.producer_epoch, [key])
     code = codes[key]
     if code is ErrorCode.NOT_ENOUGH_REPLICAS or (code is ErrorCode.NONE and partition.ends_seen != ends_seen):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # nobody could say, or a transaction ended meanwhile: ask again
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # no answer, or a transaction ended meanwhile: the client retries
     return code
 
 
-async def handle_write_txn_markers(
-    context: BrokerContext, request: WriteTxnMarkersRequest, call: Call
-) -> WriteTxnMarkersResponse:
-    """Appends markers to partitions that are led here, and answers when they are committed."""
-    results: list[WritableTxnMarkerResult] = []
-    for wanted in request.markers:
-        marker = Marker(
+class MarkersWritten(Completion):
+    """The answer to WriteTxnMarkers, which waits for the commits of the markers."""
+
+    __slots__ = ("_finish",)
+
+    def __init__(self, finish: Callable[[], Awaitable[Response]]) -> None:
+        """``finish`` waits for the commits and returns the response; it runs once, after the earlier answers left."""
+        super().__init__()
+        self._finish = finish
+
+    async def wait(self) -> Response:
+        """Waits for the commits."""
+        self.complete(await self._finish())
+        return self.response()
+
+
+def handle_write_txn_markers(context: BrokerContext, request: WriteTxnMarkersRequest, call: Call) -> Completion:
+    """Appends markers to partitions that this broker leads, and answers when they are committed.
+
+    Few ordinary markers are appended before this returns: all requests of a coordinator use one connection, and must
+    not wait until earlier markers are committed. All markers of a request are appended before the wait for the first
+    one, and one deadline holds for all.
+    """
+    markers = [
+        Marker(
             producer=TransactionalProducer(producer_id=wanted.producer_id, producer_epoch=wanted.producer_epoch),
             coordinator_epoch=wanted.coordinator_epoch,
             commit=wanted.transaction_result,
         )
-        pending = {
-            (topic.name, index): context.markers.begin(marker, (topic.name, index))
-            for topic in wanted.topics
-            for index in topic.partition_indexes
-        }
-        codes = await finish(pending)
-        results.append(
+        for wanted in request.markers
+    ]
+    named = [
+        (marker, (topic.name, index))
+        for marker, wanted in zip(markers, request.markers, strict=True)
+        for topic in wanted.topics
+        for index in topic.partition_indexes
+    ]
+    if len(named) > MARKERS_FREE + 2 * context.metadata.partition_count():
+        return Completion(_marker_answers(request, markers, dict.fromkeys(named, ErrorCode.INVALID_REQUEST)))
+    wanted_keys = list(dict.fromkeys(named))
+    if len(wanted_keys) > _MARKERS_PER_TURN:
+        return MarkersWritten(lambda: _write_slowly(context, request, call, markers, wanted_keys))
+    verdicts = [context.marker_checks.judge(marker, key, call.listener_name) for marker, key in wanted_keys]
+    if None in verdicts:
+        return MarkersWritten(lambda: _write_slowly(context, request, call, markers, wanted_keys))
+    pending: dict[tuple[Marker, TopicPartitionName], Begun] = {}
+    for (marker, key), verdict in zip(wanted_keys, verdicts, strict=True):
+        assert verdict is not None
+        pending[marker, key] = context.markers.begin(marker, key) if verdict is ErrorCode.NONE else verdict
+
+    async def written() -> Response:
+        return _marker_answers(request, markers, await finish(pending))
+
+    return MarkersWritten(written)
+
+
+async def _write_slowly(
+    context: BrokerContext,
+    request: WriteTxnMarkersRequest,
+    call: Call,
+    markers: Sequence[Marker],
+    wanted_keys: Sequence[tuple[Marker, TopicPartitionName]],
+) -> Response:
+    """Asks coordinators about unusual markers, and lets other tasks run between the appends."""
+    listener, checks, clock = call.listener_name, context.marker_checks, context.environment.clock
+    unsure: dict[Marker, list[TopicPartitionName]] = {}
+    for marker, key in wanted_keys:
+        if checks.judge(marker, key, listener) is None:
+            unsure.setdefault(marker, []).append(key)
+    reported = await checks.ask(unsure) if unsure else {}
+    began_ms = clock.monotonic_ms()
+    pending: dict[tuple[Marker, TopicPartitionName], Begun] = {}
+    for marker, key in wanted_keys:
+        if len(pending) % _MARKERS_PER_TURN == _MARKERS_PER_TURN - 1:
+            await trio.lowlevel.checkpoint()
+        verdict = checks.judge(marker, key, listener)
+        if verdict is None:
+            verdict = reported.get((marker, key), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if verdict is ErrorCode.NONE and clock.monotonic_ms() - began_ms > REQUEST_TIMEOUT_MS:
+            verdict = ErrorCode.REQUEST_TIMED_OUT
+        pending[marker, key] = context.markers.begin(marker, key) if verdict is ErrorCode.NONE else verdict
+    return _marker_answers(request, markers, await finish(pending))
+
+
+def _marker_answers(
+    request: WriteTxnMarkersRequest,
+    markers: Sequence[Marker],
+    codes: Mapping[tuple[Marker, TopicPartitionName], ErrorCode],
+) -> WriteTxnMarkersResponse:
+    """Returns the answer in the order of the request."""
+    return WriteTxnMarkersResponse(
+        markers=[
             WritableTxnMarkerResult(
                 producer_id=wanted.producer_id,
                 topics=[
                     WritableTxnMarkerTopicResult(
                         name=topic.name,
                         partitions=[
-                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=codes[topic.name, index])
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=codes[marker, (topic.name, index)]
+                            )
                             for index in topic.partition_indexes
                         ],
                     )
                     for topic in wanted.topics
                 ],
             )
-        )
-    return WriteTxnMarkersResponse(markers=results)
+            for marker, wanted in zip(markers, request.markers, strict=True)
+        ]
+    )

@@ -1,0 +1,97 @@
+"""Configurations of topics, brokers and groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.admin.checks import checked_alterations, checked_resources
+from moldau.admin.config_requests import alteration, by_broker
+from moldau.admin.failures import error_of, first_retriable, raise_failures
+from moldau.admin.values import (
+    ConfigAlteration,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from moldau.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from moldau.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsResponse,
+)
+from moldau.runtime.config import ConfigSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from moldau.admin.requester import Requester
+    from moldau.protocol.errors import KafkaError
+
+
+class Configurations:
+    """Sends the requests about configurations."""
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Implements ``Admin.describe_configs``."""
+        found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+        failures: dict[str, KafkaError] = {}
+        for node_id, group in by_broker(checked_resources("describe_configs", resources)).items():
+            if node_id is not None:
+                await self._requester.ensure_broker_known(node_id)
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(resource_type=each.type, resource_name=each.name, configuration_keys=None)
+                    for each in group
+                ],
+                include_documentation=include_documentation,
+            )
+            response = await self._requester.ask(DescribeConfigsResponse, request, node_id=node_id)
+            for result in response.results:
+                error = error_of(result.error_code, result.error_message)
+                if error is not None:
+                    failures[result.resource_name] = error
+                    continue
+                resource = ConfigResource(type=ResourceType(result.resource_type), name=result.resource_name)
+                found[resource] = {
+                    entry.name: ConfigEntry(
+                        name=entry.name,
+                        value=entry.value,
+                        source=ConfigSource(entry.config_source)
+                        if 0 <= entry.config_source <= max(ConfigSource)
+                        else ConfigSource.UNKNOWN,
+                        is_read_only=entry.read_only,
+                        is_sensitive=entry.is_sensitive,
+                        documentation=entry.documentation,
+                    )
+                    for entry in result.configs
+                }
+        raise_failures(failures)
+        return found
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]], *, validate_only: bool = False
+    ) -> None:
+        """Implements ``Admin.alter_configs``."""
+        checked_alterations(changes)
+        if not changes:
+            _ = self._requester.client  # raises where the admin client cannot be used, as any other call does
+        failures: dict[str, KafkaError] = {}
+        for node_id, resources in by_broker(changes, (ResourceType.BROKER_LOGGER,)).items():
+            if node_id is not None:
+                await self._requester.ensure_broker_known(node_id)
+            response = await self._requester.ask(
+                IncrementalAlterConfigsResponse,
+                alteration({resource: changes[resource] for resource in resources}, validate_only=validate_only),
+                node_id=node_id,
+                code_of=lambda each: first_retriable(r.error_code for r in each.responses),
+            )
+            errors = {each.resource_name: error_of(each.error_code, each.error_message) for each in response.responses}
+            failures.update({name: error for name, error in errors.items() if error is not None})
+        raise_failures(failures)

@@ -1,0 +1,47 @@
+"""Errors of the admin client's calls, and their construction from error codes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class AdminError(KafkaError):
+    """Reports that a call failed for some of its topics, groups or partitions.
+
+    ``failures`` maps the name of each of them to its error.
+    """
+
+    def __init__(self, failures: Mapping[str, KafkaError]) -> None:
+        first = next(iter(failures.values()))
+        super().__init__(first.code, "; ".join(f"{name}: {error}" for name, error in failures.items()))
+        self.failures = dict(failures)
+
+
+def raise_failures(failures: Mapping[str, KafkaError]) -> None:
+    """Raises ``AdminError`` unless ``failures`` is empty."""
+    if failures:
+        raise AdminError(failures)
+
+
+def error_of(code: int, message: str | None = None) -> KafkaError | None:
+    """Returns the error for a wire code, or None for NONE."""
+    found = ErrorCode.of(code)
+    return None if found is ErrorCode.NONE else KafkaError(found, message)
+
+
+def raise_error(code: int, message: str | None = None) -> None:
+    """Raises ``KafkaError`` unless the wire code is NONE."""
+    error = error_of(code, message)
+    if error is not None:
+        raise error
+
+
+def first_retriable(codes: Iterable[int]) -> ErrorCode | None:
+    """Returns the first failure's code if all failures are retriable, else None."""
+    failed = [ErrorCode.of(code) for code in codes if code]
+    return failed[0] if failed and all(code.retriable for code in failed) else None

@@ -1,0 +1,152 @@
+"""Replicas of partitions: leaders, moves and log directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.admin.failures import raise_failures
+from moldau.admin.requester import Requester, by_topic
+from moldau.admin.values import (
+    LogDirDescription,
+    LogDirPartition,
+    PartitionReassignment,
+)
+from moldau.cluster import arguments
+from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from moldau.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Replicas:
+    """Sends the requests about leaders, replicas and log directories."""
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> list[TopicPartition]:
+        """Implements ``Admin.elect_leaders``."""
+        wanted = None if partitions is None else arguments.partitions("elect_leaders", partitions)
+        request = ElectLeadersRequest(
+            election_type=1 if unclean else 0,
+            topic_partitions=None
+            if wanted is None
+            else [TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic(wanted).items()],
+            timeout_ms=self._requester.broker_timeout_ms,
+        )
+        response = await self._requester.ask(
+            ElectLeadersResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode.of(response.error_code))
+        changed: list[TopicPartition] = []
+        failures: dict[str, KafkaError] = {}
+        for topic in response.replica_election_results:
+            for result in topic.partition_result:
+                partition = TopicPartition(topic.topic, result.partition_id)
+                code = ErrorCode.of(result.error_code)
+                if code is ErrorCode.NONE:
+                    changed.append(partition)
+                elif code is not ErrorCode.ELECTION_NOT_NEEDED:
+                    failures[str(partition)] = KafkaError(code, result.error_message)
+        raise_failures(failures)
+        return changed
+
+    async def alter_partition_reassignments(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Implements ``Admin.alter_partition_reassignments``."""
+        call = "alter_partition_reassignments"
+        moves = {
+            partition: None if brokers is None else arguments.integers(call, f"the replicas of {partition}", brokers)
+            for partition, brokers in arguments.by_partition(call, "targets", targets, "[1, 2, 3]")
+        }
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=self._requester.broker_timeout_ms,
+            topics=[
+                ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        ReassignablePartition(partition_index=number, replicas=moves[TopicPartition(topic, number)])
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in by_topic(moves).items()
+            ],
+        )
+        response = await self._requester.ask(
+            AlterPartitionReassignmentsResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode.of(response.error_code), response.error_message)
+        raise_failures(
+            {
+                f"{topic.name}-{part.partition_index}": KafkaError(ErrorCode.of(part.error_code), part.error_message)
+                for topic in response.responses
+                for part in topic.partitions
+                if part.error_code
+            }
+        )
+
+    async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
+        """Implements ``Admin.list_partition_reassignments``."""
+        response = await self._requester.ask(
+            ListPartitionReassignmentsResponse,
+            ListPartitionReassignmentsRequest(timeout_ms=self._requester.broker_timeout_ms),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode.of(response.error_code), response.error_message)
+        return {
+            TopicPartition(topic.name, part.partition_index): PartitionReassignment(
+                replicas=tuple(part.replicas),
+                adding=tuple(part.adding_replicas),
+                removing=tuple(part.removing_replicas),
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        }
+
+    async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
+        """Implements ``Admin.describe_log_dirs``."""
+        found: dict[int, list[LogDirDescription]] = {}
+        for node_id in arguments.integers("describe_log_dirs", "broker_ids", broker_ids):
+            await self._requester.ensure_broker_known(node_id)
+            response = await self._requester.ask(
+                DescribeLogDirsResponse, DescribeLogDirsRequest(topics=None), node_id=node_id
+            )
+            if response.error_code:
+                raise KafkaError(ErrorCode.of(response.error_code), f"broker {node_id}")
+            found[node_id] = [
+                LogDirDescription(
+                    path=each.log_dir,
+                    error=ErrorCode.of(each.error_code),
+                    total_bytes=each.total_bytes,
+                    usable_bytes=each.usable_bytes,
+                    partitions=tuple(
+                        LogDirPartition(
+                            topic_partition=TopicPartition(topic.name, part.partition_index),
+                            size_bytes=part.partition_size,
+                            offset_lag=part.offset_lag,
+                            is_future=part.is_future_key,
+                        )
+                        for topic in each.topics
+                        for part in topic.partitions
+                    ),
+                )
+                for each in response.results
+            ]
+        return found

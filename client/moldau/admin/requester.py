@@ -1,0 +1,163 @@
+"""Sending of the admin client's requests, with retries until ``default.api.timeout.ms`` is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
+from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from moldau.protocol.schema import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from moldau.cluster.caller import Caller
+    from moldau.protocol.schema import Request
+
+R = TypeVar("R", bound=Response)
+
+READ_ONLY_REQUESTS = (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeQuorumRequest,
+    ListPartitionReassignmentsRequest,
+    MetadataRequest,
+)
+"""Requests that change nothing and that any broker answers.
+
+The client may send one to a second broker while the first has not answered.
+"""
+
+
+class Requester:
+    """Sends requests for the parts of one admin client, which share it.
+
+    ``cluster_client`` is None until the admin client is opened.
+    """
+
+    __slots__ = ("_caller", "_retries", "cluster_client", "timeout_ms")
+
+    def __init__(self, caller: Caller, *, timeout_ms: int, retries: int) -> None:
+        """Takes ``default.api.timeout.ms`` and ``retries``."""
+        self._caller = caller
+        self._retries = retries
+        self.timeout_ms = timeout_ms
+        self.cluster_client: ClusterClient | None = None
+
+    @property
+    def client(self) -> ClusterClient:
+        """The open cluster client.
+
+        Raises:
+            RuntimeError: the admin client is not open, or the call comes from another thread.
+        """
+        self._caller.check()
+        if self.cluster_client is None:
+            self._caller.refuse()
+        return self.cluster_client
+
+    @property
+    def broker_timeout_ms(self) -> int:
+        """The time a request gives the broker: the smaller of the call's and the request's timeout."""
+        return min(self.timeout_ms, self.client.request_timeout_ms)
+
+    async def ask(
+        self,
+        response_class: type[R],
+        request: Request,
+        *,
+        node_id: int | None = None,
+        code_of: Callable[[R], ErrorCode | None] | None = None,
+    ) -> R:
+        """Returns the first response without a retriable error, from any broker or from ``node_id``.
+
+        Raises:
+            KafkaError: REQUEST_TIMED_OUT when the timeout or the retries are used up.
+        """
+        client = self.client
+        deadline_ms = client.now_ms + self.timeout_ms
+        failures = 0
+        while True:
+            problem: str
+            try:
+                if node_id is None:
+                    send = client.ask_any if isinstance(request, READ_ONLY_REQUESTS) else client.request_any
+                    response = await send(response_class, request)
+                else:
+                    response = await client.request(node_id, response_class, request)
+            except TRANSPORT_ERRORS as error:
+                problem = str(error)
+            else:
+                code = None if code_of is None else code_of(response)
+                if code is None or not code.retriable:
+                    return response
+                problem = f"{code.name}: {code.message}"
+            failures += 1
+            if failures > self._retries or client.now_ms >= deadline_ms:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{type(request).__name__}: {problem}")
+            client.request_update()
+            await client.backoff(failures)
+
+    async def ensure_broker_known(self, node_id: int) -> None:
+        """Fetches the cluster metadata unless it holds the broker's address.
+
+        Raises:
+            KafkaError: BROKER_NOT_AVAILABLE when the broker is not alive.
+        """
+        client = self.client
+        if node_id not in client.cluster_metadata.brokers and node_id not in await self.fetch_brokers():
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no live broker {node_id}")
+
+    async def fetch_brokers(self) -> list[int]:
+        """Updates the cluster metadata and returns the ids of the live brokers, ascending."""
+        response = await self.ask(MetadataResponse, MetadataRequest(topics=[], allow_auto_topic_creation=False))
+        client = self.client
+        client.cluster_metadata.update(response)
+        return sorted(client.cluster_metadata.brokers)
+
+    async def find_group_coordinator(self, group_id: str) -> int:
+        """Returns the broker that coordinates a group.
+
+        Raises:
+            KafkaError: COORDINATOR_NOT_AVAILABLE after the timeout, or an error that is not retriable.
+        """
+        return await self._find_coordinator(group_id, GROUP_COORDINATOR, f"group {group_id}")
+
+    async def find_transaction_coordinator(self, transactional_id: str) -> int:
+        """Returns the broker that coordinates a transactional id; raises as ``find_group_coordinator``."""
+        return await self._find_coordinator(
+            transactional_id, TRANSACTION_COORDINATOR, f"transactional id {transactional_id}"
+        )
+
+    async def _find_coordinator(self, key: str, key_type: int, description: str) -> int:
+        client = self.client
+        deadline_ms = client.now_ms + self.timeout_ms
+        failures = 0
+        while True:
+            try:
+                return await client.find_coordinator(key, key_type)
+            except TRANSPORT_ERRORS as error:
+                last: Exception = error
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            failures += 1
+            if client.now_ms >= deadline_ms:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{description}: {last}") from last
+            await client.backoff(failures)
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Groups partition numbers by topic, both ascending."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return topics

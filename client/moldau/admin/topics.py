@@ -1,0 +1,247 @@
+"""Topics, their partitions, offsets and records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.admin.checks import checked_topics
+from moldau.admin.failures import AdminError, error_of, first_retriable, raise_failures
+from moldau.admin.requester import Requester, by_topic
+from moldau.admin.values import (
+    CreatedTopic,
+    NewTopic,
+    PartitionDescription,
+    TopicDescription,
+    TopicListing,
+)
+from moldau.cluster import arguments
+from moldau.cluster.metadata import NO_TOPIC_ID, TopicPartition
+from moldau.cluster.offsets import list_offsets
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from moldau.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Topics:
+    """Sends the requests about topics, partitions, offsets and records."""
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
+
+    async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
+        """Implements ``Admin.create_topics``."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic.name,
+                    num_partitions=-1 if topic.assignments else topic.partitions,
+                    replication_factor=-1 if topic.assignments else topic.replication_factor,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        for index, brokers in topic.assignments.items()
+                    ],
+                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+                )
+                for topic in checked_topics(topics)
+            ],
+            timeout_ms=self._requester.broker_timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await self._requester.ask(
+            CreateTopicsResponse, request, code_of=lambda each: first_retriable(t.error_code for t in each.topics)
+        )
+        errors = {topic.name: error_of(topic.error_code, topic.error_message) for topic in response.topics}
+        raise_failures({name: error for name, error in errors.items() if error is not None})
+        return [
+            CreatedTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=topic.num_partitions,
+                replication_factor=topic.replication_factor,
+            )
+            for topic in response.topics
+        ]
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Implements ``Admin.delete_topics``."""
+        wanted = arguments.texts("delete_topics", "names", names)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in wanted],
+            topic_names=wanted,
+            timeout_ms=self._requester.broker_timeout_ms,
+        )
+        response = await self._requester.ask(DeleteTopicsResponse, request)
+        errors = {
+            topic.name or str(topic.topic_id): error_of(topic.error_code, topic.error_message)
+            for topic in response.responses
+        }
+        raise_failures({name: error for name, error in errors.items() if error is not None})
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, assignments: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> None:
+        """Implements ``Admin.create_partitions``."""
+        for name, count in arguments.mapping("create_partitions", "counts", counts, '{"flights": 12}').items():
+            arguments.at_least("create_partitions", f"the count of {name}", count, 1)
+        placed = assignments or {}
+        example = '{"flights": [[1, 2]]}'
+        for name, replicas in arguments.mapping("create_partitions", "assignments", placed, example).items():
+            shape = "a list of lists of broker ids such as [[1, 2]]"
+            for brokers in arguments.elements("create_partitions", f"the assignment of {name}", shape, replicas):
+                arguments.integers("create_partitions", f"the assignment of {name}", brokers)
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(
+                    name=name,
+                    count=count,
+                    assignments=[CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in placed[name]]
+                    if name in placed
+                    else None,
+                )
+                for name, count in counts.items()
+            ],
+            timeout_ms=self._requester.broker_timeout_ms,
+        )
+        response = await self._requester.ask(
+            CreatePartitionsResponse, request, code_of=lambda each: first_retriable(t.error_code for t in each.results)
+        )
+        errors = {topic.name: error_of(topic.error_code, topic.error_message) for topic in response.results}
+        raise_failures({name: error for name, error in errors.items() if error is not None})
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
+        """Implements ``Admin.list_topics``."""
+        response = await self._requester.ask(
+            MetadataResponse, MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        )
+        return [
+            TopicListing(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partition_count=len(topic.partitions),
+            )
+            for topic in sorted(response.topics, key=lambda each: each.name or "")
+            if topic.name is not None and (include_internal or not topic.is_internal)
+        ]
+
+    async def describe_topics(self, names: Iterable[str], *, node_id: int | None = None) -> dict[str, TopicDescription]:
+        """Implements ``Admin.describe_topics``."""
+        wanted = arguments.texts("describe_topics", "names", names)
+        if node_id is not None:
+            await self._requester.ensure_broker_known(arguments.integer("describe_topics", "node_id", node_id))
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in wanted],
+            allow_auto_topic_creation=False,
+        )
+        response = await self._requester.ask(
+            MetadataResponse,
+            request,
+            node_id=node_id,
+            code_of=lambda each: first_retriable(
+                t.error_code for t in each.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ),
+        )
+        found: dict[str, TopicDescription] = {}
+        failures: dict[str, KafkaError] = {}
+        for topic in response.topics:
+            name = topic.name or str(topic.topic_id)
+            error = error_of(topic.error_code)
+            if error is not None:
+                failures[name] = error
+                continue
+            found[name] = TopicDescription(
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=tuple(
+                    PartitionDescription(
+                        partition=part.partition_index,
+                        leader=part.leader_id,
+                        leader_epoch=part.leader_epoch,
+                        replicas=tuple(part.replica_nodes),
+                        isr=tuple(part.isr_nodes),
+                        offline_replicas=tuple(part.offline_replicas),
+                    )
+                    for part in sorted(topic.partitions, key=lambda each: each.partition_index)
+                ),
+            )
+        raise_failures(failures)
+        return found
+
+    async def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Implements ``Admin.list_offsets``."""
+        client = self._requester.client
+        asked = arguments.times("list_offsets", "wanted", wanted)
+        try:
+            return await list_offsets(client, asked, self._requester.timeout_ms, isolation_level)
+        except trio.TooSlowError as error:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+
+    async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """Implements ``Admin.delete_records``."""
+        client = self._requester.client
+        wanted = {
+            partition: arguments.integer("delete_records", f"the offset of {partition}", offset)
+            for partition, offset in arguments.by_partition("delete_records", "before", before, "42")
+        }
+        topics = await self.describe_topics(by_topic(wanted))
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in wanted:
+            parts = topics[partition.topic].partitions
+            if not 0 <= partition.partition < len(parts):
+                raise AdminError({str(partition): KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+            by_leader.setdefault(parts[partition.partition].leader, []).append(partition)
+        found: dict[TopicPartition, int] = {}
+        failures: dict[str, KafkaError] = {}
+        for leader, partitions in by_leader.items():
+            await self._requester.ensure_broker_known(leader)
+            request = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=topic,
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=number, offset=wanted[TopicPartition(topic, number)])
+                            for number in numbers
+                        ],
+                    )
+                    for topic, numbers in by_topic(partitions).items()
+                ],
+                timeout_ms=client.request_timeout_ms,
+            )
+            response = await self._requester.ask(DeleteRecordsResponse, request, node_id=leader)
+            for topic in response.topics:
+                for part in topic.partitions:
+                    partition = TopicPartition(topic.name, part.partition_index)
+                    code = ErrorCode.of(part.error_code)
+                    if code is ErrorCode.NONE:
+                        found[partition] = part.low_watermark
+                    else:
+                        failures[str(partition)] = KafkaError(code)
+        raise_failures(failures)
+        return found

@@ -1,0 +1,297 @@
+"""Checks of the arguments that an application passes to a client, before their use. Pure.
+
+Each function takes the name of the public call first, returns the argument in the form that the client works with, and
+raises ``TypeError`` (``ValueError`` for a value out of range) with a text that names the call, the parameter and what
+to pass. A str is iterable, so a list of names is checked for that first: ``subscribe("flights")`` would otherwise mean
+seven topics of one letter.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, cast, runtime_checkable
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.runtime.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.config import ConfigSchema
+
+V = TypeVar("V")
+
+Buffer = bytes | bytearray | memoryview
+Header = tuple[str, Buffer | None]
+
+_SHOWN_CHARACTERS_MAX = 60
+_PAIR = 'a (topic, partition) pair such as ("flights", 0)'
+_PAIRS = 'a list of (topic, partition) pairs such as [("flights", 0)]'
+
+
+def shown(value: object) -> str:
+    """Returns the type and the shortened text of a wrong argument."""
+    text = shortened(value)
+    return text if value is None else f"{type(value).__name__} {text}"
+
+
+def shortened(value: object) -> str:
+    """Returns at most ``_SHOWN_CHARACTERS_MAX`` characters of how Python writes a value."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "..."
+
+
+def refuse(call: str, name: str, wanted: str, value: object, hint: str = "") -> NoReturn:
+    """Raises ``TypeError`` for an argument; ``hint`` follows the text and says how to convert it."""
+    raise TypeError(f"{call}: {name} must be {wanted}, not {shown(value)}{hint}")
+
+
+def configuration(kind: str, config: object, schema: ConfigSchema) -> Config:
+    """Returns the parsed configuration of a client. Raises ``ConfigError`` for keys and values, ``TypeError``."""
+    if not isinstance(config, Config):
+        if not isinstance(config, Mapping):
+            refuse(kind, "config", 'a mapping such as {"bootstrap.servers": "127.0.0.1:9092"}', config)
+        return schema.parse(config)
+    if config.schema is not schema:
+        article = "an" if kind[0] in "AEIOU" else "a"
+        raise ConfigError([f"{article} {kind} cannot use a {config.schema.name} configuration"])
+    return config
+
+
+# --- single values
+
+
+def text(call: str, name: str, value: object) -> str:
+    """Returns a name: a str that is not empty."""
+    if not isinstance(value, str):
+        hint = f"; decode it: {value.decode('utf-8', 'replace')!r}" if isinstance(value, bytes) else ""
+        refuse(call, name, 'a str such as "flights"', value, hint)
+    if not value:
+        raise ValueError(f"{call}: {name} is empty")
+    return value
+
+
+def integer(call: str, name: str, value: object, unit: str = "") -> int:
+    """Returns an integer; ``unit`` names the thing it counts."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        refuse(call, name, f"an int{unit and ' ' + unit}", value)
+
+
+def offset(call: str, value: object, name: str = "offset") -> int:
+    """Returns an offset. Raises ``ValueError`` for a negative one."""
+    number = integer(call, name, value)
+    if number < 0:
+        raise ValueError(f"{call}: {name} {number} is negative")
+    return number
+
+
+def timestamp(call: str, value: object, name: str = "timestamp") -> int:
+    """Returns a time in milliseconds since the Unix epoch."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        hint = ""
+        if isinstance(value, float):
+            hint = "; pass int(...)"
+        elif hasattr(value, "timestamp"):
+            hint = "; pass int(when.timestamp() * 1000)"
+        refuse(call, name, "an int in milliseconds since the Unix epoch", value, hint)
+
+
+def times(call: str, name: str, given: object) -> dict[TopicPartition, int]:
+    """Returns the time in milliseconds for each partition."""
+    pairs = by_partition(call, name, given, "1700000000000")
+    return {pair: timestamp(call, each, f"the time of {pair}") for pair, each in pairs}
+
+
+def at_least(call: str, name: str, value: object, least: int) -> int:
+    """Returns a whole number. Raises ``ValueError`` below ``least``."""
+    number = integer(call, name, value)
+    if number < least:
+        raise ValueError(f"{call}: {name} must be {least} or more, not {number}")
+    return number
+
+
+def pattern(call: str, value: object) -> None:
+    """Checks a regular expression."""
+    expression = text(call, "pattern", value)
+    try:
+        re.compile(expression)
+    except re.error as error:
+        raise ValueError(f"{call}: pattern {value!r} is no regular expression: {error}") from error
+
+
+def milliseconds(call: str, value: object, name: str = "timeout_ms") -> float:
+    """Returns a duration."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(call, name, "a number of milliseconds", value, "; math.inf waits without end" if value is None else "")
+    if value != value:  # NaN
+        raise ValueError(f"{call}: {name} is not a number")
+    return value
+
+
+# --- several values
+
+
+def elements(call: str, name: str, wanted: str, values: object) -> list[object]:
+    """Returns the elements of an iterable that is not a text; ``wanted`` describes them for the error."""
+    if isinstance(values, str | bytes | bytearray | memoryview):
+        refuse(call, name, wanted, values)
+    if not isinstance(values, Iterable):
+        refuse(call, name, wanted, values)
+    return list(values)
+
+
+def texts(call: str, name: str, values: object) -> list[str]:
+    """Returns names."""
+    wanted = 'a list of str such as ["flights"]'
+    if isinstance(values, str):
+        refuse(call, name, wanted, values, f"; pass [{shortened(values)}]")
+    names = elements(call, name, wanted, values)
+    return [text(call, f"each of {name}", each) for each in names]
+
+
+def integers(call: str, name: str, values: object) -> list[int]:
+    """Returns whole numbers."""
+    return [integer(call, f"each of {name}", each) for each in elements(call, name, "a list of int", values)]
+
+
+def instances(call: str, name: str, values: object, kind: type[V], example: str) -> list[V]:
+    """Returns values of one class; ``example`` shows how to make one."""
+    found: list[V] = []
+    for each in elements(call, name, f"a list of {kind.__name__} such as [{example}]", values):
+        if not isinstance(each, kind):
+            refuse(call, f"each of {name}", f"a {kind.__name__} such as {example}", each)
+        found.append(each)
+    return found
+
+
+def mapping(call: str, name: str, given: object, example: str) -> Mapping[str, object]:
+    """Returns a mapping whose keys are names."""
+    if not isinstance(given, Mapping):
+        refuse(call, name, f"a mapping such as {example}", given)
+    for key in given:
+        text(call, f"each key of {name}", key)
+    return given
+
+
+def partition(call: str, value: object, name: str = "partition") -> TopicPartition:
+    """Returns a partition of a topic. Raises ``ValueError`` for a negative number."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        refuse(call, name, _PAIR, value)
+    topic, number = value
+    if not isinstance(topic, str) or not topic:
+        refuse(call, name, _PAIR, value)
+    try:
+        number = operator.index(number)
+    except TypeError:
+        refuse(call, name, _PAIR, value)
+    if number < 0:
+        raise ValueError(f"{call}: partition {number} of {topic} is negative")
+    return TopicPartition(topic, number)
+
+
+def partitions(call: str, values: object) -> list[TopicPartition]:
+    """Returns partitions of topics."""
+    found = elements(call, "partitions", _PAIRS, values)
+    if isinstance(values, tuple) and len(values) == 2 and isinstance(values[0], str):
+        refuse(call, "partitions", _PAIRS, values, f"; pass [{tuple(values)!r}]")
+    return [partition(call, each, "each of partitions") for each in found]
+
+
+def by_partition(call: str, name: str, given: object, value: str) -> list[tuple[TopicPartition, object]]:
+    """Returns the value of each partition in a mapping; ``value`` is an example for the error."""
+    if not isinstance(given, Mapping):
+        refuse(call, name, f'a mapping such as {{("flights", 0): {value}}}', given)
+    return [(partition(call, pair, f"each key of {name}"), each) for pair, each in given.items()]
+
+
+@runtime_checkable
+class Committable(Protocol):
+    """The attributes of ``CommittedOffset``."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next record to read."""
+        ...
+
+    @property
+    def leader_epoch(self) -> int:
+        """Leader epoch of the record before it; -1 if unknown."""
+        ...
+
+    @property
+    def metadata(self) -> str:
+        """A text of the application."""
+        ...
+
+
+def committed_offsets(call: str, given: object) -> list[tuple[TopicPartition, int, int, str]]:
+    """Returns partition, offset, leader epoch and metadata of each offset to commit."""
+    found = []
+    for pair, each in by_partition(call, "offsets", given, "42"):
+        if isinstance(each, int):
+            found.append((pair, offset(call, each), -1, ""))
+        elif isinstance(each, Committable):
+            found.append((pair, offset(call, each.offset), each.leader_epoch, each.metadata))
+        else:
+            refuse(call, f"the offset of {pair}", "an int or a CommittedOffset", each)
+    return found
+
+
+# --- records
+
+
+def _buffer(call: str, name: str, value: object) -> None:
+    if value is None or isinstance(value, bytes | bytearray):
+        return
+    if isinstance(value, memoryview):
+        if value.itemsize != 1 or value.ndim != 1 or not value.c_contiguous:
+            raise ValueError(f"{call}: {name} is a memoryview that is no plain run of bytes; pass {name}.tobytes()")
+        return
+    hint = ""
+    if isinstance(value, str):
+        hint = f"; pass {shortened(value)}.encode()"
+    refuse(call, name, "bytes or None", value, hint)
+
+
+def headers(call: str, given: object) -> Sequence[Header]:
+    """Returns headers of a record as a sequence, with its elements unchecked; consumes an iterator."""
+    if isinstance(given, tuple | list):
+        return given
+    wanted = 'a list of (name, value) pairs such as [("trace", b"1")]'
+    if isinstance(given, Mapping):
+        refuse(call, "headers", wanted, given, "; pass list(headers.items())")
+    return cast("list[Header]", elements(call, "headers", wanted, () if given is None else given))
+
+
+def record(
+    call: str,
+    topic: object,
+    value: object,
+    key: object,
+    given: object,
+    partition_number: object,
+    timestamp_ms: object,
+) -> tuple[Sequence[Header], int | None, int | None]:
+    """Checks a record to send; returns its headers, partition and timestamp."""
+    text(call, "topic", topic)
+    _buffer(call, "value", value)
+    _buffer(call, "key", key)
+    found = headers(call, given)
+    for each in found:
+        if not isinstance(each, tuple | list) or len(each) != 2:
+            refuse(call, "each of headers", 'a (name, value) pair such as ("trace", b"1")', each)
+        name, content = each
+        if not isinstance(name, str):
+            refuse(call, "each header's name", "a str", name)
+        _buffer(call, f"value of header {name!r}", content)
+    if partition_number is not None:
+        partition_number = integer(call, "partition", partition_number)
+    if timestamp_ms is not None:
+        timestamp_ms = timestamp(call, timestamp_ms)
+    return found, partition_number, timestamp_ms

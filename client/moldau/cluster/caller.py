@@ -1,0 +1,92 @@
+"""Checks that a trio client is called from the trio run in the thread that opened it.
+
+A client's state belongs to one thread and has no locks. A call from another thread would race with it, or wait for a
+trio event that no trio run delivers. Such calls raise an error that names the client for ordinary threads.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Caller:
+    """Checks the calling thread of one client. ``thread_id`` is 0 until the client is opened."""
+
+    __slots__ = ("_kind", "thread_id")
+
+    def __init__(self, kind: str) -> None:
+        """Takes the name of the client's class: Producer, Consumer or Admin."""
+        self._kind = kind
+        self.thread_id = 0
+
+    def enter(self) -> None:
+        """Makes the current thread the client's own.
+
+        Raises:
+            RuntimeError: no trio run is active in the thread.
+        """
+        if not trio.lowlevel.in_trio_run():
+            raise self._misplaced()
+        self.thread_id = threading.get_ident()
+
+    def check(self) -> None:
+        """Raises ``RuntimeError`` unless the call comes from the client's thread and trio run."""
+        if self.thread_id != threading.get_ident() or not trio.lowlevel.in_trio_run():
+            self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raises the ``RuntimeError`` of a call from the wrong place or to a client that is not open."""
+        if not trio.lowlevel.in_trio_run():
+            raise self._misplaced()
+        kind = self._kind
+        if self.thread_id in (0, threading.get_ident()):
+            noun = {"Admin": "admin client"}.get(kind, kind.lower())
+            raise RuntimeError(f"the {noun} is not open; use it as `async with {kind}(...) as ...`")
+        raise RuntimeError(
+            f"this {kind} was opened in another thread, and only that one may call it; "
+            f"moldau.blocking.{kind} is for other threads"
+        )
+
+    def _misplaced(self) -> RuntimeError:
+        kind = self._kind
+        if in_asyncio_task():
+            return RuntimeError(
+                f"moldau.{kind} runs under trio, and this is an asyncio event loop; "
+                f"use moldau.blocking.{kind} in a thread, for example with asyncio.to_thread"
+            )
+        return RuntimeError(
+            f"moldau.{kind} runs under trio, and no trio run is active in this thread; use moldau.blocking.{kind}"
+        )
+
+
+def in_asyncio_task() -> bool:
+    """Returns whether an asyncio event loop runs in this thread."""
+    asyncio = sys.modules.get("asyncio")  # not imported here, which saves memory in nodes and trio programs
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class AsyncOnly:
+    """Base of clients that are opened with ``async with``; ``with`` raises an error that says so."""
+
+    def __enter__(self) -> NoReturn:
+        """Raises ``TypeError``."""
+        kind = type(self).__name__
+        raise TypeError(f"use `async with moldau.{kind}(...)` under trio, or `with moldau.blocking.{kind}(...)`")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Never reached: ``__enter__`` raises."""

@@ -1,0 +1,1 @@
+"""The consumer's pure cores: positions, fetched chunks, assignors, membership."""

@@ -1,0 +1,416 @@
+"""The assignors, with which the leader of a classic group assigns partitions to members. Pure and deterministic.
+
+``range`` gives each member a run of every topic; ``roundrobin`` deals all partitions out in turn; ``sticky`` balances
+and keeps what members own; ``cooperative-sticky`` does the same but hands a partition over only after its owner has
+given it up (KIP-429), so that members go on with the rest. Results equal those of the Java client where all members
+subscribe to the same topics (golden tests); where they differ, the sticky assignor here keeps and balances by the same
+goals with a simpler search.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.messages.consumer_protocol import (
+    AssignedTopicPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    OwnedTopicPartitions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Buffer = bytes | bytearray | memoryview
+
+PROTOCOL_TYPE = "consumer"
+_VERSION = struct.Struct(">h")
+_SUBSCRIPTION_VERSION = 3
+_ASSIGNMENT_VERSION = 3
+NO_GENERATION = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSubscription:
+    """A member's subscription. ``owned`` holds its partitions in ``generation``."""
+
+    member_id: str
+    topics: tuple[str, ...]
+    instance_id: str | None = None
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+    rack: str | None = None
+
+    @property
+    def sort_key(self) -> tuple[bool, str]:
+        """The sort key: static members come first, by instance id, so that restarts change nothing (KIP-345)."""
+        return (self.instance_id is None, self.instance_id or self.member_id)
+
+
+Assignment = dict[str, list[TopicPartition]]
+
+
+class Assignor(Protocol):
+    """An assignment strategy."""
+
+    @property
+    def name(self) -> str:
+        """Protocol name, on which all members of a group agree."""
+        ...
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether members keep their partitions through a rebalance."""
+        ...
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        """Returns the partitions of each member; topics that do not exist are not in ``partition_counts``."""
+        ...
+
+
+def _members_by_topic(
+    partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+) -> dict[str, list[MemberSubscription]]:
+    by_topic: dict[str, list[MemberSubscription]] = {}
+    for member in sorted(members, key=lambda each: each.sort_key):
+        for topic in dict.fromkeys(member.topics):
+            if topic in partition_counts:
+                by_topic.setdefault(topic, []).append(member)
+    return dict(sorted(by_topic.items()))
+
+
+class RangeAssignor:
+    """Gives each member a run of partitions of each topic; the first ``count mod members`` get one more."""
+
+    name = "range"
+    is_cooperative = False
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        assignment: Assignment = {member.member_id: [] for member in members}
+        for topic, interested in _members_by_topic(partition_counts, members).items():
+            each, extra = divmod(partition_counts[topic], len(interested))
+            start = 0
+            for index, member in enumerate(interested):
+                count = each + (index < extra)
+                assignment[member.member_id] += [TopicPartition(topic, part) for part in range(start, start + count)]
+                start += count
+        return assignment
+
+
+class RoundRobinAssignor:
+    """Assigns all partitions of all topics in turn to the members that subscribe to their topic."""
+
+    name = "roundrobin"
+    is_cooperative = False
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        assignment: Assignment = {member.member_id: [] for member in members}
+        ordered = sorted(members, key=lambda each: each.sort_key)
+        turn = 0
+        for topic in _members_by_topic(partition_counts, members):
+            for partition in range(partition_counts[topic]):
+                while topic not in ordered[turn % len(ordered)].topics:
+                    turn += 1
+                assignment[ordered[turn % len(ordered)].member_id].append(TopicPartition(topic, partition))
+                turn += 1
+        return assignment
+
+
+def valid_ownership(
+    partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+) -> dict[str, list[TopicPartition]]:
+    """Returns the partitions that each member owns.
+
+    They exist, the member subscribes to their topic, and only this member claims them in the newest generation. A
+    partition that two members claim in the same generation belongs to neither of them.
+    """
+    claims: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member in members:
+        for partition in member.owned:
+            if partition.topic not in member.topics or partition.partition >= partition_counts.get(partition.topic, 0):
+                continue
+            generation, _ = claims.get(partition, (NO_GENERATION - 1, None))
+            if member.generation > generation:
+                claims[partition] = (member.generation, member.member_id)
+            elif member.generation == generation:
+                claims[partition] = (generation, None)
+    return {
+        member.member_id: [
+            partition
+            for partition in dict.fromkeys(member.owned)
+            if claims.get(partition, (0, None))[1] == member.member_id
+        ]
+        for member in members
+    }
+
+
+class StickyAssignor:
+    """Balances within one partition, and keeps as many partitions as possible with their owners."""
+
+    name = "sticky"
+    is_cooperative = False
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        if not members:
+            return {}
+        members = sorted(members, key=lambda each: each.member_id)
+        owned = valid_ownership(partition_counts, members)
+        topics = sorted(_members_by_topic(partition_counts, members))
+        every = [TopicPartition(topic, part) for topic in topics for part in range(partition_counts[topic])]
+        wanted = [tuple(topic for topic in topics if topic in member.topics) for member in members]
+        if all(each == wanted[0] for each in wanted):
+            return _assign_equal(every, members, owned)
+        return _assign_general(every, members, owned)
+
+
+def _assign_equal(
+    every: Sequence[TopicPartition],
+    members: Sequence[MemberSubscription],
+    owned: Mapping[str, list[TopicPartition]],
+) -> Assignment:
+    """All members want the same topics: each gets floor or ceil of the average, and keeps its own up to that."""
+    least, over_count = divmod(len(every), len(members))
+    most = least + (over_count > 0)
+    assignment: Assignment = {member.member_id: [] for member in members}
+    taken: dict[TopicPartition, None] = {}
+    below: list[str] = []
+    exact: list[str] = []
+    over = 0
+    for member in members:
+        mine = owned[member.member_id]
+        if len(mine) < least:
+            kept = mine
+            below.append(member.member_id)
+        elif len(mine) >= most and over < over_count:
+            kept = mine[:most]
+            over += 1
+        else:
+            kept = mine[:least]
+            exact.append(member.member_id)
+        assignment[member.member_id] += kept
+        taken.update(dict.fromkeys(kept))
+    below.sort()
+    exact.sort()
+    turn = 0
+    for partition in every:
+        if partition in taken:
+            continue
+        if below:
+            turn %= len(below)
+            member_id = below[turn]
+            assignment[member_id].append(partition)
+            if len(assignment[member_id]) == least:
+                below.pop(turn)
+                exact.append(member_id)
+            else:
+                turn += 1
+        else:
+            # Members that hold the floor get one more, in order of name at first, then in the order they were filled.
+            assignment[exact.pop(0)].append(partition)
+    return assignment
+
+
+def _assign_general(
+    every: Sequence[TopicPartition],
+    members: Sequence[MemberSubscription],
+    owned: Mapping[str, list[TopicPartition]],
+) -> Assignment:
+    """Members want different topics: keep what is owned, place the rest on the least loaded, then even out."""
+    assignment: Assignment = {member.member_id: list(owned[member.member_id]) for member in members}
+    taken = dict.fromkeys(partition for held in assignment.values() for partition in held)
+    takers = {
+        topic: sorted(member.member_id for member in members if topic in member.topics)
+        for topic in dict.fromkeys(partition.topic for partition in every)
+    }
+    rest = [partition for partition in every if partition not in taken]
+    # Partitions that few members can take go first.
+    for partition in sorted(rest, key=lambda each: (len(takers[each.topic]), each)):
+        least = min(takers[partition.topic], key=lambda member_id: (len(assignment[member_id]), member_id))
+        assignment[least].append(partition)
+    owner_before = {partition: member_id for member_id, held in owned.items() for partition in held}
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        # New partitions move before kept ones; each move makes the load strictly more even, so this ends.
+        for giver in sorted(assignment, key=lambda member_id: (-len(assignment[member_id]), member_id)):
+            for partition in sorted(assignment[giver], key=lambda each: (owner_before.get(each) == giver, each)):
+                taker = min(takers[partition.topic], key=lambda member_id: (len(assignment[member_id]), member_id))
+                if len(assignment[giver]) > len(assignment[taker]) + 1:
+                    assignment[giver].remove(partition)
+                    assignment[taker].append(partition)
+                    is_moving = True
+    return assignment
+
+
+class CooperativeStickyAssignor:
+    """Assigns like the sticky assignor, without partitions that another member must revoke first (KIP-429)."""
+
+    name = "cooperative-sticky"
+    is_cooperative = True
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        assignment = StickyAssignor().assign(partition_counts, members)
+        owner = {
+            partition: member_id
+            for member_id, held in valid_ownership(partition_counts, members).items()
+            for partition in held
+        }
+        return {
+            member_id: [partition for partition in held if owner.get(partition, member_id) == member_id]
+            for member_id, held in assignment.items()
+        }
+
+
+_ASSIGNORS: dict[str, Assignor] = {
+    "range": RangeAssignor(),
+    "roundrobin": RoundRobinAssignor(),
+    "sticky": StickyAssignor(),
+    "cooperative-sticky": CooperativeStickyAssignor(),
+}
+_JAVA_NAMES = {
+    "org.apache.kafka.clients.consumer.RangeAssignor": "range",
+    "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+    "org.apache.kafka.clients.consumer.StickyAssignor": "sticky",
+    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
+}
+
+
+def assignors_of(names: Iterable[str]) -> list[Assignor]:
+    """Returns the assignors of ``partition.assignment.strategy``, each once. Raises ``KeyError`` for an unknown
+    name.
+    """
+    return [_ASSIGNORS[name] for name in dict.fromkeys(_JAVA_NAMES.get(name, name) for name in names)]
+
+
+# --- on the wire (KIP-429, KIP-792): a 16-bit version, then the message
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return topics
+
+
+def encode_subscription(
+    topics: Sequence[str],
+    owned: Iterable[TopicPartition],
+    generation: int,
+    rack: str | None,
+    user_data: bytes | None = None,
+) -> bytes:
+    """Encodes the metadata of a member for JoinGroup."""
+    message = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        user_data=user_data,
+        owned_partitions=[
+            OwnedTopicPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(owned).items()
+        ],
+        generation_id=generation,
+        rack_id=rack or None,
+    )
+    return _VERSION.pack(_SUBSCRIPTION_VERSION) + encode(message, _SUBSCRIPTION_VERSION)
+
+
+def decode_subscription(
+    member_id: str, instance_id: str | None, metadata: Buffer, assignor: str = ""
+) -> MemberSubscription:
+    """Decodes the metadata of a member; user data is looked at for the eager sticky ``assignor`` only.
+
+    Raises ``DecodeError``. Sticky user data that cannot be read counts as owning nothing, as in the Java client.
+    """
+    version = _read_version(metadata, _SUBSCRIPTION_VERSION)
+    message = decode(ConsumerProtocolSubscription, version, metadata, _VERSION.size)
+    owned = tuple(
+        TopicPartition(topic.topic, number) for topic in message.owned_partitions for number in topic.partitions
+    )
+    generation = message.generation_id
+    if assignor == StickyAssignor.name and not owned and message.user_data:
+        with contextlib.suppress(DecodeError):
+            owned, generation = decode_sticky_user_data(message.user_data)
+    return MemberSubscription(
+        member_id=member_id,
+        topics=tuple(message.topics),
+        instance_id=instance_id,
+        owned=owned,
+        generation=generation,
+        rack=message.rack_id,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """Encodes the assignment of a member for SyncGroup."""
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            AssignedTopicPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions).items()
+        ]
+    )
+    return _VERSION.pack(_ASSIGNMENT_VERSION) + encode(message, _ASSIGNMENT_VERSION)
+
+
+def decode_assignment(assignment: Buffer) -> list[TopicPartition]:
+    """Decodes the assignment of a member; empty bytes are an empty one.
+
+    Raises:
+        DecodeError: the bytes are malformed.
+    """
+    if not len(assignment):
+        return []
+    version = _read_version(assignment, _ASSIGNMENT_VERSION)
+    message = decode(ConsumerProtocolAssignment, version, assignment, _VERSION.size)
+    return [TopicPartition(topic.topic, number) for topic in message.assigned_partitions for number in topic.partitions]
+
+
+def _read_version(data: Buffer, last: int) -> int:
+    if len(data) < _VERSION.size:
+        raise DecodeError(f"{len(data)} bytes are too few for a version")
+    (version,) = _VERSION.unpack_from(data)
+    if version < 0:
+        raise DecodeError(f"version {version} is negative")
+    # A later version only adds fields at the end.
+    return min(int(version), last)
+
+
+def encode_sticky_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
+    """Encodes what a member of the eager sticky assignor remembers (it owns nothing while it joins)."""
+    topics = _by_topic(owned)
+    parts = [struct.pack(">i", len(topics))]
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        parts.append(struct.pack(">h", len(name)) + name + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+    parts.append(struct.pack(">i", generation))
+    return b"".join(parts)
+
+
+def decode_sticky_user_data(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
+    """Decodes what the eager sticky assignor remembers.
+
+    Raises:
+        DecodeError: the bytes are malformed.
+    """
+    owned: list[TopicPartition] = []
+    try:
+        (topic_count,) = struct.unpack_from(">i", data)
+        at = 4
+        for _ in range(topic_count):
+            (size,) = struct.unpack_from(">h", data, at)
+            at += 2
+            if size < 0 or at + size > len(data):
+                raise DecodeError("a topic name exceeds the sticky assignor's data")
+            topic = str(bytes(data[at : at + size]), "utf-8")
+            at += size
+            (count,) = struct.unpack_from(">i", data, at)
+            at += 4
+            if count < 0 or at + 4 * count > len(data):
+                raise DecodeError("partitions exceed the sticky assignor's data")
+            owned += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, at)]
+            at += 4 * count
+        generation = struct.unpack_from(">i", data, at)[0] if at + 4 <= len(data) else NO_GENERATION
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DecodeError(f"the sticky assignor's data cannot be read: {error}") from error
+    return tuple(owned), int(generation)

@@ -1,0 +1,263 @@
+"""A consumer's positions and prefetched chunks, by partition. Pure.
+
+Theory of operation: a partition begins without a position. The committed offset is looked up (in a group), else the
+reset policy asks ListOffsets; then it is fetched. ``offset`` is where the application stands and what is committed: it
+moves only when records are handed out. ``fetch_offset`` is where the next fetch starts: it runs ahead by the chunks
+that are buffered. Seeking increments ``generation``, so that answers to older fetches are recognised and dropped. When
+the leader epoch changes, the position is validated with OffsetForLeaderEpoch before the next fetch (KIP-320), which
+detects a log that was truncated below it. A position with a leader epoch, such as a committed offset, waits until the
+metadata has reached that epoch: an earlier leader may lack later records, and would call the position out of range.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau.cluster.metadata import TopicPartition
+    from moldau.consumer.core.chunk import FetchedChunk
+
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+NO_EPOCH = -1
+CHUNKS_BUFFERED_MIN = 2
+"""Answers of one partition that may be buffered whatever their size: the one being read, and the next."""
+CHUNK_BYTES_MIN = 1024
+"""The least size that a buffered answer counts for, because it costs memory beside its bytes."""
+
+
+class Phase(enum.Enum):
+    """The next step of a partition."""
+
+    LOOK_UP = "look up the committed offset"
+    RESET = "ask ListOffsets"
+    VALIDATE = "ask OffsetForLeaderEpoch"
+    FETCH = "fetch"
+
+
+class PartitionPosition:
+    """One assigned partition. Invariant: in FETCH and VALIDATE, ``offset`` <= ``fetch_offset``."""
+
+    __slots__ = (
+        "awaited_epoch",
+        "awaited_since_ms",
+        "buffered_bytes",
+        "chunks",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "is_idle",
+        "is_paused",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "offset",
+        "offset_epoch",
+        "partition",
+        "phase",
+        "preferred_replica",
+        "preferred_until_ms",
+        "reset_timestamp",
+        "retry_at_ms",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.phase = Phase.LOOK_UP
+        self.offset = -1
+        self.offset_epoch = NO_EPOCH  # leader epoch of the last record handed out
+        self.fetch_offset = -1
+        self.leader_epoch = NO_EPOCH  # of the leader for which the position was validated
+        self.awaited_epoch = NO_EPOCH  # somebody has led in it, so who led before leads no more
+        self.awaited_since_ms = math.inf  # since when asking was put off for it
+        self.reset_timestamp: int | None = None
+        self.generation = 0
+        self.is_paused = False
+        self.is_idle = False  # the last answer brought nothing, and nothing has happened to the partition since
+        self.chunks: deque[FetchedChunk] = deque()
+        self.buffered_bytes = 0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.retry_at_ms = -math.inf
+        self.preferred_replica = -1
+        self.preferred_until_ms = -math.inf
+
+    @property
+    def has_position(self) -> bool:
+        return self.phase in (Phase.FETCH, Phase.VALIDATE)
+
+    def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
+        """Sets the position to ``offset`` and drops prefetched chunks."""
+        self._forget()
+        self.offset = self.fetch_offset = offset
+        self.offset_epoch = epoch
+        if epoch > self.awaited_epoch:
+            self.awaited_epoch, self.awaited_since_ms = epoch, math.inf
+        self.phase = Phase.FETCH if epoch == NO_EPOCH else Phase.VALIDATE
+
+    def reset(self, timestamp: int | None) -> None:
+        """Asks ListOffsets where to go: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, a time, or None for the reset policy."""
+        self._forget()
+        self.reset_timestamp = timestamp
+        self.phase = Phase.RESET
+
+    def _forget(self) -> None:
+        self._clear()
+        self.retry_at_ms = -math.inf
+        self.preferred_replica = -1
+
+    def _clear(self) -> None:
+        self.generation += 1
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        self.is_idle = False
+
+    def drop_chunks(self) -> None:
+        """Drops prefetched chunks, and fetches again from the application's position."""
+        if self.chunks:
+            self._clear()
+            self.fetch_offset = self.offset
+
+    def leader_is(self, epoch: int) -> None:
+        """Takes the leader epoch from metadata: one that moved makes the position be validated."""
+        if epoch <= self.leader_epoch or self.phase is not Phase.FETCH:
+            if self.leader_epoch == NO_EPOCH:
+                self.leader_epoch = epoch
+            return
+        is_first = self.leader_epoch == NO_EPOCH
+        self.leader_epoch = epoch
+        self.is_idle = False
+        if not is_first and self.last_fetched_epoch != NO_EPOCH:
+            self.phase = Phase.VALIDATE
+
+    def is_ahead_of(self, epoch: int, now_ms: float, patience_ms: float) -> bool:
+        """Whether the position comes from a later leader than that of ``epoch``, which then is not to be asked.
+
+        For ``patience_ms`` from the first time that this is found: an offset of a topic that was deleted, and of which
+        another one took the name, would be waited for without end.
+        """
+        if epoch == NO_EPOCH or epoch >= self.awaited_epoch or now_ms - self.awaited_since_ms >= patience_ms:
+            self.awaited_epoch, self.awaited_since_ms = NO_EPOCH, math.inf
+            return False
+        self.awaited_since_ms = min(self.awaited_since_ms, now_ms)
+        return True
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        """Leader epoch of the last record before ``fetch_offset``, -1 where it is not known."""
+        return self.chunks[-1].last_epoch if self.chunks else self.offset_epoch
+
+    def validated(self, end_offset: int, epoch: int) -> int | None:
+        """Takes the answer of OffsetForLeaderEpoch; returns the offset where the log diverged, None where it did
+        not.
+        """
+        if self.phase is not Phase.VALIDATE:
+            return None
+        if end_offset < 0 or epoch < 0 or end_offset >= self.fetch_offset:
+            self.phase = Phase.FETCH
+            self.is_idle = False
+            return None
+        return end_offset
+
+    def resume(self) -> None:
+        """Ends a pause; the partition may have got records meanwhile."""
+        self.is_paused = False
+        self.is_idle = False
+
+    def has_room(self, partition_bytes: int) -> bool:
+        """Whether the buffer takes another answer of ``partition_bytes``."""
+        return len(self.chunks) < CHUNKS_BUFFERED_MIN or self.buffered_bytes <= partition_bytes
+
+    def _is_fetched(self, now_ms: float) -> bool:
+        return self.phase is Phase.FETCH and not self.is_paused and now_ms >= self.retry_at_ms
+
+    def wants_fetch(self, now_ms: float, partition_bytes: int) -> bool:
+        """Whether the partition should be part of the next fetch."""
+        return self._is_fetched(now_ms) and self.has_room(partition_bytes)
+
+    def is_full(self, now_ms: float, partition_bytes: int) -> bool:
+        """Whether the partition would be fetched if its buffer had room."""
+        return self._is_fetched(now_ms) and not self.has_room(partition_bytes)
+
+    def add_chunk(self, generation: int, requested_offset: int, chunk: FetchedChunk) -> bool:
+        """Buffers an answer; returns False for one that a seek has overtaken."""
+        if generation != self.generation or requested_offset != self.fetch_offset or self.phase is not Phase.FETCH:
+            return False
+        if chunk.end_offset > self.fetch_offset:
+            self.chunks.append(chunk)
+            self.buffered_bytes += max(chunk.size_bytes, CHUNK_BYTES_MIN)
+            self.fetch_offset = chunk.end_offset
+            self.is_idle = False
+        return True
+
+    def chunk_ended(self) -> None:
+        """Drops the first chunk, whose records were all returned."""
+        self.buffered_bytes -= max(self.chunks.popleft().size_bytes, CHUNK_BYTES_MIN)
+
+    def advance(self, offset: int, epoch: int) -> None:
+        """Notes that records up to ``offset`` (exclusive) were returned."""
+        assert self.offset <= offset, "a position only seeks backwards"
+        self.offset = offset
+        if epoch != NO_EPOCH:
+            self.offset_epoch = epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a consumer is behind; -1 where it is not known yet."""
+
+    position: int
+    end_offset: int
+
+    @property
+    def records(self) -> int:
+        return -1 if self.end_offset < 0 or self.position < 0 else max(self.end_offset - self.position, 0)
+
+
+class Positions:
+    """The assigned partitions, in the order of their assignment."""
+
+    __slots__ = ("by_partition", "chunks_ended")
+
+    def __init__(self) -> None:
+        self.by_partition: dict[TopicPartition, PartitionPosition] = {}
+        self.chunks_ended = 0
+        """How many chunks were handed out to their end: each made room in a buffer."""
+
+    def chunk_ended(self, position: PartitionPosition) -> None:
+        """The first chunk of a partition was handed out to its end."""
+        position.chunk_ended()
+        self.chunks_ended += 1
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Takes over a new assignment; partitions that stay keep everything."""
+        wanted = dict.fromkeys(partitions)
+        before = self.by_partition
+        self.by_partition = {
+            partition: before[partition] if partition in before else PartitionPosition(partition)
+            for partition in wanted
+        }
+        for partition, position in before.items():
+            if partition not in wanted:
+                position.generation += 1
+
+    def in_phase(self, phase: Phase, now_ms: float) -> list[PartitionPosition]:
+        """Returns the partitions in a phase that are not backing off."""
+        return [each for each in self.by_partition.values() if each.phase is phase and now_ms >= each.retry_at_ms]
+
+    def next_retry_ms(self, now_ms: float) -> float:
+        """Returns when the next back-off ends; infinity where there is none."""
+        return min(
+            (each.retry_at_ms for each in self.by_partition.values() if each.retry_at_ms > now_ms), default=math.inf
+        )
+
+    def rotate(self, partition: TopicPartition) -> None:
+        """Puts a partition last, so that all get their turn."""
+        self.by_partition[partition] = self.by_partition.pop(partition)

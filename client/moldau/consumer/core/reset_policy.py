@@ -1,0 +1,36 @@
+"""The start position of a consumer without a committed offset (``auto.offset.reset``). Pure."""
+
+from __future__ import annotations
+
+from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from moldau.consumer.core.values import duration_ms
+from moldau.runtime.config import ConfigError
+
+_BY_DURATION = "by_duration:"
+
+
+class ResetPolicy:
+    """One value of ``auto.offset.reset``."""
+
+    __slots__ = ("_duration_ms", "_name")
+
+    def __init__(self, name: str) -> None:
+        """Raises ``ConfigError`` for a duration that cannot be read."""
+        self._name = name
+        self._duration_ms = 0
+        if name.startswith(_BY_DURATION):
+            try:
+                self._duration_ms = duration_ms(name.removeprefix(_BY_DURATION))
+            except ValueError as error:
+                raise ConfigError([f"auto.offset.reset: {error}"]) from None
+
+    def timestamp(self, wall_ms: int) -> int | None:
+        """Returns the time for which to ask ListOffsets; None for ``none``, where the application decides."""
+        match self._name:
+            case "earliest":
+                return EARLIEST_TIMESTAMP
+            case "latest":
+                return LATEST_TIMESTAMP
+            case "none":
+                return None
+        return max(wall_ms - self._duration_ms, 0)

@@ -1,0 +1,96 @@
+"""Taking of prefetched records or columns, partition by partition, with the positions moved behind them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import ColumnBuilder, CorruptRecordError, Record
+
+if TYPE_CHECKING:
+    from moldau.consumer.core.positions import PartitionPosition, Positions
+
+
+def take_records(positions: Positions, limit: int, partitions_max: int = 2**31) -> list[ConsumedBatch]:
+    """Takes up to ``limit`` records; partitions that were served go last next time.
+
+    Raises ``KafkaError`` (CORRUPT_MESSAGE) when the first thing to hand out is damaged.
+    """
+    batches: list[ConsumedBatch] = []
+    left = limit
+    for partition, position in list(positions.by_partition.items()):
+        if left <= 0 or len(batches) >= partitions_max:
+            break
+        if position.is_paused or not position.has_position:
+            continue
+        records: list[Record] = []
+        while left > 0 and position.chunks:
+            chunk = position.chunks[0]
+            try:
+                part = chunk.take(left)
+            except CorruptRecordError as error:
+                if records or batches:
+                    break
+                raise _corrupt(position, error) from error
+            records += part
+            left -= len(part)
+            position.advance(chunk.offset, chunk.epoch)
+            if chunk.offset >= chunk.end_offset:
+                positions.chunk_ended(position)
+        if records:
+            batches.append(
+                ConsumedBatch(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    records=records,
+                    next_offset=position.offset,
+                    leader_epoch=position.offset_epoch,
+                    high_watermark=position.high_watermark,
+                )
+            )
+            positions.rotate(partition)
+    return batches
+
+
+def take_columns(positions: Positions, max_bytes: int) -> list[ConsumedColumns]:
+    """Takes whole batches as columns until they hold about ``max_bytes``; otherwise as ``take_records``."""
+    taken: list[ConsumedColumns] = []
+    left = max_bytes
+    for partition, position in list(positions.by_partition.items()):
+        if left <= 0:
+            break
+        if position.is_paused or not position.has_position or not position.chunks:
+            continue
+        builder = ColumnBuilder()
+        while builder.size_bytes < left and position.chunks:
+            chunk = position.chunks[0]
+            try:
+                chunk.take_columns(builder, left)
+            except CorruptRecordError as error:
+                if builder.length or taken:
+                    break
+                raise _corrupt(position, error) from error
+            position.advance(chunk.offset, chunk.epoch)
+            if chunk.offset >= chunk.end_offset:
+                positions.chunk_ended(position)
+        if builder.length:
+            left -= builder.size_bytes
+            taken.append(
+                ConsumedColumns(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    columns=builder.finish(),
+                    next_offset=position.offset,
+                    high_watermark=position.high_watermark,
+                )
+            )
+            positions.rotate(partition)
+    return taken
+
+
+def _corrupt(position: PartitionPosition, error: CorruptRecordError) -> KafkaError:
+    # The same bytes would fail again, so they are dropped, and the next poll fetches them again.
+    offset = position.offset
+    position.seek(offset, position.offset_epoch)
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {error}")

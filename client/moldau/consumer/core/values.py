@@ -1,0 +1,79 @@
+"""The results of the consumer, and helpers for its configuration. Pure."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.cluster.arguments import shown
+from moldau.cluster.metadata import TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.records import Columns, Record
+
+RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
+"""A callback that receives the partitions that a rebalance assigns or revokes."""
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedBatch:
+    """Records of one partition, in order. ``next_offset`` is the position behind them."""
+
+    topic: str
+    partition: int
+    records: list[Record]
+    next_offset: int
+    leader_epoch: int
+    high_watermark: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedColumns:
+    """Records of one partition as columns in Arrow's layout (see ``moldau.records.columns``)."""
+
+    topic: str
+    partition: int
+    columns: Columns
+    next_offset: int
+    high_watermark: int
+
+
+def checked_callback(name: str, callback: RebalanceCallback | None) -> RebalanceCallback | None:
+    """Returns a rebalance callback that raises ``TypeError`` where it is no async function."""
+    wanted = f"Consumer: {name} must be an async function that takes a list of partitions"
+    if callback is None or inspect.iscoroutinefunction(callback):
+        return callback
+    if not callable(callback):
+        raise TypeError(f"{wanted}, not {shown(callback)}")
+
+    async def run(partitions: list[TopicPartition]) -> None:
+        awaited = callback(partitions)
+        if not inspect.isawaitable(awaited):
+            raise TypeError(f"{wanted}; an ordinary function belongs to moldau.blocking.Consumer")
+        await awaited
+
+    return run
+
+
+def duration_ms(text: str) -> int:
+    """Parses an ISO 8601 duration of days, hours, minutes and seconds.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

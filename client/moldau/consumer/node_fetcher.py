@@ -1,0 +1,271 @@
+"""Sends the fetches that ``fetch_plan`` plans, and adds the fetched chunks to the positions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
+from moldau.consumer.core.chunk import FetchedChunk
+from moldau.consumer.core.fetch_plan import FetchLimits, FetchPlan, Lane, PlannedFetch
+from moldau.consumer.core.fetch_session import SESSION_ERRORS, Asked, SessionRequest, full_request
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from moldau.records import CorruptRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    import trio
+
+    from moldau.cluster.client import ClusterClient
+    from moldau.consumer.core.positions import PartitionPosition
+    from moldau.runtime.config import Config
+    from moldau.runtime.net.rpc import RpcConnection
+    from moldau.runtime.tasks.sync import Signal
+
+FETCH_PURPOSES = {Lane.MAIN: "fetch", Lane.LATE: "fetch-late"}
+"""Fetches use separate connections, because the broker answers the requests of a connection in order."""
+
+_TOPIC_ID_VERSION = 13
+_SESSION_VERSION = 7
+_PREFERRED_REPLICA_MS = 300_000.0
+
+
+class FetchHost(Protocol):
+    """The part of the consumer's fetcher that the fetches use."""
+
+    arrived: Signal
+
+    def wake(self) -> None: ...
+    def report(self, error: Exception) -> None: ...
+    def back_off(self, position: PartitionPosition) -> None: ...
+    def failed(self, position: PartitionPosition, code: ErrorCode) -> None: ...
+    def out_of_range(self, position: PartitionPosition, offset: int) -> None: ...
+    def leader_epoch(self, partition: TopicPartition) -> int: ...
+
+
+class NodeFetcher:
+    """Fetches from all brokers concurrently, as the plan of each says."""
+
+    def __init__(self, client: ClusterClient, config: Config, host: FetchHost) -> None:
+        self._client = client
+        self._host = host
+        self._limits = FetchLimits(
+            max_wait_ms=config.get_int("fetch.max.wait.ms"),
+            min_bytes=config.get_int("fetch.min.bytes"),
+            max_bytes=config.get_int("fetch.max.bytes"),
+            partition_bytes=config.get_int("max.partition.fetch.bytes"),
+            buffer_bytes=config.get_int("queued.max.messages.kbytes") * 1024,
+        )
+        self._plan = FetchPlan(self._limits)
+        self._isolation = 1 if config.get_str("isolation.level") == "read_committed" else 0
+        self._checks_crc = config.get_bool("check.crcs")
+        self._unpacked_bytes_max = config.get_int("fetch.max.uncompressed.bytes")
+        self._rack = config.get_str("client.rack")
+
+    def start_due(
+        self, nursery: trio.Nursery, by_node: Mapping[int, Sequence[PartitionPosition]], now_ms: float
+    ) -> float:
+        """Starts the fetches that are due at each broker; returns when to look again."""
+        client, plan = self._client, self._plan
+        plan.forget_nodes(by_node)
+        next_ms = math.inf
+        for node_id, positions in by_node.items():
+            planned = plan.next_fetch(node_id, positions, len(by_node), now_ms)
+            if not isinstance(planned, PlannedFetch):
+                next_ms = min(next_ms, planned)
+                continue
+            purpose = FETCH_PURPOSES[planned.lane]
+            if client.connection_nowait(node_id, purpose) is None:
+                plan.given_up(planned)
+                next_ms = min(next_ms, now_ms + max(client.retry_delay_ms(node_id, purpose), 1.0))
+                continue
+            nursery.start_soon(self._fetch, planned)
+        return next_ms
+
+    async def _fetch(self, planned: PlannedFetch) -> None:
+        session = self._plan.session(planned.node_id)
+        is_main = planned.lane is Lane.MAIN
+        try:
+            response, names = await self._request(planned)
+            code = ErrorCode.of(response.error_code)
+            if is_main and code is ErrorCode.NONE:
+                session.answered(response.session_id)
+            elif is_main:
+                session.lost(code)
+            self._fetched(response, code, planned, names)
+        except TRANSPORT_ERRORS as error:
+            if not self._client.is_closed:
+                self._client.logger.info("fetch-unanswered", node=planned.node_id, error=error)
+            self._client.request_update()
+            self._lost(planned)
+            for position in planned.positions:
+                position.preferred_replica = -1
+        except KafkaError as error:
+            self._host.report(error)
+            self._lost(planned)
+        finally:
+            self._plan.ended(planned, self._client.now_ms)
+            self._host.wake()
+
+    def _lost(self, planned: PlannedFetch) -> None:
+        if planned.lane is Lane.MAIN:
+            self._plan.session(planned.node_id).lost()
+        for position in planned.positions:
+            self._host.back_off(position)
+
+    async def _request(self, planned: PlannedFetch) -> tuple[FetchResponse, Mapping[UUID, str]]:
+        """Returns the answer, and the names of the topics by the ids of the request."""
+        client = self._client
+        connection = await client.connection(planned.node_id, FETCH_PURPOSES[planned.lane])
+        wanted = {
+            partition: Asked(
+                client.cluster_metadata.topic_id(partition.topic),
+                self._host.leader_epoch(partition),
+                offset,
+                self._limits.partition_bytes,
+            )
+            for partition, (_, _, offset) in planned.asked.items()
+        }
+        has_ids = all(asked.topic_id != NO_TOPIC_ID for asked in wanted.values())
+        version = connection.version_for(FetchRequest, None if has_ids else _TOPIC_ID_VERSION - 1)
+        if planned.lane is Lane.MAIN and version >= _SESSION_VERSION:
+            session = self._plan.session(planned.node_id)
+            said = session.next_request(wanted, by_topic_id=version >= _TOPIC_ID_VERSION)
+        else:
+            said = full_request(wanted)
+        names = {asked.topic_id: partition.topic for partition, asked in wanted.items()}
+        return await self._send(connection, planned, said, version), names
+
+    async def _send(
+        self, connection: RpcConnection, planned: PlannedFetch, said: SessionRequest, version: int
+    ) -> FetchResponse:
+        topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
+        for partition, asked in said.partitions.items():
+            topics.setdefault((partition.topic, asked.topic_id), []).append(
+                FetchPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=asked.leader_epoch,
+                    fetch_offset=asked.fetch_offset,
+                    last_fetched_epoch=-1,
+                    partition_max_bytes=asked.max_bytes,
+                )
+            )
+        forgotten: dict[tuple[str, UUID], list[int]] = {}
+        for partition, topic_id in said.forgotten.items():
+            forgotten.setdefault((partition.topic, topic_id), []).append(partition.partition)
+        request = FetchRequest(
+            max_wait_ms=planned.max_wait_ms,
+            min_bytes=self._limits.min_bytes,
+            max_bytes=planned.max_bytes,
+            isolation_level=self._isolation,
+            session_id=said.session_id,
+            session_epoch=said.epoch,
+            topics=[
+                FetchTopic(topic=topic, topic_id=topic_id, partitions=parts)
+                for (topic, topic_id), parts in topics.items()
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(topic=topic, topic_id=topic_id, partitions=numbers)
+                for (topic, topic_id), numbers in forgotten.items()
+            ],
+            rack_id=self._rack,
+        )
+        timeout_ms = self._client.request_timeout_ms + planned.max_wait_ms
+        return await connection.request_as(FetchResponse, request, version, timeout_ms)
+
+    # --- answers
+
+    def _fetched(
+        self, response: FetchResponse, code: ErrorCode, planned: PlannedFetch, names: Mapping[UUID, str]
+    ) -> None:
+        client, asked = self._client, planned.asked
+        if code in SESSION_ERRORS:
+            client.logger.debug("fetch-session-lost", node=planned.node_id, code=code.name)
+            return  # the next request, which follows at once, opens another session
+        if code is not ErrorCode.NONE:
+            for position in planned.positions:
+                self._host.failed(position, code)
+            return
+        for endpoint in response.node_endpoints:
+            client.cluster_metadata.add_broker(
+                BrokerNode(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
+            )
+        for position, generation, _ in asked.values():
+            if position.generation == generation:
+                position.is_idle = True  # unless there is something in the answer
+        with_records = sum(bool(answer.records) for topic in response.responses for answer in topic.partitions)
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for answer in topic.partitions:
+                found = asked.get(TopicPartition(name, answer.partition_index))
+                if found is None:
+                    # The broker's session differs from the client's: the next request is a full one.
+                    self._plan.session(planned.node_id).lost()
+                elif found[1] == found[0].generation:
+                    self._fetched_partition(*found, answer, copies=with_records > 1)
+        self._host.arrived.notify()
+
+    def _fetched_partition(
+        self, position: PartitionPosition, generation: int, offset: int, answer: PartitionData, *, copies: bool
+    ) -> None:
+        """Takes one partition of an answer.
+
+        ``copies`` is set if other partitions share the answer's memory and may keep it longer.
+        """
+        code = ErrorCode.of(answer.error_code)
+        if code is not ErrorCode.NONE:
+            self._fetch_error(position, offset, code, answer)
+            return
+        position.high_watermark = answer.high_watermark
+        position.last_stable_offset = answer.last_stable_offset
+        position.log_start_offset = answer.log_start_offset
+        if answer.preferred_read_replica >= 0:
+            position.preferred_replica = answer.preferred_read_replica
+            position.preferred_until_ms = self._client.now_ms + _PREFERRED_REPLICA_MS
+            position.is_idle = False
+        if not answer.records:
+            return
+        aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
+        try:
+            chunk = FetchedChunk(
+                memoryview(bytes(answer.records) if copies else answer.records),
+                offset,
+                aborted=aborted if self._isolation else (),
+                checks_crc=self._checks_crc,
+                unpacked_bytes_max=self._unpacked_bytes_max,
+            )
+        except CorruptRecordError as error:
+            self._corrupt(position, offset, str(error))
+            return
+        if chunk.is_empty:
+            self._corrupt(position, offset, f"{chunk.size_bytes} bytes came without one whole batch")
+            return
+        position.add_chunk(generation, offset, chunk)
+
+    def _corrupt(self, position: PartitionPosition, offset: int, why: str) -> None:
+        self._host.back_off(position)
+        self._host.report(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {why}"))
+
+    def _fetch_error(self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData) -> None:
+        position.is_idle = False
+        if answer.current_leader.leader_id >= 0:
+            self._client.cluster_metadata.set_leader(
+                position.partition, answer.current_leader.leader_id, answer.current_leader.leader_epoch
+            )
+        from_follower = position.preferred_replica >= 0
+        position.preferred_replica = -1
+        if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._host.failed(position, code)
+        elif not from_follower:  # a follower may be behind the leader, which is asked next and decides
+            self._host.out_of_range(position, offset)

@@ -1,0 +1,1 @@
+"""The producer's pure cores: batching, partitioning, transactions."""

@@ -1,0 +1,597 @@
+"""The records to send: batches by partition, readiness, order, sequence numbers and retries. Pure.
+
+Theory of operation: every partition has a queue of batches. Records go into the last batch; the sender takes batches
+from the front. A batch is *ready* when the partition's front may be sent (``batch_is_ready`` is the whole rule) and the
+order of the partition permits it. A sent batch stays in ``outstanding`` until it is settled: acknowledged, failed, or
+expired.
+
+Order and idempotence (KIP-98, KIP-360): a batch gets producer id, epoch and sequence when it is first sent, and keeps
+them over retries, so that the broker can refuse gaps and recognise duplicates. A batch to retry goes back into the
+queue in sequence order, and only the oldest outstanding batch of a partition is retried: one at a time until it is
+settled. The outcome of a sequence is lost if a batch expired or failed for good after it was sent, or if the broker has
+no state of the producer. The partition then drains, learns the outcome of uncertain batches by sending them again, and
+continues with the next producer epoch and sequence 0, which fences requests still in flight. Invariant: ``outstanding``
+of a partition is sorted by sequence.
+
+Memory: each batch reserves its capacity (``batch.size`` or the size of its only record) from its creation until it is
+settled; ``append`` refuses to create a batch beyond ``buffer.memory``.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import BatchBuilder, Compression, add_sequence, set_producer_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Buffer = bytes | bytearray | memoryview
+
+PRODUCER_EPOCH_MAX = 32767
+NO_PRODUCER_ID = -1
+BATCHES_RECOGNISED = 5
+"""Batches of a producer that a broker remembers for each partition."""
+
+_NOT_WRITTEN = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+)
+"""Answers after which a batch may be sent again and is known not to lie in the log. NOT_LEADER_OR_FOLLOWER is none of
+them: a leader that is deposed while it waits for its followers gives it too."""
+
+
+class Wakeable(Protocol):
+    """An object that the shell sets on a batch to wake waiting tasks (a ``trio.Event``)."""
+
+    def set(self) -> None:
+        """Wakes the waiting tasks."""
+
+
+class ProducerBatch:
+    """One batch of one partition. ``data`` is built at the first send, so that retries send the same bytes."""
+
+    __slots__ = (
+        "append_timestamp",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "created_ms",
+        "data",
+        "error",
+        "is_in_flight",
+        "is_settled",
+        "is_uncertain",
+        "last_attempt_ms",
+        "leader",
+        "ordinal",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "reserved_bytes",
+        "retry_at_ms",
+        "waiter",
+        "write",
+    )
+
+    def __init__(self, partition: TopicPartition, builder: BatchBuilder, now_ms: float, reserved_bytes: int) -> None:
+        self.partition = partition
+        self.builder = builder
+        self.created_ms = now_ms
+        self.last_attempt_ms = now_ms
+        self.retry_at_ms = now_ms
+        self.reserved_bytes = reserved_bytes
+        self.record_count = 0  # final once data exists
+        self.attempts = 0
+        self.data: bytearray | None = None
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        self.ordinal = -1  # in the order in which the partition's batches got their sequences
+        self.is_in_flight = False
+        self.is_settled = False
+        self.is_uncertain = False  # the broker may have written it although no answer confirmed it
+        self.leader: tuple[int, int] | None = None  # broker and leader epoch of the last attempt that is answered
+        self.base_offset = -1
+        self.append_timestamp = -1
+        self.error: KafkaError | None = None
+        self.waiter: Wakeable | None = None
+        self.write = builder.writer.append  # the hot path of ``send``
+
+    def __repr__(self) -> str:
+        return (
+            f"ProducerBatch({self.partition}, records={self.builder.record_count}, attempts={self.attempts}, "
+            f"sequence={self.base_sequence}, settled={self.is_settled}, error={self.error})"
+        )
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence >= 0
+
+    def close(self) -> bytearray:
+        """Builds the bytes once; later calls return the same."""
+        if self.data is None:
+            self.record_count = self.builder.record_count
+            self.data = self.builder.build()
+        return self.data
+
+    def set_sequence(self, producer_id: int, epoch: int, sequence: int, *, is_transactional: bool) -> None:
+        """Stamps the producer's fields into the bytes."""
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, sequence
+        set_producer_state(self.close(), 0, producer_id, epoch, sequence, is_transactional=is_transactional)
+
+
+class PartitionQueue:
+    """The batches of one partition."""
+
+    __slots__ = (
+        "batches",
+        "known_producer_id",
+        "last_size",
+        "needs_new_epoch",
+        "next_ordinal",
+        "next_sequence",
+        "outstanding",
+        "partition",
+        "stamp",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.outstanding: list[ProducerBatch] = []  # sent at least once, not settled
+        self.next_sequence = 0
+        self.next_ordinal = 0
+        self.stamp = (NO_PRODUCER_ID, -1)  # producer id and epoch that next_sequence belongs to
+        self.needs_new_epoch = False
+        self.known_producer_id = NO_PRODUCER_ID  # the producer id of which the leader has acknowledged a batch
+        self.last_size = 1024
+
+    @property
+    def in_flight(self) -> int:
+        """Batches whose answer has not arrived yet."""
+        return sum(batch.is_in_flight for batch in self.outstanding)
+
+
+def batch_is_ready(
+    *,
+    is_backing_off: bool,
+    is_muted: bool,
+    is_full: bool,
+    has_lingered: bool,
+    is_memory_exhausted: bool,
+    is_closing: bool,
+    is_flushing: bool,
+    is_completing: bool,
+) -> bool:
+    """Returns whether the front batch may go: no back-off, not muted, and a reason to send now."""
+    is_due = is_full or has_lingered or is_memory_exhausted or is_closing or is_flushing or is_completing
+    return is_due and not is_backing_off and not is_muted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The configuration of an accumulator; times in milliseconds, sizes in bytes."""
+
+    batch_size: int = 16384
+    linger_ms: float = 5
+    buffer_memory: int = 32 * 1024 * 1024
+    delivery_timeout_ms: float = 120_000
+    in_flight_max: int = 5
+    request_size_max: int = 1024 * 1024
+    retries: int = 2**31 - 1
+    retry_backoff_ms: float = 100
+    retry_backoff_max_ms: float = 1000
+    compression: Compression = Compression.NONE
+    compression_level: int | None = None
+    is_idempotent: bool = True
+    is_transactional: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Ready:
+    """The nodes to send to. ``next_check_ms`` is the time to look again without an event; infinity for never."""
+
+    by_node: dict[int, list[PartitionQueue]] = field(default_factory=dict)
+    next_check_ms: float = math.inf
+    has_unknown_leader: bool = False
+
+
+class Verdict(enum.Enum):
+    """The result of an answered batch."""
+
+    DONE = "done"
+    RETRY = "retry"
+    FAILED = "failed"
+
+
+class Accumulator:
+    """The core of the producer. Invariant: ``memory_used`` is the sum of ``reserved_bytes`` of unsettled batches."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self.incomplete: dict[ProducerBatch, None] = {}
+        self.memory_used = 0
+        self.memory_waiters = 0  # callers that wait for memory; every batch is ready then
+        self.flushes = 0  # flushes in progress
+        self.is_closing = False
+        self.is_completing = False  # a transaction is being committed or aborted
+        self.admitted: Mapping[TopicPartition, None] | None = None  # partitions of the transaction; None: all may send
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = -1
+        self.needs_producer_id = limits.is_idempotent
+        self._turn = 0
+
+    # --- records in
+
+    def queue(self, partition: TopicPartition) -> PartitionQueue:
+        """Returns the queue of a partition, made on first use."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = PartitionQueue(partition)
+        return queue
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        now_ms: float,
+    ) -> tuple[ProducerBatch, int, bool] | None:
+        """Adds a record; returns (batch, its index in the batch, whether the sender should be woken).
+
+        Returns None, and adds nothing, when a new batch would exceed ``buffer.memory``.
+
+        Raises:
+            InvalidRecordError: a record cannot be encoded.
+        """
+        batches = queue.batches
+        if batches:
+            batch = batches[-1]
+            if batch.data is None:
+                index = batch.write(timestamp, key, value, headers, self.limits.batch_size)
+                if index >= 0:
+                    return batch, index, batch.builder.is_full
+        return self.append_new(queue, timestamp, key, value, headers, now_ms)
+
+    def append_new(
+        self,
+        queue: PartitionQueue,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]],
+        now_ms: float,
+    ) -> tuple[ProducerBatch, int, bool] | None:
+        """Begins a new batch with a record; otherwise as ``append``."""
+        limits = self.limits
+        reserved = max(limits.batch_size, record_size_bound(key, value, headers))
+        if self.memory_used + reserved > limits.buffer_memory and self.memory_used:
+            return None
+        builder = BatchBuilder(
+            limits.batch_size,
+            compression=limits.compression,
+            compression_level=limits.compression_level,
+            is_transactional=limits.is_transactional,
+            initial_capacity=queue.last_size,
+        )
+        batch = ProducerBatch(queue.partition, builder, now_ms, reserved)
+        index = batch.write(timestamp, key, value, headers, limits.batch_size)
+        assert index == 0, "the first record of a batch always fits"
+        queue.last_size = max(queue.last_size, builder.size_bytes)
+        queue.batches.append(batch)
+        self.incomplete[batch] = None
+        self.memory_used += reserved
+        return batch, 0, True
+
+    # --- batches out
+
+    def is_muted(self, queue: PartitionQueue) -> bool:
+        """Returns whether the front batch must wait for others of its partition."""
+        head = queue.batches[0]
+        if self.admitted is not None and queue.partition not in self.admitted:
+            return True
+        if head.has_sequence:
+            # A retry: only the oldest outstanding batch goes, alone.
+            return queue.outstanding[0] is not head or queue.in_flight > 0
+        if not self.limits.is_idempotent:
+            # With one request in flight order is kept by muting; with more, retries may overtake, as documented.
+            return self.limits.in_flight_max == 1 and queue.in_flight > 0
+        if self.producer_id == NO_PRODUCER_ID:
+            return True
+        is_stale = queue.needs_new_epoch or queue.stamp != (self.producer_id, self.producer_epoch)
+        if is_stale and queue.outstanding:
+            return True
+        if not queue.outstanding:
+            return False
+        if queue.known_producer_id != self.producer_id:
+            # A Kafka broker accepts any sequence from a producer without state. Until the first acknowledgement a
+            # leader may have no state: if the first batch was lost with its leader, the next one would be written
+            # before it. Every later leader knows the acknowledged batches.
+            return True
+        # The broker recognises the last five batches. Newer ones must not displace an unsettled one, even if they were
+        # all acknowledged (by a new leader, while the answer of the old leader is pending).
+        span = queue.next_ordinal - queue.outstanding[0].ordinal
+        return span >= min(self.limits.in_flight_max, BATCHES_RECOGNISED)
+
+    def ready(self, now_ms: float, leaders: Mapping[TopicPartition, int]) -> Ready:
+        """Returns the partitions whose front batch can be sent, by the node that leads them (``leaders``)."""
+        result = Ready()
+        is_exhausted = self.memory_waiters > 0
+        linger_ms = self.limits.linger_ms
+        for partition, queue in self.queues.items():
+            if not queue.batches:
+                continue
+            leader = leaders.get(partition)
+            if leader is None:
+                result.has_unknown_leader = True
+                continue
+            if self.is_muted(queue):
+                continue
+            head = queue.batches[0]
+            is_backing_off = head.attempts > 0 and now_ms < head.retry_at_ms
+            wait_until_ms = head.retry_at_ms if is_backing_off else head.created_ms + linger_ms
+            if batch_is_ready(
+                is_backing_off=is_backing_off,
+                is_muted=False,
+                is_full=len(queue.batches) > 1 or head.data is not None or head.builder.is_full,
+                has_lingered=now_ms >= wait_until_ms,
+                is_memory_exhausted=is_exhausted,
+                is_closing=self.is_closing,
+                is_flushing=self.flushes > 0,
+                is_completing=self.is_completing,
+            ):
+                result.by_node.setdefault(leader, []).append(queue)
+            else:
+                result.next_check_ms = min(result.next_check_ms, wait_until_ms)
+        return result
+
+    def drain(self, queues: list[PartitionQueue], now_ms: float) -> list[ProducerBatch]:
+        """Takes the front batch of each ready queue, up to ``max.request.size`` in all (one batch at least), in
+        flight.
+        """
+        drained: list[ProducerBatch] = []
+        size = 0
+        self._turn += 1
+        start = self._turn % len(queues) if queues else 0
+        for queue in queues[start:] + queues[:start]:
+            if not queue.batches or self.is_muted(queue):
+                continue
+            batch = queue.batches[0]
+            estimate = len(batch.data) if batch.data is not None else batch.builder.size_bytes
+            if drained and size + estimate > self.limits.request_size_max:
+                break
+            queue.batches.popleft()
+            data = batch.close()
+            queue.last_size = max(1024, min(batch.builder.size_bytes, self.limits.batch_size))
+            if self.limits.is_idempotent and not batch.has_sequence:
+                self._assign_sequence(queue, batch)
+            size += len(data)
+            batch.is_in_flight = True
+            batch.attempts += 1
+            batch.last_attempt_ms = now_ms
+            if batch.attempts == 1 or not batch.has_sequence:
+                queue.outstanding.append(batch)  # one without a sequence left it when it went back into the queue
+            drained.append(batch)
+        return drained
+
+    def _assign_sequence(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        stamp = (self.producer_id, self.producer_epoch)
+        if queue.stamp != stamp:
+            assert not queue.outstanding, "a partition changes its epoch only when it has nothing outstanding"
+            queue.stamp = stamp
+            queue.next_sequence = 0
+            queue.needs_new_epoch = False
+        batch.set_sequence(*stamp, queue.next_sequence, is_transactional=self.limits.is_transactional)
+        queue.next_sequence = add_sequence(queue.next_sequence, batch.record_count)
+        batch.ordinal = queue.next_ordinal
+        queue.next_ordinal += 1
+
+    # --- answers
+
+    def settle(
+        self,
+        batch: ProducerBatch,
+        code: ErrorCode,
+        now_ms: float,
+        *,
+        base_offset: int = -1,
+        append_timestamp: int = -1,
+        message: str | None = None,
+        jitter: float = 1.0,
+    ) -> Verdict:
+        """Takes the broker's answer to a batch in flight (NETWORK_EXCEPTION: none came). ``jitter`` scales the
+        back-off.
+        """
+        if batch.is_settled:
+            return Verdict.FAILED
+        assert batch.is_in_flight, f"{batch} is not in flight"
+        batch.is_in_flight = False
+        queue = self.queues[batch.partition]
+        if code is ErrorCode.NONE or (code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and batch.has_sequence):
+            batch.base_offset = base_offset
+            batch.append_timestamp = append_timestamp
+            if batch.has_sequence:
+                queue.known_producer_id = batch.producer_id
+            self._finish(queue, batch)
+            return Verdict.DONE
+        if code not in _NOT_WRITTEN:
+            batch.is_uncertain = True
+        if self._can_retry(queue, batch, code, now_ms):
+            delay_ms = min(
+                self.limits.retry_backoff_ms * 2 ** min(batch.attempts - 1, 20), self.limits.retry_backoff_max_ms
+            )
+            batch.retry_at_ms = now_ms + delay_ms * jitter
+            self._requeue(queue, batch)
+            return Verdict.RETRY
+        self._fail(queue, batch, KafkaError(code, message))
+        return Verdict.FAILED
+
+    def _can_retry(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode, now_ms: float) -> bool:
+        if batch.attempts > self.limits.retries or now_ms >= batch.created_ms + self.limits.delivery_timeout_ms:
+            return False
+        if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID) and batch.has_sequence:
+            if queue.outstanding[0] is batch:
+                # No older batch is missing here: the broker has lost this producer's state or an older batch. The
+                # broker's log of this producer ends before this batch.
+                if self.limits.is_transactional:
+                    return False
+                queue.needs_new_epoch = True
+                for each in queue.outstanding:
+                    each.is_uncertain = False
+            return True
+        return code.retriable
+
+    def _requeue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Puts a batch back in front of all batches sent or created after it."""
+        if not batch.has_sequence:
+            queue.outstanding.remove(batch)
+            batch_at = 0
+            while batch_at < len(queue.batches) and queue.batches[batch_at].created_ms < batch.created_ms:
+                batch_at += 1
+            queue.batches.insert(batch_at, batch)
+            batch.attempts = max(batch.attempts, 1)
+            return
+        position = queue.outstanding.index(batch)
+        older = sum(not other.is_in_flight for other in queue.outstanding[:position])
+        queue.batches.insert(older, batch)
+        self._renumber_if_drained(queue)
+
+    def _renumber_if_drained(self, queue: PartitionQueue) -> None:
+        """Gives the outstanding batches of a partition new sequences under the next epoch, once that is safe.
+
+        It is safe when none is in flight and the oldest is known not to be written, because later ones then cannot be
+        written either. Until then the oldest is retried unchanged, and the broker's answer decides.
+        """
+        if not queue.needs_new_epoch or queue.in_flight or (queue.outstanding and queue.outstanding[0].is_uncertain):
+            return
+        if queue.stamp == (self.producer_id, self.producer_epoch):
+            self._bump_epoch()
+        if self.producer_id == NO_PRODUCER_ID:
+            return
+        queue.needs_new_epoch = False
+        queue.stamp = (self.producer_id, self.producer_epoch)
+        queue.next_sequence = 0
+        for batch in queue.outstanding:
+            batch.set_sequence(
+                self.producer_id,
+                self.producer_epoch,
+                queue.next_sequence,
+                is_transactional=self.limits.is_transactional,
+            )
+            queue.next_sequence = add_sequence(queue.next_sequence, batch.record_count)
+            batch.ordinal = queue.next_ordinal
+            queue.next_ordinal += 1
+
+    def _bump_epoch(self) -> None:
+        # Without a transactional id only this producer uses the id, so it may raise the epoch itself.
+        if self.producer_epoch < PRODUCER_EPOCH_MAX:
+            self.producer_epoch += 1
+        else:
+            self.producer_id, self.producer_epoch = NO_PRODUCER_ID, -1
+            self.needs_producer_id = True
+
+    def set_producer_id(self, producer_id: int, epoch: int) -> None:
+        """Takes the answer of InitProducerId."""
+        self.producer_id, self.producer_epoch = producer_id, epoch
+        self.needs_producer_id = False
+        for queue in self.queues.values():
+            if queue.needs_new_epoch:
+                self._renumber_if_drained(queue)
+
+    def _finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if batch in queue.outstanding:
+            queue.outstanding.remove(batch)
+        batch.is_settled = True
+        batch.is_in_flight = False
+        self.memory_used -= batch.reserved_bytes
+        del self.incomplete[batch]
+        if queue.needs_new_epoch:
+            self._renumber_if_drained(queue)
+
+    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
+        batch.error = error
+        if batch.has_sequence and not self.limits.is_transactional:
+            # The sequence is unused or its outcome is unknown, so later batches need a new epoch.
+            queue.needs_new_epoch = True
+        self._finish(queue, batch)
+
+    # --- time and end
+
+    def expire(self, now_ms: float) -> list[ProducerBatch]:
+        """Fails the batches whose ``delivery.timeout.ms`` is over, queued or in flight, and returns them."""
+        limit_ms = self.limits.delivery_timeout_ms
+        expired: list[ProducerBatch] = []
+        for batch in self.incomplete:
+            if now_ms < batch.created_ms + limit_ms:
+                # Retries keep their place in the order of creation.
+                break
+            expired.append(batch)
+        for batch in expired:
+            waited = (
+                "its answer did not come"
+                if batch.is_in_flight
+                else f"{batch.attempts} attempts failed or none was made"
+            )
+            message = f"{batch.partition}: not delivered within {limit_ms:g} ms of send ({waited})"
+            self._discard(batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
+        return expired
+
+    def _discard(self, batch: ProducerBatch, error: KafkaError) -> None:
+        queue = self.queues[batch.partition]
+        if batch in queue.batches:
+            queue.batches.remove(batch)
+        batch.close()
+        self._fail(queue, batch, error)
+
+    def next_expiry_ms(self) -> float:
+        """Returns when the oldest batch expires; infinity where there is none."""
+        for batch in self.incomplete:
+            return batch.created_ms + self.limits.delivery_timeout_ms
+        return math.inf
+
+    def abort(self, error: KafkaError, *, only_queued: bool = False) -> list[ProducerBatch]:
+        """Fails all batches (``only_queued``: all that are not in flight) and returns them."""
+        doomed = [batch for batch in self.incomplete if not (only_queued and batch.is_in_flight)]
+        for batch in doomed:
+            self._discard(batch, error)
+        return doomed
+
+    def abort_unsent(self, error: KafkaError) -> list[ProducerBatch]:
+        """Fails and returns the batches without a sequence number; the others continue until they are settled."""
+        doomed = [batch for batch in self.incomplete if not batch.has_sequence]
+        for batch in doomed:
+            self._discard(batch, error)
+        return doomed
+
+    def queue_sizes(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Returns the number of batches that wait for each of ``partitions``."""
+        sizes: dict[int, int] = {}
+        for partition in partitions:
+            queue = self.queues.get(TopicPartition(topic, partition))
+            sizes[partition] = 0 if queue is None else len(queue.batches)
+        return sizes
+
+
+def record_size_bound(
+    key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]] = ()
+) -> int:
+    """Returns an upper bound of the size of a batch of one record, uncompressed."""
+    size = 61 + 36 + (0 if key is None else len(key)) + (0 if value is None else len(value))
+    for name, field_value in headers:
+        size += 10 + 4 * len(name) + (0 if field_value is None else len(field_value))
+    return size

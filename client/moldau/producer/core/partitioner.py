@@ -1,0 +1,165 @@
+"""The choice of a partition for each record. Pure: the caller draws the random numbers.
+
+Records with a key go to ``murmur2(key) mod partitions``, as in every Kafka client, so that equal keys meet. Records
+without one stick to a partition for about one batch, which makes few large batches: ``UniformSticky`` switches after
+``batch.size`` bytes (KIP-794), with weights against queues that grow where adaptation is on; ``Sticky`` switches when
+a batch is full (KIP-480); ``RoundRobin`` takes the next one for every record. A custom partitioner is any callable of
+``PartitionerFunction``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.records.codec import murmur2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Buffer = bytes | bytearray | memoryview
+
+
+class PartitionerFunction(Protocol):
+    """A custom partitioner."""
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+        """Returns a partition from 0 to ``partition_count`` - 1."""
+        ...
+
+
+def partition_for_key(key: Buffer, partition_count: int) -> int:
+    """Returns the partition of a key as the Java client computes it: positive murmur2 modulo the number of
+    partitions.
+    """
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+class KeylessPartitioner(Protocol):
+    """Chooses partitions of one topic for records without a key."""
+
+    def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        """Returns the partition of the next record; ``available`` are those with a leader, ascending.
+
+        ``draw`` returns a non-negative random number; it is called only where a choice is made.
+        """
+        ...
+
+    def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
+        """Records the bytes that the last chosen partition got, and whether they began or filled a batch."""
+        ...
+
+    def set_load(self, queue_sizes: Mapping[int, int]) -> None:
+        """Records the number of queued batches of each available partition."""
+        ...
+
+
+class RoundRobin:
+    """Takes the next available partition for every record."""
+
+    __slots__ = ("_counter",)
+
+    def __init__(self) -> None:
+        self._counter = -1
+
+    def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        if self._counter < 0:
+            self._counter = draw() & 0x7FFFFFFF
+        self._counter += 1
+        return available[self._counter % len(available)] if available else self._counter % partition_count
+
+    def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
+        """Nothing depends on it."""
+
+    def set_load(self, queue_sizes: Mapping[int, int]) -> None:
+        """Nothing depends on it."""
+
+
+class Sticky:
+    """Keeps one partition until its batch is full, then draws another one (KIP-480)."""
+
+    __slots__ = ("_appended", "_current", "_previous")
+
+    def __init__(self) -> None:
+        self._current = -1
+        self._previous = -1
+        self._appended = 0
+
+    def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        if 0 <= self._current < partition_count and (not available or self._current in available):
+            return self._current
+        others = [partition for partition in available if partition != self._previous] or list(available)
+        self._current = others[draw() % len(others)] if others else draw() % partition_count
+        self._appended = 0
+        return self._current
+
+    def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
+        self._appended += 1
+        if is_full or (began_batch and self._appended > 1):
+            self._previous = self._current
+            self._current = -1
+
+    def set_load(self, queue_sizes: Mapping[int, int]) -> None:
+        """Nothing depends on it."""
+
+
+class UniformSticky:
+    """Keeps one partition for ``sticky_bytes``, then draws another one, by load if it is known (KIP-794).
+
+    Partitions with q batches waiting, of at most m in any queue, are drawn with weight m + 1 - q: queues of 0, 3, 1
+    have the weights 4, 1, 3.
+    """
+
+    __slots__ = ("_cumulative", "_current", "_partitions", "_sent_bytes", "_sticky_bytes")
+
+    def __init__(self, sticky_bytes: int) -> None:
+        self._sticky_bytes = max(sticky_bytes, 1)
+        self._current = -1
+        self._sent_bytes = 0
+        self._partitions: list[int] = []
+        self._cumulative: list[int] = []
+
+    @property
+    def cumulative_weights(self) -> list[int]:
+        """Running sums of the weights, empty where all partitions count alike."""
+        return self._cumulative
+
+    def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        if self._current >= partition_count or (available and self._current not in available):
+            self._current = -1
+        if self._current < 0:
+            self._current = self._draw(available, partition_count, draw())
+        return self._current
+
+    def _draw(self, available: Sequence[int], partition_count: int, drawn: int) -> int:
+        if self._cumulative and all(partition in available for partition in self._partitions):
+            return self._partitions[bisect_right(self._cumulative, drawn % self._cumulative[-1])]
+        return available[drawn % len(available)] if available else drawn % partition_count
+
+    def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
+        # Leaving a partition at the very byte would cut its batch short: it is left when its batch is full, but at the
+        # latest after twice the bytes.
+        self._sent_bytes += size_bytes
+        if self._sent_bytes >= self._sticky_bytes and (is_full or self._sent_bytes >= 2 * self._sticky_bytes):
+            self._sent_bytes = 0
+            self._current = -1
+
+    def set_load(self, queue_sizes: Mapping[int, int]) -> None:
+        sizes = list(queue_sizes.values())
+        if len(sizes) < 2 or min(sizes) == max(sizes):
+            self._partitions = []
+            self._cumulative = []
+            return
+        most = max(sizes) + 1
+        self._partitions = list(queue_sizes)
+        self._cumulative = list(accumulate(most - size for size in sizes))
+
+
+def make_keyless(name: str | None, batch_size: int) -> KeylessPartitioner:
+    """Returns a partitioner for records without a key by its name in ``partitioner.class``."""
+    if name is None or name == "default":
+        return UniformSticky(batch_size)
+    if name == "sticky":
+        return Sticky()
+    return RoundRobin()

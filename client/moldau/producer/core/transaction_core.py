@@ -1,0 +1,537 @@
+"""The pure core of a transactional producer: its states, its next request, and the meaning of each answer.
+
+It implements KIP-98, KIP-360, KIP-447, KIP-588 and KIP-691.
+
+Theory of operation. One request is in flight at a time. ``next_call`` returns the request that is due; the shell sends
+it and reports ``answered``, ``unanswered`` or, for the look-up of a coordinator, ``found`` or ``not_found``. The order
+is fixed: partitions and groups first join the transaction, then records and offsets are sent, and the transaction ends
+when all of them are settled.
+
+A transaction is *open* once its coordinator has confirmed that a partition or a group belongs to it; before that its
+end needs no request. The coordinator may have carried out a request whose answer was lost, so the producer repeats it
+until an answer arrives, even while it aborts the transaction. The same holds for the answers NOT_COORDINATOR and
+COORDINATOR_NOT_AVAILABLE: the coordinator may have written the change but lost coordinatorship, or timed out, before it
+committed.
+
+Errors are of two kinds. *Abortable*: this transaction cannot be committed; after ``abort`` the next one may begin.
+*Fatal*: the producer is fenced or its protocol is broken, and only a new producer can continue. If a record with a
+sequence number was lost, the producer requests a higher epoch after the abort, and sequences restart.
+
+Each init, commit, abort and sending of offsets has its own ``Outcome``. A waiting task judges its outcome and not the
+state, because another task may have aborted the transaction before the waiting task runs. If a call timed out or was
+cancelled before it returned a success, the core keeps that outcome until the next transaction begins, and the same call
+returns it once. An error is not kept separately: it stays until the abort.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.producer.core.transaction_requests import (
+    add_offsets_request,
+    add_partitions_request,
+    commit_offsets_request,
+    end_request,
+    init_request,
+)
+from moldau.producer.core.transaction_values import (
+    AbortableTransactionError,
+    Call,
+    Coordinator,
+    FatalTransactionError,
+    OffsetToCommit,
+    Outcome,
+    ProducerFencedError,
+    State,
+    TransactionAbortedError,
+    TransactionError,
+)
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from moldau.protocol.messages.end_txn import EndTxnResponse
+from moldau.protocol.messages.init_producer_id import InitProducerIdResponse
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.cluster.group_metadata import GroupMetadata
+    from moldau.protocol.schema import Request, Response
+
+NO_PRODUCER_ID = -1
+CONCURRENT_BACKOFF_MS = 20.0
+"""Pause while the coordinator still completes the previous transaction."""
+
+ADD_PARTITIONS_VERSION_MAX = 3
+"""Later versions are for brokers only."""
+END_VERSION_MAX = 4
+OFFSETS_VERSION_MAX = 4
+INIT_VERSION_MAX = 5
+"""Later versions belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Offsets:
+    """Offsets of one group that the producer adds to the transaction."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, OffsetToCommit]
+    outcome: Outcome
+    is_added: bool = False  # the transaction includes the group's partition
+    is_asked: bool = False  # AddOffsetsToTxn is under way
+    is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
+
+
+@dataclass(slots=True, kw_only=True)
+class _Adding:
+    """Partitions of an AddPartitionsToTxn that was sent at least once."""
+
+    partitions: list[TopicPartition]
+    is_asked: bool = False  # under way
+    is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
+
+
+_SEEK_COORDINATOR = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+_RETRIED = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+)
+_ABORTABLE = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+)
+_FATAL_OF_RECORDS = (
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionManager:
+    """The core of a transactional producer. Times in milliseconds.
+
+    Invariant: ``admitted`` holds the partitions that the coordinator counts to the open transaction; it is empty
+    outside of one. In INITIALIZING, COMMITTING and ABORTING ``outcome`` is that of the call under way, not known yet.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    retry_backoff_ms: float = 100
+    retry_backoff_max_ms: float = 1000
+    state: State = State.UNINITIALIZED
+    error: TransactionError | None = None
+    outcome: Outcome | None = None
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+    admitted: dict[TopicPartition, None] = field(default_factory=dict)
+    is_open: bool = False
+    needs_new_epoch: bool = False
+    retry_at_ms: float = -math.inf
+    _failures: int = 0
+    _new: dict[TopicPartition, None] = field(default_factory=dict)
+    _adding: _Adding | None = None
+    _offsets: list[_Offsets] = field(default_factory=list)
+    _coordinators: dict[tuple[Coordinator, str], int] = field(default_factory=dict)
+
+    # --- what the application asks for
+
+    def _refuse(self, action: str) -> NoReturn:
+        if self.error is not None:
+            raise self.error
+        for ended, name in ((State.COMMITTING, "committed"), (State.ABORTING, "aborted")):
+            if self._is_undelivered(ended):
+                raise RuntimeError(
+                    f"cannot {action}: the transaction of {self.transactional_id!r} was {name}; "
+                    "the call that asked for it ended before that was known"
+                )
+        raise RuntimeError(f"cannot {action}: transactional producer {self.transactional_id!r} is {self.state.value}")
+
+    def _ask(self, action: State) -> Outcome:
+        """Enters the state of an init, a commit or an abort; returns where its outcome will be."""
+        self.state = action
+        self.outcome = Outcome(action=action)
+        return self.outcome
+
+    def _under_way(self) -> Outcome:
+        """Returns the outcome of an earlier call that is pending or was not delivered."""
+        assert self.outcome is not None
+        return self.outcome
+
+    def _is_undelivered(self, action: State) -> bool:
+        """Returns whether the last call was of this kind and its success was not delivered."""
+        last = self.outcome
+        return last is not None and last.action is action and last.is_known and last.error is None and not last.is_told
+
+    def _settle(self, error: TransactionError | None = None) -> None:
+        """Sets the outcome of the call in progress."""
+        if self.outcome is not None:
+            self.outcome.settle(error)
+
+    def _leave_out_offsets(self, error: KafkaError) -> None:
+        """Fails the offsets that have not reached their coordinator."""
+        for each in self._offsets:
+            each.outcome.settle(error)
+
+    def begin_init(self) -> Outcome:
+        """Requests the producer id. The call may be repeated until its outcome is delivered."""
+        if self.state is State.UNINITIALIZED:
+            return self._ask(State.INITIALIZING)
+        if self.state is State.INITIALIZING or self._is_undelivered(State.INITIALIZING):
+            return self._under_way()
+        self._refuse("initialize transactions")
+
+    def begin(self) -> None:
+        """Begins a transaction without a request, and drops the outcome of the previous one."""
+        if self.state is not State.READY:
+            self._refuse("begin a transaction")
+        self.outcome = None
+        self.state = State.IN_TRANSACTION
+
+    def check_sending(self) -> None:
+        """Raises the error of the transaction, ``RuntimeError`` outside of one."""
+        if self.state is not State.IN_TRANSACTION:
+            self._refuse("send")
+
+    def admit(self, partition: TopicPartition) -> bool:
+        """Adds a partition to the transaction before a record is sent to it; returns whether it is new.
+
+        Raises as ``check_sending``.
+        """
+        self.check_sending()
+        if partition in self.admitted or partition in self._new:
+            return False
+        if self._adding is not None and partition in self._adding.partitions:
+            return False
+        self._new[partition] = None
+        return True
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata) -> Outcome:
+        """Commits offsets of a group with the transaction. The outcome is known when their coordinator has them all,
+        or when it is certain that they will not be committed.
+        """
+        if self.state is not State.IN_TRANSACTION:
+            self._refuse("send offsets")
+        outcome = Outcome(action=State.IN_TRANSACTION)
+        if offsets:
+            self._offsets.append(_Offsets(group=group, offsets=dict(offsets), outcome=outcome))
+        else:
+            outcome.settle()
+        return outcome
+
+    def begin_commit(self) -> Outcome:
+        """Requests the commit. The call may be repeated until its outcome is delivered."""
+        if self.state is State.IN_TRANSACTION:
+            return self._ask(State.COMMITTING)
+        if self.state is State.COMMITTING or self._is_undelivered(State.COMMITTING):
+            return self._under_way()
+        self._refuse("commit")
+
+    def begin_abort(self) -> Outcome:
+        """Requests the abort and drops what has not reached the coordinators.
+
+        The call may be repeated until its outcome is delivered.
+
+        Raises:
+            RuntimeError: the transaction was committed.
+        """
+        if self.state is State.ABORTING or self._is_undelivered(State.ABORTING):
+            return self._under_way()
+        if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            self._refuse("abort")
+        outcome = self._ask(State.ABORTING)
+        self.error = None
+        self._new.clear()
+        if self._adding is not None and not (self._adding.is_asked or self._adding.is_uncertain):
+            self._adding = None
+        self._leave_out_offsets(
+            TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction of the offsets was aborted")
+        )
+        self._offsets = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
+        return outcome
+
+    # --- what is due
+
+    def next_call(self, *, has_records: bool) -> Call | None:
+        """The request that is due (not before ``retry_at_ms``); None: nothing is to be asked.
+
+        ``has_records``: records of the transaction are not settled yet.
+        """
+        state = self.state
+        if state in (State.UNINITIALIZED, State.READY, State.FATAL_ERROR):
+            return None
+        if state is State.INITIALIZING:
+            return self._to_transaction(init_request(self), INIT_VERSION_MAX)
+        if self._adding is None and self._new and state in (State.IN_TRANSACTION, State.COMMITTING):
+            self._adding = _Adding(partitions=list(self._new))
+            self._new.clear()
+        if self._adding is not None:
+            self._adding.is_asked = True
+            return self._to_transaction(
+                add_partitions_request(self, self._adding.partitions), ADD_PARTITIONS_VERSION_MAX, self._adding
+            )
+        if self._offsets:
+            first = self._offsets[0]
+            if not first.is_added:
+                first.is_asked = True
+                return self._to_transaction(add_offsets_request(self, first.group), OFFSETS_VERSION_MAX, first)
+            request = commit_offsets_request(self, first.group, first.offsets)
+            return self._call(Coordinator.GROUP, first.group.group_id, request, OFFSETS_VERSION_MAX, first)
+        if state not in (State.COMMITTING, State.ABORTING) or has_records:
+            return None
+        if self.is_open:
+            return self._to_transaction(end_request(self), END_VERSION_MAX)
+        if self.needs_new_epoch:
+            return self._to_transaction(init_request(self), INIT_VERSION_MAX)
+        self._finish()
+        return None
+
+    def _to_transaction(self, request: Request, version_max: int, subject: object = None) -> Call:
+        return self._call(Coordinator.TRANSACTION, self.transactional_id, request, version_max, subject)
+
+    def _call(
+        self, coordinator: Coordinator, key: str, request: Request, version_max: int, subject: object = None
+    ) -> Call:
+        node_id = self._coordinators.get((coordinator, key))
+        if node_id is None:
+            return Call(coordinator=coordinator, key=key)
+        return Call(
+            coordinator=coordinator,
+            key=key,
+            node_id=node_id,
+            request=request,
+            version_max=version_max,
+            subject=subject,
+        )
+
+    # --- answers
+
+    def found(self, call: Call, node_id: int) -> None:
+        """Takes the coordinator that a look-up found."""
+        self._coordinators[call.coordinator, call.key] = node_id
+        self._failures = 0
+
+    def not_found(self, call: Call, code: ErrorCode, now_ms: float, detail: str = "") -> None:
+        """Takes the error of a look-up."""
+        if code.retriable or code in _SEEK_COORDINATOR:
+            self._retry_later(now_ms)
+        elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            self._abortable(code, detail)
+            self._offsets = [each for each in self._offsets if each.group.group_id != call.key]
+        else:
+            self.fail(code, detail)
+
+    def unanswered(self, call: Call, now_ms: float) -> None:
+        """Notes that the connection failed; the coordinator may have carried out the request."""
+        self._coordinators.pop((call.coordinator, call.key), None)
+        subject = call.subject
+        if isinstance(subject, _Adding | _Offsets):
+            subject.is_asked = False
+            subject.is_uncertain = True
+        self._retry_later(now_ms)
+
+    def answered(self, call: Call, response: Response, now_ms: float) -> None:
+        """Takes the answer to a call."""
+        if self.state is State.FATAL_ERROR:
+            return
+        if isinstance(call.subject, _Adding | _Offsets):
+            call.subject.is_asked = False
+        if isinstance(response, InitProducerIdResponse):
+            self._on_init(call, response, now_ms)
+        elif isinstance(response, AddPartitionsToTxnResponse):
+            self._on_partitions_added(call, response, now_ms)
+        elif isinstance(response, AddOffsetsToTxnResponse):
+            self._on_offsets_added(call, ErrorCode.of(response.error_code), now_ms)
+        elif isinstance(response, TxnOffsetCommitResponse):
+            self._on_offsets_committed(call, response, now_ms)
+        else:
+            assert isinstance(response, EndTxnResponse)
+            self._on_ended(call, ErrorCode.of(response.error_code), now_ms)
+
+    def _on_init(self, call: Call, response: InitProducerIdResponse, now_ms: float) -> None:
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            if not self._tries_again(call, code, now_ms):
+                self.fail(code)
+            return
+        self._failures = 0
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+        self.needs_new_epoch = False
+        if self.state is State.INITIALIZING:
+            self.state = State.READY
+            self._settle()
+        elif self.state is State.ABORTING:
+            self._finish()
+
+    def _on_partitions_added(self, call: Call, response: AddPartitionsToTxnResponse, now_ms: float) -> None:
+        adding = self._adding
+        if adding is None or adding is not call.subject:
+            return
+        codes = {
+            TopicPartition(topic.name, part.partition_index): ErrorCode.of(part.partition_error_code)
+            for topic in response.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+        }
+        wrong = [code for code in codes.values() if code is not ErrorCode.NONE]
+        wrong.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)  # the cause before its consequences
+        if not wrong and len(codes) == len(adding.partitions):
+            self._failures = 0
+            self._adding = None
+            self.is_open = True
+            if self.state is not State.ABORTING:
+                self.admitted.update(dict.fromkeys(adding.partitions))
+            return
+        code = wrong[0] if wrong else ErrorCode.UNKNOWN_SERVER_ERROR
+        if self._tries_again(call, code, now_ms, first=not self.is_open):
+            adding.is_uncertain |= code in _SEEK_COORDINATOR
+            if self.state is State.ABORTING and not adding.is_uncertain:
+                self._adding = None
+            return
+        self._adding = None
+        names = ", ".join(str(partition) for partition, each in codes.items() if each is code)
+        self._judge(code, names)
+
+    def _on_offsets_added(self, call: Call, code: ErrorCode, now_ms: float) -> None:
+        if not self._offsets or self._offsets[0] is not call.subject:
+            return
+        first = self._offsets[0]
+        if code is ErrorCode.NONE:
+            self._failures = 0
+            self.is_open = True
+            first.is_added = True
+            if self.state is State.ABORTING:
+                self._offsets.pop(0)
+            return
+        if self._tries_again(call, code, now_ms, first=not self.is_open):
+            first.is_uncertain |= code in _SEEK_COORDINATOR
+            if self.state is State.ABORTING and not first.is_uncertain:
+                self._offsets.pop(0)
+            return
+        self._judge(code, f"group {first.group.group_id}")
+        self._offsets.pop(0)
+
+    def _on_offsets_committed(self, call: Call, response: TxnOffsetCommitResponse, now_ms: float) -> None:
+        if not self._offsets or self._offsets[0] is not call.subject:
+            return
+        first = self._offsets[0]
+        for topic in response.topics:
+            for part in topic.partitions:
+                code = ErrorCode.of(part.error_code)
+                if code is ErrorCode.NONE:
+                    first.offsets.pop(TopicPartition(topic.name, part.partition_index), None)
+                elif self._tries_again(call, code, now_ms):
+                    return
+                else:
+                    where = f"offset of {topic.name}-{part.partition_index} for group {first.group.group_id}"
+                    self._judge(code, where)
+                    self._offsets.pop(0)
+                    return
+        self._failures = 0
+        if not first.offsets:
+            self._offsets.pop(0)
+            first.outcome.settle()
+        else:
+            self._retry_later(now_ms)  # a coordinator that leaves out a partition is asked again
+
+    def _on_ended(self, call: Call, code: ErrorCode, now_ms: float) -> None:
+        if code is ErrorCode.NONE:
+            self._failures = 0
+            self.is_open = False
+            if not (self.state is State.ABORTING and self.needs_new_epoch):
+                self._finish()
+            return
+        if self._tries_again(call, code, now_ms):
+            return
+        if self.state is State.COMMITTING and code is ErrorCode.TRANSACTION_ABORTABLE:
+            self._abortable(code)
+            return
+        self.fail(code)
+
+    def _finish(self) -> None:
+        """Ends the transaction."""
+        self.state = State.READY
+        self.is_open = False
+        self.admitted.clear()
+        self._new.clear()
+        self._adding = None
+        self._offsets.clear()
+        self._settle()
+
+    # --- errors
+
+    def _tries_again(self, call: Call, code: ErrorCode, now_ms: float, *, first: bool = False) -> bool:
+        if code in _SEEK_COORDINATOR or (code is ErrorCode.REQUEST_TIMED_OUT and call.coordinator is Coordinator.GROUP):
+            self._coordinators.pop((call.coordinator, call.key), None)
+        elif code not in _RETRIED:
+            return False
+        if first and code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            self.retry_at_ms = now_ms + CONCURRENT_BACKOFF_MS
+        else:
+            self._retry_later(now_ms)
+        return True
+
+    def _retry_later(self, now_ms: float) -> None:
+        delay_ms = min(self.retry_backoff_ms * 2.0 ** min(self._failures, 20), self.retry_backoff_max_ms)
+        self._failures += 1
+        self.retry_at_ms = now_ms + delay_ms
+
+    def _judge(self, code: ErrorCode, detail: str) -> None:
+        if code in _ABORTABLE:
+            if code in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+                self.needs_new_epoch = True
+            self._abortable(code, detail)
+        else:
+            self.fail(code, detail)
+
+    def _text(self, code: ErrorCode, detail: str) -> str:
+        where = f"{detail}: " if detail else ""
+        return f"transactional id {self.transactional_id!r}: {where}{code.message}"
+
+    def _abortable(self, code: ErrorCode, detail: str = "") -> None:
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            self.state = State.ABORTABLE_ERROR
+            self.error = AbortableTransactionError(code, self._text(code, detail))
+            self._settle(self.error)
+            self._leave_out_offsets(self.error)
+
+    def fail(self, code: ErrorCode, detail: str = "") -> None:
+        """Makes the producer fail for good."""
+        if self.state is State.FATAL_ERROR:
+            return
+        self.state = State.FATAL_ERROR
+        if code in _FENCED:
+            code = ErrorCode.PRODUCER_FENCED
+            self.error = ProducerFencedError(code, self._text(code, detail))
+        else:
+            self.error = FatalTransactionError(code, self._text(code, detail))
+        self._settle(self.error)
+        self._leave_out_offsets(self.error)
+
+    def record_failed(self, code: ErrorCode, detail: str = "") -> None:
+        """Notes that a batch of the transaction was not delivered."""
+        if code in _FATAL_OF_RECORDS:
+            self.fail(code, detail)
+            return
+        if code is not ErrorCode.TRANSACTION_ABORTABLE:
+            self.needs_new_epoch = True
+        self._abortable(code, detail)

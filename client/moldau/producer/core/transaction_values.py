@@ -1,0 +1,96 @@
+"""Errors, states, outcomes and calls of a transactional producer. Values without behaviour."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from moldau.protocol.schema import Request
+
+
+class TransactionError(KafkaError):
+    """Reports that a transaction or the producer has failed; see the subclasses."""
+
+
+class AbortableTransactionError(TransactionError):
+    """Reports that the transaction cannot be committed; abort it, then the next one may begin."""
+
+
+class FatalTransactionError(TransactionError):
+    """Reports that the producer has failed for good; close it."""
+
+
+class ProducerFencedError(FatalTransactionError):
+    """Reports that another producer took over the transactional id, or that the transaction timed out."""
+
+
+class TransactionAbortedError(KafkaError):
+    """Reports that records or offsets were dropped because their transaction was aborted."""
+
+
+class State(enum.Enum):
+    """The states of a transactional producer."""
+
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "failed, to be aborted"
+    FATAL_ERROR = "failed for good"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Outcome:
+    """The outcome of one init, commit, abort or sending of offsets, independent of later calls.
+
+    Invariant: ``error`` and ``is_told`` are set only where ``is_known`` is; ``is_known`` and ``error`` do not change
+    afterwards.
+    """
+
+    action: State
+    """INITIALIZING, COMMITTING or ABORTING; IN_TRANSACTION for offsets."""
+    is_known: bool = False
+    error: KafkaError | None = None
+    is_told: bool = False
+    """Whether a call has returned it to the application."""
+
+    def settle(self, error: KafkaError | None = None) -> None:
+        """Sets the outcome: a success without ``error``. A known outcome does not change."""
+        if not self.is_known:
+            self.is_known = True
+            self.error = error
+
+
+class Coordinator(enum.IntEnum):
+    """The destination of a request; numbers are the key types of FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request that is due. If ``request`` is None, the coordinator of ``key`` must be looked up first."""
+
+    coordinator: Coordinator
+    key: str
+    node_id: int = -1
+    request: Request | None = None
+    version_max: int = 0
+    subject: object = None
+    """What the request is about, for the core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    """An offset that is committed with the transaction."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""

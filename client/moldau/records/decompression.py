@@ -1,0 +1,258 @@
+"""Decompression piece by piece, so that walking a batch's records takes bounded memory and can be interleaved.
+
+gzip and lz4 are true streams, and so is snappy in xerial framing, which is made of blocks. The library for zstd, and
+the format of a raw snappy block, know no streams: such data is decompressed as a whole, and handed out in pieces. Where
+that may take long, a ``LongStep`` comes first: the caller runs it where it holds up nothing else (the native code
+releases the interpreter's lock), and then asks for the next piece.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import cramjam
+import lz4.frame
+
+from moldau.records.compression import (
+    XERIAL_BLOCK_BYTES,
+    XERIAL_HEADER,
+    XERIAL_MAGIC,
+    Buffer,
+    Compression,
+    compress,
+    damaged,
+    decompress,
+    decompress_snappy_block,
+    oversized,
+    zstd_content_size,
+)
+from moldau.records.errors import CorruptRecordError, OversizedRecordsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WHOLE_BYTES_MAX = 1024 * 1024
+"""Up to this size, data that cannot be streamed is decompressed at once; about a millisecond."""
+
+_INPUT_BYTES = 16 * 1024  # what a stream does not take of its input is copied, so it gets little at a time
+_INT32 = struct.Struct(">i")
+
+
+@dataclass(slots=True, eq=False)
+class LongStep:
+    """Native computing that may take tens of milliseconds. ``run`` may be called in another thread."""
+
+    run: Callable[[], None]
+
+
+def pieces(
+    codec: Compression, data: memoryview, size_limit: int, piece_bytes: int, whole_bytes_max: int = WHOLE_BYTES_MAX
+) -> Iterator[Buffer | LongStep]:
+    """Yields the decompressed bytes in pieces of at most ``piece_bytes``, some of them empty (a turn for the caller).
+
+    What is expected to be larger than ``whole_bytes_max`` and cannot be streamed comes behind a ``LongStep``. A piece
+    is borrowed until the next one is asked for. Raises ``CorruptRecordError``, and ``OversizedRecordsError`` as soon as
+    there are more than ``size_limit`` bytes.
+    """
+    match codec:
+        case Compression.NONE:
+            source = _sliced(data, piece_bytes)
+        case Compression.GZIP:
+            source = _gzip_pieces(data, piece_bytes)
+        case Compression.LZ4:
+            source = _lz4_pieces(data, piece_bytes)
+        case Compression.SNAPPY:
+            source = _snappy_pieces(data, _Whole(size_limit, piece_bytes, whole_bytes_max))
+        case Compression.ZSTD:
+            whole = _Whole(size_limit, piece_bytes, whole_bytes_max)
+            source = whole.pieces(lambda limit: decompress(Compression.ZSTD, data, limit), _zstd_size(data))
+    size = 0
+    for piece in source:
+        if not isinstance(piece, LongStep):
+            size += len(piece)
+            if size > size_limit:
+                raise oversized(codec, size_limit)
+        yield piece
+
+
+def _sliced(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongStep]:
+    for at in range(0, len(data), piece_bytes):
+        yield data[at : at + piece_bytes]
+
+
+def _gzip_pieces(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongStep]:
+    at = 0
+    while True:
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            source: Buffer = member.unconsumed_tail
+            if not source:
+                source = data[at : at + _INPUT_BYTES]
+                at += len(source)
+            try:
+                piece = member.decompress(source, piece_bytes)
+            except zlib.error as error:
+                raise damaged(Compression.GZIP, error) from None
+            if not piece and not source and not member.eof:
+                raise damaged(Compression.GZIP, "it ends too early")
+            yield piece
+        at -= len(member.unused_data)
+        if at >= len(data):
+            return
+
+
+def _lz4_pieces(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongStep]:
+    at = 0
+    while True:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        while not frame.eof:
+            source: Buffer = b""
+            if frame.needs_input:
+                source = data[at : at + _INPUT_BYTES]
+                at += len(source)
+                if not source:
+                    raise damaged(Compression.LZ4, "it ends too early")
+            try:
+                piece: bytes = frame.decompress(source, max_length=piece_bytes)
+            except (RuntimeError, ValueError) as error:
+                raise damaged(Compression.LZ4, error) from None
+            if not piece and not source and not frame.eof and not frame.needs_input:
+                raise damaged(Compression.LZ4, "it does not go on")
+            yield piece
+        at -= len(frame.unused_data or b"")
+        if at >= len(data):
+            return
+
+
+def _snappy_pieces(data: memoryview, whole: _Whole) -> Iterator[Buffer | LongStep]:
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        yield from _snappy_block(data, whole)
+        return
+    at = len(XERIAL_HEADER)
+    if len(data) < at:
+        raise damaged(Compression.SNAPPY, "the xerial header is incomplete")
+    while at < len(data):
+        if len(data) - at < 4:
+            raise damaged(Compression.SNAPPY, "a block length is incomplete")
+        (size,) = _INT32.unpack_from(data, at)
+        at += 4
+        if size <= 0 or size > len(data) - at:
+            raise damaged(Compression.SNAPPY, f"a block of {size} bytes exceeds the {len(data) - at} left")
+        yield from _snappy_block(data[at : at + size], whole)
+        at += size
+
+
+def _snappy_block(block: memoryview, whole: _Whole) -> Iterator[Buffer | LongStep]:
+    size = 0
+    if block:
+        try:
+            size = cramjam.snappy.decompress_raw_len(block)
+        except cramjam.DecompressionError as error:
+            raise damaged(Compression.SNAPPY, error) from None
+    yield from whole.pieces(lambda limit: decompress_snappy_block(block, limit), size)
+
+
+def _zstd_size(data: memoryview) -> int:
+    """How large the decompressed data may be, by what its first frame says, or else as an estimate."""
+    declared = zstd_content_size(data)
+    return 8 * len(data) if declared is None else declared
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Decompresses as a whole what cannot be streamed."""
+
+    size_limit: int
+    piece_bytes: int
+    whole_bytes_max: int
+
+    def pieces(self, unpack: Callable[[int], Buffer], size: int) -> Iterator[Buffer | LongStep]:
+        """Hands out what ``unpack`` returns for a limit in bytes; ``size`` is what is expected of it."""
+        unpacked: list[Buffer] = []
+        if size <= self.whole_bytes_max:
+            try:
+                unpacked.append(unpack(min(self.size_limit, self.whole_bytes_max)))
+            except OversizedRecordsError:
+                if self.size_limit <= self.whole_bytes_max:
+                    raise
+        if not unpacked:
+            failures: list[CorruptRecordError] = []
+
+            def run() -> None:
+                try:
+                    unpacked.append(unpack(self.size_limit))
+                except CorruptRecordError as error:
+                    failures.append(error)  # raised where the next piece is asked for
+
+            yield LongStep(run)
+            if failures:
+                raise failures[0]
+            assert unpacked, "the long step was not run"
+        if not unpacked[0]:
+            yield b""
+        yield from _sliced(memoryview(unpacked[0]), self.piece_bytes)
+
+
+class StreamCompressor:
+    """Compresses the records of one batch piece by piece, in the same formats as ``compress``."""
+
+    __slots__ = ("_add", "_finish", "_pending")
+
+    def __init__(self, codec: Compression, level: int | None) -> None:
+        self._pending = bytearray()
+        match codec:
+            case Compression.NONE:
+                self._add: Callable[[Buffer], bytes] = bytes
+                self._finish: Callable[[], bytes] = bytes
+            case Compression.GZIP:
+                gzip = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+                self._add, self._finish = gzip.compress, gzip.flush
+            case Compression.LZ4:
+                frame = lz4.frame.LZ4FrameCompressor(
+                    compression_level=0 if level is None else level, block_size=lz4.frame.BLOCKSIZE_MAX64KB
+                )
+                self._add, self._finish = frame.compress, frame.flush
+                self._pending += frame.begin()
+            case Compression.ZSTD:
+                stream = cramjam.zstd.Compressor(level=3 if level is None else level)
+
+                def add(piece: Buffer) -> bytes:
+                    stream.compress(bytes(piece))
+                    return bytes(stream.flush())
+
+                self._add, self._finish = add, lambda: bytes(stream.finish())
+            case Compression.SNAPPY:
+                self._add, self._finish = self._snappy_blocks(XERIAL_HEADER)
+
+    @staticmethod
+    def _snappy_blocks(header: bytes) -> tuple[Callable[[Buffer], bytes], Callable[[], bytes]]:
+        waiting = bytearray()
+        before = [header]
+
+        def blocks(data: memoryview) -> bytes:
+            """``compress`` writes the header each time; it is wanted once."""
+            packed = before.pop() if before else b""
+            return packed + compress(Compression.SNAPPY, data)[len(XERIAL_HEADER) :]
+
+        def add(piece: Buffer) -> bytes:
+            waiting.extend(piece)
+            whole = len(waiting) - len(waiting) % XERIAL_BLOCK_BYTES
+            with memoryview(waiting) as view, view[:whole] as ready:
+                packed = blocks(ready)
+            del waiting[:whole]
+            return packed
+
+        return add, lambda: blocks(memoryview(waiting))
+
+    def add(self, piece: Buffer) -> bytes:
+        """Takes the next bytes, and returns what is ready of the compressed ones."""
+        packed = bytes(self._pending) + self._add(piece)
+        self._pending.clear()
+        return packed
+
+    def finish(self) -> bytes:
+        """Returns the rest; nothing may be added after it."""
+        return bytes(self._pending) + self._finish()

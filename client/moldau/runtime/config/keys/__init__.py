@@ -1,0 +1,1 @@
+"""Declarations of every configuration key, one module for each subject."""

@@ -1,0 +1,189 @@
+"""Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
+
+They are stored and described; the protocols that go by them are not served yet. Ranges are Kafka's default ones.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from moldau.runtime.config.declaration import Synonym
+from moldau.runtime.config.declare import HOUR_MS, MINUTE_MS, SECOND_MS, boolean, integer, names, string
+
+if TYPE_CHECKING:
+    from moldau.runtime.config.declaration import Config, ConfigKey
+
+METRICS_INTERVAL: Final = "interval.ms"
+METRICS_MATCH: Final = "match"
+MATCH_FIELDS: Final = (
+    "client_id",
+    "client_instance_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
+_RESET_DURATION: Final = "by_duration:P"
+
+
+def _broker(name: str) -> tuple[Synonym, ...]:
+    return (Synonym(name=f"group.{name}"),)
+
+
+def _group_integer(name: str, default: int, bounds: tuple[int, int | None], doc: str) -> ConfigKey:
+    return integer(
+        name=name,
+        default=default,
+        group=name.partition(".")[0].capitalize() + " groups",
+        minimum=bounds[0],
+        maximum=bounds[1],
+        synonyms=_broker(name),
+        has_effect=False,
+        doc=doc,
+    )
+
+
+def _group_boolean(name: str, doc: str) -> ConfigKey:
+    group = name.partition(".")[0].capitalize() + " groups"
+    return boolean(name=name, default=True, group=group, synonyms=_broker(name), has_effect=False, doc=doc)
+
+
+def _common(kind: str) -> tuple[ConfigKey, ...]:
+    """What consumer, share and streams groups have alike."""
+    # Of consumer groups the range is a matter of the brokers' keys, which are declared.
+    session: tuple[int, int | None] = (1, None) if kind == "consumer" else (45 * SECOND_MS, 60 * SECOND_MS)
+    heartbeat: tuple[int, int | None] = (1, None) if kind == "consumer" else (5 * SECOND_MS, 15 * SECOND_MS)
+    return (
+        _group_integer(
+            f"{kind}.session.timeout.ms", 45 * SECOND_MS, session, "Silence after which a member counts as gone."
+        ),
+        _group_integer(
+            f"{kind}.heartbeat.interval.ms", 5 * SECOND_MS, heartbeat, "Time between heartbeats of a member."
+        ),
+        _group_integer(
+            f"{kind}.assignment.interval.ms", SECOND_MS, (0, 15 * SECOND_MS), "Shortest time between two assignments."
+        ),
+        _group_boolean(f"{kind}.assignor.offload.enable", "Whether assignments are computed in the background."),
+    )
+
+
+GROUP_CONFIG_KEYS = (
+    *_common("consumer"),
+    *_common("share"),
+    _group_integer(
+        "share.record.lock.duration.ms",
+        30 * SECOND_MS,
+        (15 * SECOND_MS, MINUTE_MS),
+        "How long a record is kept for the member that acquired it.",
+    ),
+    _group_integer("share.delivery.count.limit", 5, (2, 10), "Deliveries of a record before it is given up."),
+    _group_integer(
+        "share.partition.max.record.locks", 2000, (100, 10_000), "Records of a partition that are acquired at a time."
+    ),
+    string(
+        name="share.auto.offset.reset",
+        default="latest",
+        group="Share groups",
+        has_effect=False,
+        doc="Where a new share group begins: earliest, latest, or by_duration:<ISO 8601 duration>.",
+    ),
+    string(
+        name="share.isolation.level",
+        default="read_uncommitted",
+        group="Share groups",
+        choices=("read_committed", "read_uncommitted"),
+        has_effect=False,
+        doc="Whether records of open and aborted transactions are delivered.",
+    ),
+    boolean(
+        name="share.renew.acknowledge.enable",
+        default=True,
+        group="Share groups",
+        has_effect=False,
+        doc="Whether members may prolong the lock of a record.",
+    ),
+    *_common("streams"),
+    _group_integer("streams.num.standby.replicas", 0, (0, 2), "Standby copies of each task's state."),
+    _group_integer(
+        "streams.initial.rebalance.delay.ms", 3 * SECOND_MS, (0, None), "Wait of a new group for further members."
+    ),
+    _group_integer(
+        "streams.task.offset.interval.ms",
+        MINUTE_MS,
+        (15 * SECOND_MS, None),
+        "Time between reports of how far tasks' state has been restored.",
+    ),
+)
+
+CLIENT_METRICS_KEYS = (
+    names(
+        name="metrics",
+        default=(),
+        group="Client metrics",
+        has_effect=False,
+        doc="Beginnings of the names of the metrics that clients are to send; * for all.",
+    ),
+    integer(
+        name=METRICS_INTERVAL,
+        default=5 * MINUTE_MS,
+        group="Client metrics",
+        minimum=100,
+        maximum=HOUR_MS,
+        has_effect=False,
+        doc="Time between two sendings.",
+    ),
+    names(
+        name=METRICS_MATCH,
+        default=(),
+        group="Client metrics",
+        has_effect=False,
+        doc=f"Which clients are meant: FIELD=REGULAR EXPRESSION of {', '.join(MATCH_FIELDS)}; empty for all.",
+    ),
+)
+
+
+def check_group(config: Config) -> list[str]:
+    """What does not fit together in the configuration of a group, or has no such form."""
+    problems: list[str] = []
+    for kind in ("consumer", "share", "streams"):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if config.get_int(session) <= config.get_int(heartbeat):
+            problems.append(
+                f"{session} = {config.get_int(session)}: must be above {heartbeat} = {config.get_int(heartbeat)}"
+            )
+    reset = config.get_str("share.auto.offset.reset")
+    if reset not in ("earliest", "latest") and not reset.startswith(_RESET_DURATION):
+        problems.append(
+            f"share.auto.offset.reset = {reset!r}: must be earliest, latest or by_duration:<ISO 8601 duration>"
+        )
+    return problems
+
+
+def check_consumer_bounds(config: Config, broker: Config) -> list[str]:
+    """What the brokers' ``group.consumer.`` keys do not allow to a group."""
+    problems: list[str] = []
+    for key in ("session.timeout.ms", "heartbeat.interval.ms"):
+        value = config.get_int(f"consumer.{key}")
+        low, high = broker.get_int(f"group.consumer.min.{key}"), broker.get_int(f"group.consumer.max.{key}")
+        if config.is_set(f"consumer.{key}") and not low <= value <= high:
+            problems.append(
+                f"consumer.{key} = {value}: must be from {low} to {high} "
+                f"(group.consumer.min.{key} and group.consumer.max.{key})"
+            )
+    return problems
+
+
+def check_client_metrics(config: Config) -> list[str]:
+    """What is no pattern in a subscription to clients' metrics."""
+    problems: list[str] = []
+    for pattern in config.get_list(METRICS_MATCH):
+        name, equals, expression = pattern.partition("=")
+        try:
+            re.compile(expression.strip())
+        except (re.error, OverflowError, RecursionError) as error:
+            problems.append(f"{METRICS_MATCH} = {pattern!r}: no regular expression: {error}")
+            continue
+        if not equals or not expression.strip() or name.strip() not in MATCH_FIELDS:
+            problems.append(f"{METRICS_MATCH} = {pattern!r}: must be FIELD=EXPRESSION of {', '.join(MATCH_FIELDS)}")
+    return problems

@@ -1,0 +1,233 @@
+"""Names of the configuration keys that Kafka 4's brokers and controllers know and this version does not serve.
+
+They are facts about Kafka, up to its version 4.3, and no declarations: a file or a tool that sets one of them works,
+the value is kept as text, and a warning says that it has no effect. A key leaves this table when ``keys_...`` declares
+it. Keys that Kafka 4 removed (``zookeeper.connect`` ...) are not among them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from moldau.runtime.config.declaration import ConfigKey, ConfigType, DynamicScope
+
+_READ_ONLY: Final = """
+alter.config.policy.class.name
+alter.log.dirs.replication.quota.window.num
+alter.log.dirs.replication.quota.window.size.seconds
+broker.id
+client.quota.callback.class
+controlled.shutdown.max.retries
+controlled.shutdown.retry.backoff.ms
+controller.performance.always.log.threshold.ms
+controller.performance.sample.period.ms
+controller.quorum.auto.join.enable
+controller.quorum.fetch.max.bytes
+controller.quorum.fetch.snapshot.max.bytes
+controller.socket.timeout.ms
+create.topic.policy.class.name
+delegation.token.expiry.check.interval.ms
+delegation.token.expiry.time.ms
+delegation.token.max.lifetime.ms
+delegation.token.secret.key
+delete.records.purgatory.purge.interval.requests
+early.start.listeners
+group.consumer.max.assignment.interval.ms
+group.consumer.migration.policy
+group.consumer.min.assignment.interval.ms
+group.consumer.regex.refresh.interval.ms
+group.coordinator.background.threads
+group.coordinator.threads
+group.share.assignors
+group.share.delivery.count.limit
+group.share.enable
+group.share.heartbeat.interval.ms
+group.share.initialize.retry.interval.ms
+group.share.max.assignment.interval.ms
+group.share.max.delivery.count.limit
+group.share.max.groups
+group.share.max.heartbeat.interval.ms
+group.share.max.partition.max.record.locks
+group.share.max.record.lock.duration.ms
+group.share.max.session.timeout.ms
+group.share.max.share.sessions
+group.share.max.size
+group.share.min.assignment.interval.ms
+group.share.min.delivery.count.limit
+group.share.min.heartbeat.interval.ms
+group.share.min.partition.max.record.locks
+group.share.min.record.lock.duration.ms
+group.share.min.session.timeout.ms
+group.share.partition.max.record.locks
+group.share.persister.class.name
+group.share.record.lock.duration.ms
+group.share.session.timeout.ms
+group.streams.heartbeat.interval.ms
+group.streams.initial.rebalance.delay.ms
+group.streams.max.assignment.interval.ms
+group.streams.max.heartbeat.interval.ms
+group.streams.max.session.timeout.ms
+group.streams.max.size
+group.streams.max.standby.replicas
+group.streams.min.assignment.interval.ms
+group.streams.min.heartbeat.interval.ms
+group.streams.min.session.timeout.ms
+group.streams.min.task.offset.interval.ms
+group.streams.num.standby.replicas
+group.streams.session.timeout.ms
+group.streams.task.offset.interval.ms
+kafka.metrics.polling.interval.secs
+kafka.metrics.reporters
+metadata.log.segment.ms
+metrics.num.samples
+metrics.recording.level
+metrics.sample.window.ms
+num.replica.alter.log.dirs.threads
+remote.log.manager.copy.quota.window.num
+remote.log.manager.copy.quota.window.size.seconds
+remote.log.manager.fetch.quota.window.num
+remote.log.manager.fetch.quota.window.size.seconds
+remote.log.manager.task.interval.ms
+remote.log.manager.task.retry.backoff.max.ms
+remote.log.manager.task.retry.backoff.ms
+remote.log.manager.task.retry.jitter
+remote.log.manager.thread.pool.size
+remote.log.metadata.custom.metadata.max.bytes
+remote.log.metadata.manager.class.name
+remote.log.metadata.manager.class.path
+remote.log.metadata.manager.impl.prefix
+remote.log.metadata.manager.listener.name
+remote.log.reader.max.pending.tasks
+remote.log.storage.manager.class.name
+remote.log.storage.manager.class.path
+remote.log.storage.manager.impl.prefix
+remote.log.storage.system.enable
+sasl.client.callback.handler.class
+sasl.login.connect.timeout.ms
+sasl.login.read.timeout.ms
+sasl.login.retry.backoff.max.ms
+sasl.login.retry.backoff.ms
+sasl.oauthbearer.assertion.algorithm
+sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds
+sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include
+sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub
+sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file
+sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file
+sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret
+sasl.oauthbearer.header.urlencode
+sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.jwt.retriever.class
+sasl.oauthbearer.jwt.validator.class
+sasl.oauthbearer.scope
+sasl.oauthbearer.token.endpoint.url
+security.providers
+share.coordinator.append.linger.ms
+share.coordinator.cold.partition.snapshot.interval.ms
+share.coordinator.load.buffer.size
+share.coordinator.snapshot.update.records.per.snapshot
+share.coordinator.state.topic.compression.codec
+share.coordinator.state.topic.min.isr
+share.coordinator.state.topic.num.partitions
+share.coordinator.state.topic.prune.interval.ms
+share.coordinator.state.topic.replication.factor
+share.coordinator.state.topic.segment.bytes
+share.coordinator.threads
+share.coordinator.write.timeout.ms
+share.fetch.max.fetch.records
+share.fetch.purgatory.purge.interval.requests
+telemetry.max.bytes
+transaction.two.phase.commit.enable
+unclean.leader.election.interval.ms
+unstable.api.versions.enable
+unstable.feature.versions.enable
+"""
+
+_PER_BROKER: Final = """
+principal.builder.class
+sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin
+sasl.kerberos.principal.to.local.rules
+sasl.kerberos.service.name
+sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor
+sasl.login.callback.handler.class
+sasl.login.class
+sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds
+sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter
+sasl.server.callback.handler.class
+ssl.engine.factory.class
+ssl.keymanager.algorithm
+ssl.keystore.password
+ssl.protocol
+ssl.provider
+ssl.secure.random.implementation
+ssl.trustmanager.algorithm
+ssl.truststore.password
+"""
+
+_CLUSTER_WIDE: Final = """
+follower.fetch.last.tiered.offset.enable
+group.consumer.assignment.interval.ms
+group.consumer.assignor.offload.enable
+group.coordinator.cached.buffer.max.bytes
+group.share.assignment.interval.ms
+group.share.assignor.offload.enable
+group.streams.assignment.interval.ms
+group.streams.assignor.offload.enable
+log.local.retention.bytes
+log.local.retention.ms
+metric.reporters
+remote.fetch.max.wait.ms
+remote.list.offsets.request.timeout.ms
+remote.log.index.file.cache.total.size.bytes
+remote.log.manager.copier.thread.pool.size
+remote.log.manager.copy.max.bytes.per.second
+remote.log.manager.expiration.thread.pool.size
+remote.log.manager.fetch.max.bytes.per.second
+remote.log.manager.follower.thread.pool.size
+remote.log.reader.threads
+share.coordinator.cached.buffer.max.bytes
+ssl.allow.dn.changes
+ssl.allow.san.changes
+"""
+
+_SECRETS: Final = (".password", ".passphrase", ".secret", ".secret.key")
+"""Ends of the names of keys whose values are never shown."""
+
+KAFKA_PREFIXES: Final = ("rsm.config.", "rlmm.config.")
+"""What follows these is for the plugins of Kafka's tiered storage."""
+
+
+def unserved_key(name: str, dynamic: DynamicScope = DynamicScope.READ_ONLY) -> ConfigKey:
+    """Declares a key whose value is kept as it is given."""
+    return ConfigKey(
+        name=name,
+        type=ConfigType.PASSWORD if name.endswith(_SECRETS) else ConfigType.STRING,
+        default=None,
+        doc="A key of Kafka that this version does not serve.",
+        group="Not served",
+        dynamic=dynamic,
+        has_effect=False,
+    )
+
+
+KAFKA_KEYS: Final = tuple(
+    sorted(
+        (
+            *(unserved_key(name) for name in _READ_ONLY.split()),
+            *(unserved_key(name, DynamicScope.PER_BROKER) for name in _PER_BROKER.split()),
+            *(unserved_key(name, DynamicScope.CLUSTER_WIDE) for name in _CLUSTER_WIDE.split()),
+        ),
+        key=lambda key: key.name,
+    )
+)

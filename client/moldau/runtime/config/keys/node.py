@@ -1,0 +1,456 @@
+"""Keys of a node (broker or controller): identity, metadata quorum, network."""
+
+from __future__ import annotations
+
+from moldau.runtime.config.declaration import INT_MAX, LONG_MAX, REQUIRED
+from moldau.runtime.config.declare import (
+    CLUSTER_WIDE,
+    DAY_MS,
+    GIB,
+    HOUR_MS,
+    MIB,
+    MINUTE_MS,
+    boolean,
+    integer,
+    long,
+    names,
+    string,
+)
+
+NODE_KEYS = (
+    names(
+        name="process.roles",
+        default=REQUIRED,
+        group="Node",
+        choices=("broker", "controller"),
+        doc="What this node is: broker, controller, or both.",
+    ),
+    integer(
+        name="node.id",
+        default=REQUIRED,
+        group="Node",
+        minimum=0,
+        doc="Number of this node, unique in the cluster.",
+    ),
+    string(
+        name="cluster.id",
+        default=None,
+        group="Node",
+        is_own=True,
+        doc=(
+            "Id of the cluster. A new node writes it into meta.properties; later it must agree with what is "
+            "there. Without it the controllers choose one."
+        ),
+    ),
+    string(
+        name="broker.rack",
+        default=None,
+        group="Node",
+        doc="Rack of the broker, for placement of replicas and for reads from the closest replica.",
+    ),
+    string(
+        name="metadata.log.dir",
+        default=None,
+        group="Node",
+        doc="Directory of the metadata log; without it the first of log.dirs.",
+    ),
+    string(
+        name="log.dir",
+        default="/tmp/moldau-logs",
+        group="Node",
+        is_own=True,
+        doc="Directory of the partition logs, where log.dirs is not set.",
+    ),
+    names(
+        name="log.dirs",
+        default=None,
+        group="Node",
+        doc="Directories of the partition logs; without it log.dir.",
+    ),
+    boolean(
+        name="controlled.shutdown.enable",
+        default=True,
+        group="Node",
+        doc="Whether a stopping broker first moves its leaders away.",
+    ),
+    long(
+        name="server.max.startup.time.ms",
+        default=LONG_MAX,
+        group="Node",
+        minimum=0,
+        doc="How long a node may take to start before it gives up, in milliseconds.",
+    ),
+    string(
+        name="metrics.listener",
+        default=None,
+        group="Node",
+        is_own=True,
+        doc="Address host:port where metrics (Prometheus) and health are served over HTTP; none without it.",
+    ),
+)
+
+
+QUORUM_KEYS = (
+    names(
+        name="controller.quorum.voters",
+        default=(),
+        group="Metadata quorum",
+        doc="Voters of the metadata quorum, each id@host:port.",
+    ),
+    names(
+        name="controller.quorum.bootstrap.servers",
+        default=(),
+        group="Metadata quorum",
+        doc="Addresses host:port where a node without controller.quorum.voters finds the quorum.",
+    ),
+    names(
+        name="controller.listener.names",
+        default=("CONTROLLER",),
+        group="Metadata quorum",
+        is_own=True,
+        doc=(
+            "Names of the listeners that controllers serve and brokers use to reach them; the first one "
+            "counts for brokers."
+        ),
+    ),
+    string(
+        name="metadata.quorum.engine",
+        default="raft",
+        group="Metadata quorum",
+        is_own=True,
+        choices=("raft", "pysyncobj"),
+        doc=(
+            "What replicates the metadata log: raft, Moldau's own engine with a durable write-ahead log, or pysyncobj."
+        ),
+    ),
+    integer(
+        name="controller.quorum.election.timeout.ms",
+        default=1000,
+        group="Metadata quorum",
+        minimum=1,
+        doc=(
+            "Longest time that a voter waits for a leader before it stands for election, in milliseconds; the wait is "
+            "drawn between half of it and the whole."
+        ),
+    ),
+    integer(
+        name="controller.quorum.fetch.timeout.ms",
+        default=2000,
+        group="Metadata quorum",
+        minimum=1,
+        doc=(
+            "How long a leader or follower may lack contact with the quorum before it gives up its role, in "
+            "milliseconds."
+        ),
+    ),
+    integer(
+        name="controller.quorum.election.backoff.max.ms",
+        default=1000,
+        group="Metadata quorum",
+        minimum=1,
+        doc="Greatest wait after a split vote, in milliseconds.",
+    ),
+    integer(
+        name="controller.quorum.append.linger.ms",
+        default=25,
+        group="Metadata quorum",
+        minimum=0,
+        doc="How long the leader collects metadata records before it writes them, in milliseconds.",
+    ),
+    string(
+        name="controller.quorum.node.principals",
+        default="",
+        group="Metadata quorum",
+        is_own=True,
+        doc="Patterns of the distinguished names that certificates of controllers have, separated by semicolons, for "
+        "example CN=controller-*,O=Example. It counts where a controller listener has ssl.client.auth=required. Empty: "
+        "the certificate must name the host that the quorum knows the controller by.",
+    ),
+    integer(
+        name="controller.quorum.request.timeout.ms",
+        default=2000,
+        group="Metadata quorum",
+        minimum=1,
+        doc="How long a request within the quorum may take, in milliseconds.",
+    ),
+    integer(
+        name="controller.quorum.retry.backoff.ms",
+        default=20,
+        group="Metadata quorum",
+        minimum=0,
+        doc=(
+            "First wait of a broker before it asks a controller again after none has answered, in milliseconds; it "
+            "doubles up to a second, with jitter."
+        ),
+    ),
+    long(
+        name="metadata.log.segment.bytes",
+        default=GIB,
+        group="Metadata quorum",
+        minimum=12 * MIB,
+        doc="Greatest size of a segment of the metadata log.",
+    ),
+    long(
+        name="metadata.log.max.record.bytes.between.snapshots",
+        default=20 * MIB,
+        group="Metadata quorum",
+        minimum=1,
+        doc="Bytes of metadata records after which a snapshot is written.",
+    ),
+    long(
+        name="metadata.log.max.snapshot.interval.ms",
+        default=HOUR_MS,
+        group="Metadata quorum",
+        minimum=0,
+        doc=("Greatest time between snapshots while there are new records, in milliseconds; 0 switches it off."),
+    ),
+    long(
+        name="metadata.max.retention.bytes",
+        default=100 * MIB,
+        group="Metadata quorum",
+        doc="Size of metadata log and snapshots above which old ones are removed.",
+    ),
+    long(
+        name="metadata.max.retention.ms",
+        default=7 * DAY_MS,
+        group="Metadata quorum",
+        doc="Age after which metadata segments and snapshots are removed, in milliseconds.",
+    ),
+    integer(
+        name="metadata.max.idle.interval.ms",
+        default=500,
+        group="Metadata quorum",
+        minimum=0,
+        doc=(
+            "How often the active controller writes a no-op record while nothing happens, in milliseconds; 0 "
+            "switches it off."
+        ),
+    ),
+    integer(
+        name="broker.heartbeat.interval.ms",
+        default=2000,
+        group="Metadata quorum",
+        minimum=1,
+        doc="Time between the heartbeats of a broker to the controller, in milliseconds.",
+    ),
+    integer(
+        name="broker.session.timeout.ms",
+        default=9000,
+        group="Metadata quorum",
+        minimum=1,
+        doc="How long a broker without heartbeats stays unfenced, in milliseconds.",
+    ),
+    integer(
+        name="broker.session.grace.ms",
+        default=250,
+        group="Metadata quorum",
+        is_own=True,
+        minimum=0,
+        doc=(
+            "How long a broker whose connection to the controller broke stays unfenced, in milliseconds. A "
+            "broker that lives reconnects sooner; one that was killed is fenced after this time, without the "
+            "whole session timeout."
+        ),
+    ),
+    integer(
+        name="initial.broker.registration.timeout.ms",
+        default=60000,
+        group="Metadata quorum",
+        minimum=1,
+        doc="How long a starting broker tries to register before it gives up, in milliseconds.",
+    ),
+    integer(
+        name="controller.quota.window.num",
+        default=11,
+        group="Metadata quorum",
+        minimum=1,
+        doc="Number of windows over which controller mutations are counted.",
+    ),
+    integer(
+        name="controller.quota.window.size.seconds",
+        default=1,
+        group="Metadata quorum",
+        minimum=1,
+        doc="Length of a window of controller mutations.",
+    ),
+)
+
+
+NETWORK_KEYS = (
+    names(
+        name="listeners",
+        default=("PLAINTEXT://:9092",),
+        group="Network",
+        doc="Addresses this node listens on, each NAME://host:port. An empty host means all interfaces.",
+    ),
+    names(
+        name="advertised.listeners",
+        default=None,
+        group="Network",
+        doc="Addresses that clients are told to use; without it those of listeners. A controller listener may be named "
+        "too, without effect.",
+    ),
+    names(
+        name="listener.security.protocol.map",
+        default=("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
+        group="Network",
+        doc=(
+            "Security protocol of each listener name, NAME:PROTOCOL. A controller listener without an entry "
+            "is PLAINTEXT while this key is not set."
+        ),
+    ),
+    string(
+        name="inter.broker.listener.name",
+        default=None,
+        group="Network",
+        doc=(
+            "Listener over which brokers talk to each other; without it the first that speaks "
+            "security.inter.broker.protocol."
+        ),
+    ),
+    string(
+        name="security.inter.broker.protocol",
+        default="PLAINTEXT",
+        group="Network",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        doc="Protocol between brokers where inter.broker.listener.name is not set.",
+    ),
+    integer(
+        name="socket.request.max.bytes",
+        default=100 * MIB,
+        group="Network",
+        minimum=1,
+        doc="Greatest size of a request.",
+    ),
+    long(
+        name="queued.max.request.bytes",
+        default=256 * MIB,
+        group="Network",
+        is_own=True,
+        minimum=MIB,
+        doc="Bytes of requests in flight over all connections above which no more are read.",
+    ),
+    integer(
+        name="queued.max.requests",
+        default=500,
+        group="Network",
+        minimum=1,
+        doc="Requests in flight of one connection above which no more of its requests are read.",
+    ),
+    integer(
+        name="socket.send.buffer.bytes",
+        default=102400,
+        group="Network",
+        minimum=-1,
+        doc="Send buffer of a socket (SO_SNDBUF); -1 leaves it to the system.",
+    ),
+    integer(
+        name="socket.receive.buffer.bytes",
+        default=102400,
+        group="Network",
+        minimum=-1,
+        doc="Receive buffer of a socket (SO_RCVBUF); -1 leaves it to the system.",
+    ),
+    integer(
+        name="socket.listen.backlog.size",
+        default=1024,
+        group="Network",
+        is_own=True,
+        minimum=1,
+        doc="Connections that may wait to be accepted.",
+    ),
+    integer(
+        name="max.connections",
+        default=INT_MAX,
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        minimum=0,
+        doc="Greatest number of connections of this broker.",
+    ),
+    integer(
+        name="max.connections.per.ip",
+        default=INT_MAX,
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        minimum=0,
+        doc="Greatest number of connections from one address.",
+    ),
+    names(
+        name="max.connections.per.ip.overrides",
+        default=(),
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        doc="Exceptions from max.connections.per.ip, each address:number.",
+    ),
+    integer(
+        name="max.connection.creation.rate",
+        default=INT_MAX,
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        minimum=0,
+        doc="Greatest number of new connections a second.",
+    ),
+    long(
+        name="connections.max.idle.ms",
+        default=10 * MINUTE_MS,
+        group="Network",
+        doc="Age of silence after which a connection is closed, in milliseconds.",
+    ),
+    integer(
+        name="connection.failed.authentication.delay.ms",
+        default=100,
+        group="Network",
+        minimum=0,
+        doc="How long the answer to a failed authentication is held back, in milliseconds.",
+    ),
+    long(
+        name="connections.max.reauth.ms",
+        default=0,
+        group="Network",
+        doc=(
+            "Life of an authenticated session, after which it must authenticate again, in milliseconds; 0 is "
+            "without end."
+        ),
+    ),
+    integer(
+        name="request.timeout.ms",
+        default=30000,
+        group="Network",
+        minimum=1,
+        doc="How long a request to another node may take, in milliseconds.",
+    ),
+    long(
+        name="socket.connection.setup.timeout.ms",
+        default=10000,
+        group="Network",
+        minimum=1,
+        doc="How long opening a connection may take, in milliseconds.",
+    ),
+    integer(
+        name="num.network.threads",
+        default=3,
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        has_effect=False,
+        doc="Accepted, without effect: one event loop serves all connections.",
+    ),
+    integer(
+        name="num.io.threads",
+        default=8,
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        has_effect=False,
+        doc="Accepted, without effect: requests are handled by the event loop.",
+    ),
+    integer(
+        name="background.threads",
+        default=10,
+        group="Network",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        has_effect=False,
+        doc="Accepted, without effect: background work runs as tasks of the event loop.",
+    ),
+)

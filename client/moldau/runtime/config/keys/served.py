@@ -1,0 +1,80 @@
+"""Which declared keys this version does not serve yet. Keys leave these lists when the code that reads them arrives.
+
+Declaring them anyway keeps their names, types and defaults in one place and files written for Kafka readable. What
+would give a false sense of safety is refused when it is set to anything but its default; what merely tunes is accepted
+and documented as having no effect.
+"""
+
+from __future__ import annotations
+
+REFUSED = frozenset(
+    {
+        "allow.everyone.if.no.acl.found",
+        "authorizer.class.name",
+        "connections.max.reauth.ms",
+        "max.connection.creation.rate",
+        "max.connections.per.ip.overrides",
+        "metrics.listener",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "sasl.enabled.mechanisms",
+        "sasl.jaas.config",
+        "sasl.mechanism.controller.protocol",
+        "sasl.mechanism.inter.broker.protocol",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
+        "sasl.server.max.receive.size",
+        "ssl.cipher.suites",
+        "ssl.principal.mapping.rules",
+        "super.users",
+    }
+)
+"""Keys of brokers and topics that raise an error when they are set to something else than their default."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "connection.failed.authentication.delay.ms",
+        "controller.quorum.append.linger.ms",
+        "controller.quorum.election.backoff.max.ms",
+        "controller.quorum.fetch.timeout.ms",
+        "controller.quorum.request.timeout.ms",
+        "controller.quota.window.num",
+        "controller.quota.window.size.seconds",
+        "group.consumer.assignors",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+        "group.consumer.max.session.timeout.ms",
+        "group.consumer.max.size",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.coordinator.append.linger.ms",
+        "group.coordinator.rebalance.protocols",
+        "log.initial.task.delay.ms",
+        "max.request.partition.size.limit",
+        "metadata.log.max.snapshot.interval.ms",
+        "metadata.log.segment.bytes",
+        "metadata.max.idle.interval.ms",
+        "metadata.max.retention.bytes",
+        "metadata.max.retention.ms",
+        "num.replica.fetchers",
+        "offsets.topic.compression.codec",
+        "producer.id.expiration.check.interval.ms",
+        "queued.max.requests",
+        "quota.window.num",
+        "quota.window.size.seconds",
+        "replica.socket.receive.buffer.bytes",
+        "replication.quota.window.num",
+        "replication.quota.window.size.seconds",
+        "server.max.startup.time.ms",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+    }
+)
+"""Keys of brokers that are accepted and change nothing."""
+
+SERVED_PROTOCOLS = frozenset({"PLAINTEXT", "SSL"})
+"""Security protocols of listeners."""

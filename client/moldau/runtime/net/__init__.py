@@ -1,0 +1,1 @@
+"""Kafka connections: the server's loop, the client's side, and how answers leave."""

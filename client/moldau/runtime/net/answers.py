@@ -1,0 +1,144 @@
+"""The answers of a server's handlers: parts that are ready, ranges of files, and deferred answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from moldau.runtime.net.buffers import byte_count
+from moldau.runtime.ports.environment import Buffer, Connection, File
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a file that are part of an answer. The file must stay open until the answer is sent or cancelled."""
+
+    file: File
+    position: int
+    count: int
+    on_error: Callable[[str, OSError], None] | None = None
+    """Hears the path of a file that cannot be read, and why; the connection ends in any case."""
+
+
+ResponsePart = Buffer | FileRange
+
+
+class Deferred(Protocol):
+    """An answer that is not ready yet.
+
+    It is assumed to keep as many bytes of memory as its request has; one that keeps more or less says so by an
+    attribute ``held_bytes``, which must not change. ``EarlyAnswer`` is for those that need not wait.
+    """
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Returns the answer. Must end by a deadline of its own; is cancelled when the connection dies.
+
+        An empty sequence means that no answer is sent.
+        """
+        ...
+
+
+@runtime_checkable
+class EarlyAnswer(Protocol):
+    """A ``Deferred`` that may be answered before its time, because an answer with less in it is an answer as well."""
+
+    def answer_early(self) -> list[ResponsePart] | None:
+        """Called at once after the request was handled, when there is no memory to keep it: the answer as of now, with
+        which the waiting has ended; None if the request must wait all the same."""
+        ...
+
+    def end_wait(self) -> None:
+        """Lets ``wait`` return soon: others need the memory that is kept by this request or by those behind it."""
+        ...
+
+
+class Preparation:
+    """A request that takes long computing before it can be handled. The port of what ``handle`` may return."""
+
+    __slots__ = ()
+
+    async def prepare(self) -> None:
+        """Computes in slices of about a millisecond, each in a turn of its own, or in a thread.
+
+        The connection is not read meanwhile: its requests keep their order, and the frame stays where it is. Cancelled
+        when the connection dies.
+        """
+        raise NotImplementedError
+
+    def handle(self) -> Answer:
+        """Handles the request, once, after ``prepare``; see ``ConnectionHandler.handle``."""
+        raise NotImplementedError
+
+
+Answer = list[ResponsePart] | tuple[ResponsePart, ...] | Deferred | None
+"""What ``ConnectionHandler.handle`` returns; a list or tuple of parts is an answer that is ready."""
+
+
+class ConnectionHandler(Protocol):
+    """Serves one connection. Its methods are called from one task, never concurrently."""
+
+    def handle(self, frame: memoryview) -> Answer | Preparation:
+        """Handles one request: ``frame`` is without the size prefix and borrowed until the call returns.
+
+        Where it returns a ``Preparation``, the frame is borrowed until that has been handled; ``flush`` is called
+        before and after.
+
+        The parts of an answer include the size prefix. None means that there is no answer (acks=0). Raises
+        ``CloseConnection`` to end the connection.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Called once per drain: after all buffered requests were handled, before any of their answers is sent.
+
+        Raises ``CloseConnection`` where what they promise could not be done: then none of the answers of this drain is
+        sent. The connection closes after those of earlier drains, and the client asks again.
+        """
+        ...
+
+    def closed(self) -> None:
+        """Called once when the connection has ended, for whatever reason."""
+        ...
+
+
+HandlerFactory = Callable[[Connection], ConnectionHandler]
+
+
+class CloseConnection(Exception):
+    """Raised by ``ConnectionHandler.handle``: answers of earlier requests are sent, then ``answer``, then it closes.
+
+    From ``ConnectionHandler.flush`` it drops the answers of the requests that were to be flushed.
+    """
+
+    def __init__(self, reason: str, answer: Sequence[ResponsePart] = (), *, is_logged: bool = False) -> None:
+        """``reason`` goes to the log, unless it ``is_logged`` already."""
+        super().__init__(reason)
+        self.is_logged = is_logged
+        self.reason = reason
+        self.answer = answer
+
+
+def range_failed(part: FileRange, error: OSError) -> CloseConnection:
+    """Tells who made the range that its file cannot be read; returns what ends the connection."""
+    if part.on_error is not None:
+        part.on_error(part.file.path, error)
+    return CloseConnection(f"{part.file.path} cannot be read: {error.strerror or error}")
+
+
+def drop_parts(parts: Sequence[ResponsePart], sent: int) -> list[ResponsePart]:
+    """Returns what remains of ``parts`` after the first ``sent`` bytes."""
+    remaining: list[ResponsePart] = []
+    for part in parts:
+        size = part.count if isinstance(part, FileRange) else byte_count(part)
+        if sent >= size:
+            sent -= size
+        elif sent == 0:
+            remaining.append(part)
+        elif isinstance(part, FileRange):
+            remaining.append(FileRange(part.file, part.position + sent, part.count - sent, part.on_error))
+            sent = 0
+        else:
+            remaining.append(memoryview(part).cast("B")[sent:])
+            sent = 0
+    return remaining

@@ -1,0 +1,567 @@
+"""One Kafka connection of a server: the loop that turns bytes into requests and answers into bytes.
+
+Two tasks run. The reader receives as much as its buffer holds, hands every complete frame to the connection's handler,
+calls ``flush`` once (so that the appends of many pipelined requests become one write), and then sends what can be sent
+at once. Only when an answer is not ready yet (a ``Deferred``: a long poll, an append that waits for followers) does the
+writer take over: it waits for the answers in order and sends them, while the reader goes on handling. Answers always
+leave in the order of the requests.
+
+The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
+always finds more bytes yields once per drain, which keeps the others' latency flat.
+
+Everything is bounded. A receive buffer starts small, grows to the frame that is announced (never beyond
+``request_bytes_max``), and its growth is paid from a byte budget that all connections share: when that is used up,
+growing waits, and with it the peer. Answers in flight are bounded in number per connection and, those that are ready,
+in bytes; what they and their requests keep in memory is paid from the same budget (``held``). The server's sweeper
+enforces the deadlines that are noted here, so a wait costs no cancel scope.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+from moldau.runtime.net.answers import (
+    CloseConnection,
+    ConnectionHandler,
+    Deferred,
+    EarlyAnswer,
+    FileRange,
+    Preparation,
+    ResponsePart,
+)
+from moldau.runtime.net.buffers import byte_count
+from moldau.runtime.net.held import HeldBytes
+from moldau.runtime.net.transmission import NEVER_MS, Transmission
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.tls.connection import TlsHandshakeError, looks_like_tls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.runtime.net.server import Server
+    from moldau.runtime.ports.environment import Connection
+
+_unpack_size = struct.Struct(">i").unpack_from
+
+SIZE_BYTES = 4
+"""The size prefix of a frame."""
+
+GROWTH_FACTOR = 4
+"""By how much a receive buffer grows at a time towards the frame that was announced."""
+
+STEPWISE_BYTES_MAX = 1024 * 1024
+"""Up to this size a frame's memory is reserved step by step, beyond it at once.
+
+So two begun frames cannot wait for each other, and a peer that announces a large frame but sends it slowly does not
+block the budget for others.
+"""
+
+HEAVY_BYTES = 4096
+"""From this size on a request other than Produce is handled in a turn of its own: it may name thousands of things."""
+
+REQUESTS_PER_TURN = 256
+"""Requests of one connection before the others have their turn; only those without an answer can be so many."""
+
+_PRODUCE = b"\0\0"
+"""API key 0."""
+
+FRAME_BYTES_MIN = 8
+"""API key, version and correlation id: no request is shorter."""
+
+
+def _byte_count(parts: Sequence[ResponsePart]) -> int:
+    """Bytes of an answer that are in memory."""
+    return sum(byte_count(part) for part in parts if not isinstance(part, FileRange))
+
+
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+"""Errors of the kernel for a peer that no longer answers; they are not ``ConnectionError``."""
+
+
+class ConnectionLoop:
+    """One connection. Invariant: the bytes ``start..end`` of ``buffer`` are received and not yet handled."""
+
+    __slots__ = (
+        "_answers",
+        "_buffer",
+        "_connection",
+        "_end",
+        "_end_reason",
+        "_frame_deadline_ms",
+        "_handler",
+        "_held",
+        "_last_active_ms",
+        "_limits",
+        "_noted_ms",
+        "_noted_pending",
+        "_parked",
+        "_preparing",
+        "_reserved",
+        "_scope",
+        "_server",
+        "_stalled_since_ms",
+        "_start",
+        "_transmission",
+        "_view",
+        "_work",
+    )
+
+    def __init__(self, server: Server, connection: Connection) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._connection = connection
+        self._handler: ConnectionHandler | None = None
+        self._buffer = bytearray(self._limits.buffer_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._reserved = 0  # bytes of the shared budget: the size of the buffer when it is larger than the first
+        self._parked = False  # the reader waits for bytes and holds no view of the buffer
+        self._answers: deque[Sequence[ResponsePart] | Deferred] = deque()  # the first is being waited for or sent
+        self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
+        self._work = Signal()  # notified when ``_answers`` changes
+        self._scope = trio.CancelScope()
+        self._end_reason: str | None = None
+        self._last_active_ms = server.clock.monotonic_ms()
+        self._stalled_since_ms = self._last_active_ms  # when the last of ``_answers`` left, or the first came
+        self._frame_deadline_ms = NEVER_MS
+        self._transmission = Transmission(connection, server.pool, server.clock, server.limits)
+        self._noted_pending = -1  # bytes of the frame that has begun, when it had last come quickly enough; -1: none
+        self._noted_ms = 0.0  # and when that was
+        self._preparing: tuple[Preparation, int] | None = None  # the next request and its size, before it is handled
+
+    # --- life of the connection
+
+    async def run(self, secure: Callable[[Connection], Connection] | None) -> None:
+        try:
+            with self._scope:
+                if secure is not None:
+                    self._connection = self._transmission.connection = secure(self._connection)
+                    try:
+                        await self._guard(self._shake_hands)
+                    finally:
+                        self._server.handshakes.leave(self)
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                self._handler = self._server.handler_factory(self._connection)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._write)
+                    await self._guard(self._read)
+        finally:
+            self._connection.close()
+            self._release_buffer()
+            self._held.close()
+            if self._handler is not None:
+                self._handler.closed()
+        if self._end_reason is not None:
+            self._server.closed_for_cause += 1
+            host, port = self._connection.peer_address
+            self._server.logger.warning("connection-closed", peer=f"{host}:{port}", reason=self._end_reason)
+
+    def _finish(self, reason: str | None) -> None:
+        """Ends the connection; only the first reason is logged."""
+        if not self._scope.cancel_called:
+            self._end_reason = reason
+            self._scope.cancel()
+
+    @property
+    def peer_host(self) -> str:
+        """Address of the peer, without its port."""
+        return self._connection.peer_address[0]
+
+    @property
+    def last_active_ms(self) -> float:
+        """See ``connection_tally.Removable``."""
+        return self._last_active_ms
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection is about to end."""
+        return self._scope.cancel_called
+
+    def make_way(self) -> None:
+        """See ``connection_tally.Removable``."""
+        self._finish("makes way for a broker: max.connections reached")
+
+    def give_up_handshake(self) -> None:
+        """The peer has been silent for too long while others want to connect; the server logs how often."""
+        self._finish(None)
+
+    async def _guard(self, work: Callable[[], object]) -> None:
+        """Runs a task of this connection; an error in it ends this connection and no other."""
+        try:
+            await work()  # type: ignore[misc]
+        except CloseConnection as error:
+            self._finish(None if error.is_logged else error.reason)
+        except (ConnectionError, EOFError, trio.BrokenResourceError):
+            self._finish(None)  # the peer closed the connection, which is not an error
+        except AssertionError:
+            raise  # a broken invariant concerns the whole node
+        except Exception as error:  # noqa: BLE001 - one peer's request must not harm the others
+            if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+                self._finish(None)
+                return
+            self._server.logger.error(
+                "request-failed", exception=error, peer=self._connection.peer_address, error=type(error).__name__
+            )
+            self._finish(f"internal error: {type(error).__name__}: {error}")
+
+    async def _shake_hands(self) -> None:
+        handshake = getattr(self._connection, "handshake", None)
+        if handshake is None:
+            return
+        with trio.move_on_after(self._limits.handshake_ms / 1000) as scope:
+            try:
+                await handshake(partial(self._server.heard_in_handshake, self))
+            except TlsHandshakeError as error:
+                raise CloseConnection(str(error.strerror or error)) from error
+        if scope.cancelled_caught:
+            raise CloseConnection("TLS handshake took too long")
+
+    def enforce_deadlines(self, now_ms: float) -> None:
+        """Enforces the deadlines; the sweeper calls it."""
+        limits = self._limits
+        self._note_progress(now_ms)
+        if now_ms >= self._frame_deadline_ms:
+            self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
+        elif now_ms >= self._transmission.deadline_ms:
+            self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
+        elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
+            self._server.logger.debug("connection-idle", peer=self._connection.peer_address)
+            self._finish(None)
+
+    @property
+    def _kept_bytes(self) -> int:
+        return self._reserved + self._held.charged
+
+    @property
+    def keeps_or_waits(self) -> bool:
+        """Whether the connection has bytes of the budget or waits for some."""
+        return self._kept_bytes > 0 or self._held.in_line or self._held.is_paying
+
+    def enforce_share(self, now_ms: float, share: int) -> None:
+        """Checks the use of bytes; the sweeper calls it while a task waits for the budget.
+
+        ``share`` is the fair share of this connection. A connection that keeps more must make progress: answer
+        requests, or receive its frame fast enough to complete it in ``held_ms``. So a stalled connection loses its
+        bytes after ``overdraft_ms``, and while all keep to their share, a request within the share finds room.
+        """
+        kept = self._kept_bytes
+        if kept == 0 or not self._held.others_wait:
+            return
+        limits = self._limits
+        allowed_ms = limits.overdraft_ms if kept > share else limits.held_ms
+        if self._answers and now_ms - self._stalled_since_ms >= allowed_ms:
+            self._finish(f"requests that wait keep {kept} bytes that others wait for")
+        elif self._reserved > share and self._note_progress(now_ms) >= limits.overdraft_ms:
+            self._finish(f"a frame that comes too slowly keeps {kept} bytes that others wait for")
+
+    def _note_progress(self, now_ms: float) -> float:
+        """Milliseconds for which the frame that has begun has come too slowly: less of it than is complete in
+        ``held_ms``.
+        """
+        if self._frame_deadline_ms == NEVER_MS:
+            self._noted_pending = -1
+            return 0.0
+        pending = self._end - self._start
+        limits = self._limits
+        expected = self._reserved * limits.overdraft_ms / limits.held_ms
+        if not 0 <= self._noted_pending <= pending <= self._noted_pending + expected:
+            self._noted_pending, self._noted_ms = pending, now_ms
+        return now_ms - self._noted_ms
+
+    def end_waits(self) -> None:
+        """Lets requests be answered that need not wait, if this connection keeps bytes of the budget for requests."""
+        if self._held.charged:
+            for answer in self._answers:
+                if isinstance(answer, EarlyAnswer):
+                    answer.end_wait()
+
+    # --- receiving
+
+    async def _read(self) -> None:
+        connection = self._connection
+        clock = self._server.clock
+        waited = True
+        while True:
+            try:
+                count = connection.receive_into_nowait(self._view[self._end :])
+            except BlockingIOError:
+                self._parked = True
+                await connection.wait_readable()
+                self._parked = False
+                waited = True
+                continue
+            if count == 0:
+                await self._end_of_stream()
+                return
+            self._end += count
+            self._last_active_ms = clock.monotonic_ms()
+            if not waited:
+                await trio.lowlevel.checkpoint()
+            waited = False
+            await self._handle_buffered()
+            await self._make_room()
+
+    async def _end_of_stream(self) -> None:
+        """Drops the pending answers, because the peer has left."""
+        if self._end > self._start:
+            raise CloseConnection(f"peer left in the middle of a frame ({self._end - self._start} bytes of it arrived)")
+        self._finish(None)
+
+    async def _handle_buffered(self) -> None:
+        """Handles all complete frames, in rounds that the bounds on answers allow."""
+        more = True
+        while more:
+            if len(self._answers) >= self._limits.answers_max:
+                self._frame_deadline_ms = NEVER_MS
+                await self._work.wait_until(lambda: len(self._answers) < self._limits.answers_max)
+            answers: list[Sequence[ResponsePart] | Deferred] = []
+            try:
+                more = await self._take_turn(answers)
+            except CloseConnection as close:
+                self._end = self._start
+                self._release_buffer()  # nothing more is read
+                await self._dispatch(answers)
+                await self._dispatch([close.answer] if close.answer else [])
+                await self._work.wait_until(lambda: not self._answers)
+                raise
+            await self._dispatch(answers)
+            if self._held.unpaid > 0:
+                self._frame_deadline_ms = NEVER_MS
+                self._server.keepers[self] = None
+                await self._held.pay()
+            if more:
+                await trio.lowlevel.checkpoint()
+
+    async def _take_turn(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
+        """Handles what one turn of the event loop may; returns whether there may be more.
+
+        Requests that may take long are handled one at a time for all connections together, each in a turn of its own:
+        however many peers send them, a small request waits for one of them, not for one of each peer.
+        """
+        if self._preparing is not None:
+            self._frame_deadline_ms = NEVER_MS
+            await self._preparing[0].prepare()
+            self._handle_prepared(answers)
+            return True
+        pending = self._end - self._start
+        if pending < HEAVY_BYTES or not self._is_heavy(self._start, _unpack_size(self._buffer, self._start)[0]):
+            return self._handle_round(answers, REQUESTS_PER_TURN)
+        self._frame_deadline_ms = NEVER_MS
+        async with self._server.heavy_lane:
+            self._handle_round(answers, 1)
+        return True
+
+    def _is_heavy(self, start: int, size: int) -> bool:
+        """Whether the complete frame at ``start`` may hold thousands of things. Records are checked in native code."""
+        return HEAVY_BYTES <= size <= self._end - start - SIZE_BYTES and self._buffer[start + 4 : start + 6] != _PRODUCE
+
+    def _handle_round(self, answers: list[Sequence[ResponsePart] | Deferred], requests_max: int) -> bool:
+        """Handles frames until none is complete (returns False) or a bound is reached (returns True).
+
+        Bounds are those on answers, and ``requests_max``; a heavy frame that is not the first ends the round too.
+        """
+        handler = self._handler
+        assert handler is not None
+        limits = self._limits
+        buffer, view = self._buffer, self._view
+        start, end = self._start, self._end
+        room = limits.answers_max - len(self._answers)
+        ready_bytes = handled = 0
+        try:
+            while end - start >= SIZE_BYTES:
+                size = _unpack_size(buffer, start)[0]
+                if size < FRAME_BYTES_MIN or size > limits.request_bytes_max:
+                    if looks_like_tls(view[start:end]):
+                        raise CloseConnection("the peer speaks TLS, and this listener does not")
+                    raise CloseConnection(
+                        f"frame size {size} is outside {FRAME_BYTES_MIN}..{limits.request_bytes_max} "
+                        "(socket.request.max.bytes)"
+                    )
+                stop = start + SIZE_BYTES + size
+                if stop > end:
+                    return False
+                if room <= 0 or ready_bytes >= limits.answer_bytes_max or handled >= requests_max:
+                    return True
+                if handled and size >= HEAVY_BYTES and self._is_heavy(start, size):
+                    return True
+                handled += 1
+                self._server.requests += 1
+                self._start = start = stop
+                self._frame_deadline_ms = NEVER_MS
+                answer = handler.handle(view[stop - size : stop])
+                if answer is None:
+                    continue
+                if isinstance(answer, (list, tuple)):
+                    for part in answer:
+                        if not isinstance(part, FileRange):
+                            ready_bytes += byte_count(part)
+                elif isinstance(answer, Preparation):
+                    self._preparing = (answer, size)
+                    return True
+                else:
+                    answer, kept = self._hold(answer, size)
+                    ready_bytes += kept
+                answers.append(answer)
+                room -= 1
+            return False
+        finally:
+            self._flush(answers)
+
+    def _handle_prepared(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        """Handles the request that was prepared."""
+        assert self._preparing is not None
+        (preparation, size), self._preparing = self._preparing, None
+        try:
+            answer = preparation.handle()
+            if answer is not None:
+                answers.append(answer if isinstance(answer, (list, tuple)) else self._hold(answer, size)[0])
+        finally:
+            self._flush(answers)
+
+    def _flush(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        assert self._handler is not None
+        try:
+            self._handler.flush()
+        except CloseConnection:
+            answers.clear()  # they promise what was not written; a client that hears nothing asks again
+            raise
+
+    def _hold(self, answer: Deferred, size: int) -> tuple[list[ResponsePart] | Deferred, int]:
+        """Counts what a request of ``size`` bytes keeps while it waits; answers it now if it must not wait for that.
+
+        Returns the answer and its bytes in memory.
+        """
+        kept: int = getattr(answer, "held_bytes", size)
+        if kept > self._limits.buffer_bytes and isinstance(answer, EarlyAnswer) and not self._held.fits(kept):
+            early = answer.answer_early()
+            if early is not None:
+                return early, _byte_count(early)
+        self._held.request_waits(kept)
+        return answer, kept
+
+    async def _make_room(self) -> None:
+        """Moves the unhandled bytes to the front and grows the buffer to the frame that has begun, or shrinks it."""
+        pending = self._end - self._start
+        if pending == 0:
+            self._start = self._end = 0
+            self._frame_deadline_ms = NEVER_MS
+            if self._reserved and self._server.budget.waiting:
+                self._release_buffer()
+            return
+        if self._frame_deadline_ms == NEVER_MS:
+            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+        needed = SIZE_BYTES
+        if pending >= SIZE_BYTES:
+            needed += _unpack_size(self._buffer, self._start)[0]
+        if needed > len(self._buffer):
+            if self._start:
+                self._move_to_front(pending)
+            if self._end == len(self._buffer):
+                size = min(needed, GROWTH_FACTOR * len(self._buffer))
+                reserved = size if size <= STEPWISE_BYTES_MAX else needed
+                if self._reserved < reserved:
+                    await self._reserve(reserved)
+                self._enlarge(size)
+        elif self._start + needed > len(self._buffer) or self._start > len(self._buffer) // 2:
+            self._move_to_front(pending)
+
+    def _move_to_front(self, pending: int) -> None:
+        self._buffer[:pending] = self._view[self._start : self._end].tobytes()
+        self._start, self._end = 0, pending
+
+    async def _reserve(self, needed: int) -> None:
+        """Waits for ``needed`` bytes of the shared budget, in place of what this connection had reserved.
+
+        The bytes it holds while it waits (at most ``STEPWISE_BYTES_MAX``) do not count, so no task waits with bytes
+        reserved.
+        """
+        budget = self._server.budget
+        self._server.keepers[self] = None
+        if self._reserved:
+            budget.release(self._reserved)
+            self._reserved = 0
+        if not budget.acquire_nowait(needed):
+            self._frame_deadline_ms = NEVER_MS
+            self._held.in_line = True
+            try:
+                await budget.acquire(needed)
+            finally:
+                self._held.in_line = False
+            self._frame_deadline_ms = self._server.clock.monotonic_ms() + self._limits.frame_ms
+            self._noted_pending = -1
+        self._reserved = needed
+
+    def _enlarge(self, size: int) -> None:
+        """Replaces the full buffer by one of ``size`` bytes.
+
+        In steps, as bytes arrive: a fresh ``bytearray`` is filled with zeros, and a peer that announces a large frame
+        without sending it must cost neither that memory nor that time.
+        """
+        pending = self._end
+        assert self._start == 0, "a buffer is enlarged when it is full"
+        assert self._reserved >= size, "a large buffer is paid for"
+        buffer = bytearray(size)
+        buffer[:pending] = self._view[:pending]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def shrink_if_parked(self) -> None:
+        """Gives a large buffer back while the reader waits with nothing in it."""
+        if self._parked and self._start == self._end:
+            self._release_buffer()
+
+    def _release_buffer(self) -> None:
+        if self._reserved:
+            self._start = self._end = 0
+            self._buffer = bytearray(self._limits.buffer_bytes)
+            self._view = memoryview(self._buffer)
+            reserved, self._reserved = self._reserved, 0
+            self._server.budget.release(reserved)
+
+    # --- sending
+
+    async def _dispatch(self, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        """Sends the answers, or leaves them to the writer if one is not ready or others are still under way."""
+        if not answers:
+            return
+        if self._answers or not all(isinstance(answer, (list, tuple)) for answer in answers):
+            if not self._answers:
+                self._stalled_since_ms = self._server.clock.monotonic_ms()
+            for answer in answers:
+                if isinstance(answer, (list, tuple)):
+                    self._held.answer_queued(_byte_count(answer))
+            self._answers.extend(answers)
+            self._work.notify()
+            return
+        if len(answers) == 1:
+            await self._transmission.send(cast("Sequence[ResponsePart]", answers[0]))
+        else:
+            ready = cast("list[Sequence[ResponsePart]]", answers)
+            await self._transmission.send([part for parts in ready for part in parts])
+
+    async def _write(self) -> None:
+        """The writer: waits for answers that were not ready, and sends them in order."""
+        answers = self._answers
+        while True:
+            while answers:
+                answer = answers[0]
+                if isinstance(answer, (list, tuple)):
+                    await self._transmission.send(answer)
+                    self._held.answer_sent(_byte_count(answer))
+                else:
+                    parts = await cast("Deferred", answer).wait()
+                    if parts:
+                        await self._transmission.send(parts)
+                    del parts
+                    self._held.request_answered()
+                del answer
+                answers.popleft()
+                self._stalled_since_ms = self._last_active_ms = self._server.clock.monotonic_ms()
+                self._work.notify()
+            await self._work.wait()

@@ -1,0 +1,87 @@
+"""How many connections a node has, all its listeners together, and from where.
+
+``max.connections`` and ``max.connections.per.ip`` are of the whole node (KIP-402); a listener may have a bound of its
+own beside. Where brokers ask each other at a listener of their own, clients at the others cannot shut them out: a
+broker's connection is let in beyond the bound, and the connection of a client that has been silent longest makes way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.runtime.ports.descriptors import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Removable(Protocol):
+    """A connection that may have to make way."""
+
+    @property
+    def last_active_ms(self) -> float:
+        """When it last did something, in milliseconds of the monotonic clock."""
+        ...
+
+    def make_way(self) -> None:
+        """Ends the connection soon."""
+        ...
+
+
+class ConnectionOwner(Protocol):
+    """A listener whose connections are counted."""
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether brokers ask each other here."""
+        ...
+
+    def removable(self) -> Iterable[Removable]:
+        """Its connections that were not asked to make way yet."""
+        ...
+
+
+class ConnectionTally:
+    """The connections of a node. Invariant: ``total`` is the sum of ``per_host``, whose counts are positive."""
+
+    __slots__ = ("_owners", "descriptors_max", "per_host", "total")
+
+    def __init__(self, descriptors_max: Callable[[], int] = lambda: UNLIMITED) -> None:
+        """Nothing is connected. ``descriptors_max`` tells for how many connections there are file descriptors now."""
+        self.descriptors_max = descriptors_max
+        self._owners: list[ConnectionOwner] = []
+        self.per_host: dict[str, int] = {}
+        self.total = 0
+
+    def add_owner(self, owner: ConnectionOwner) -> None:
+        """Its connections count from now on."""
+        self._owners.append(owner)
+
+    def remove_owner(self, owner: ConnectionOwner) -> None:
+        """It has ended; its connections leave by themselves."""
+        self._owners.remove(owner)
+
+    def enter(self, host: str) -> None:
+        """A connection from ``host`` has begun."""
+        self.total += 1
+        self.per_host[host] = self.per_host.get(host, 0) + 1
+
+    def leave(self, host: str) -> None:
+        """A connection from ``host`` has ended."""
+        self.total -= 1
+        self.per_host[host] -= 1
+        if self.per_host[host] == 0:
+            del self.per_host[host]
+
+    def make_room(self, owner: ConnectionOwner) -> bool:
+        """Whether ``owner`` may have a connection although the node has as many as it may; then another makes way.
+
+        Only a protected listener beside others may, while these have connections.
+        """
+        if not owner.is_protected:
+            return False
+        others = [connection for other in self._owners if not other.is_protected for connection in other.removable()]
+        if not others:
+            return False
+        min(others, key=lambda connection: connection.last_active_ms).make_way()
+        return True

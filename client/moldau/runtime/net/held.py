@@ -1,0 +1,114 @@
+"""The memory that one connection's pending answers keep, and its charge to the shared budget.
+
+A request that is answered at once keeps nothing. One that waits may keep its bytes or what was decoded of them, and
+ready answers behind it keep theirs. Up to an allowance (the size of a first receive buffer) that is free; beyond it the
+bytes are taken from the budget that the receive buffers of all connections share. Those bytes are in memory already
+when they are counted: a connection that cannot pay is not read until it can, or until its own answers have left. Hence
+nothing that waits to be answered ever waits for the budget, and every charge ends by the deadline of an answer.
+
+At most one drain of each connection is unpaid, and its receive buffer stays reserved meanwhile: what requests keep is
+bounded by the budget, and once more by what the receive buffers that were reserved can unfold to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from moldau.runtime.tasks.sync import ByteBudget
+
+
+class HeldBytes:
+    """The account of one connection. Invariant: ``charged`` bytes of the budget are taken for it."""
+
+    __slots__ = ("_allowance", "_budget", "_paying", "_waiting", "charged", "held", "in_line")
+
+    def __init__(self, budget: ByteBudget, allowance: int) -> None:
+        """``allowance`` in bytes is free."""
+        self._budget = budget
+        self._allowance = allowance
+        self._waiting: deque[int] = deque()  # what each request that waits keeps, oldest first
+        self._paying: trio.CancelScope | None = None
+        self.in_line = False  # the connection waits for bytes of the budget to receive more
+        self.held = 0
+        self.charged = 0
+
+    @property
+    def unpaid(self) -> int:
+        """Bytes that must be paid before more is read; not positive if there are none."""
+        return self.held - self.charged - self._allowance
+
+    @property
+    def is_paying(self) -> bool:
+        """Whether it waits for bytes of the budget to pay what its requests keep."""
+        return self._paying is not None
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether anybody else waits for bytes of the budget."""
+        return self._budget.waiters > (self.in_line or self._paying is not None)
+
+    def fits(self, count: int) -> bool:
+        """Whether ``count`` more bytes are free or could be paid at once."""
+        missing = self.unpaid + count
+        return missing <= 0 or self._budget.has_room(missing)
+
+    def request_waits(self, count: int) -> None:
+        """A request that keeps ``count`` bytes is not answered yet."""
+        self._waiting.append(count)
+        self.held += count
+
+    def request_answered(self) -> None:
+        """The oldest request that waited is answered."""
+        self._left(self._waiting.popleft())
+
+    def answer_queued(self, count: int) -> None:
+        """A ready answer of ``count`` bytes is queued behind one that is not."""
+        self.held += count
+
+    def answer_sent(self, count: int) -> None:
+        """It has left."""
+        self._left(count)
+
+    def _left(self, count: int) -> None:
+        self.held -= count
+        if self.charged or self._paying is not None:
+            self._settle()
+
+    def _settle(self) -> None:
+        surplus = self.charged - max(0, self.held - self._allowance)
+        if surplus > 0:
+            self.charged -= surplus
+            self._budget.release(surplus)
+        if self._paying is not None and self.unpaid <= 0:
+            self._paying.cancel()
+
+    async def pay(self) -> None:
+        """Takes what is unpaid from the budget, waiting in line for it until enough answers have left.
+
+        A checkpoint only when it waits. When cancelled nothing is taken.
+        """
+        missing = self.unpaid
+        if missing <= 0:
+            return
+        if not self._budget.acquire_nowait(missing):
+            with trio.CancelScope() as scope:
+                self._paying = scope
+                try:
+                    await self._budget.acquire(missing)
+                finally:
+                    self._paying = None
+            if scope.cancelled_caught:
+                return  # the answers have left, and with them what was to be paid
+        self.charged += missing
+        self._settle()
+
+    def close(self) -> None:
+        """Gives everything back: the connection has ended."""
+        charged, self.charged = self.charged, 0
+        self.held = 0
+        if charged:
+            self._budget.release(charged)

@@ -1,0 +1,555 @@
+"""The client side of one Kafka connection.
+
+Many requests may be in flight; the peer answers them in order. A connection owns no background task: bytes move while
+a task waits for an answer. The first such task receives for all; when its own answer has arrived (or it is cancelled),
+another waiting task takes over. The requesting task passes its request to the transport, and a waiting task sends the
+bytes that the transport does not take at once. So a connection needs no nursery, leaves no task behind, and a request
+needs no task switch if the transport takes it.
+
+A request that times out closes the connection, because no later answer can arrive before its own (Kafka's clients do
+the same). All other requests in flight then fail with ``ConnectionError``, and it is unknown whether the peer carried
+them out. Cancelling a sent request only drops its answer. Closing a connection with pending answers aborts it: the
+caller may retry the request elsewhere, and after an ordinary close the transport could deliver the old request later.
+Packets in flight can still arrive. A client that ends retries nothing, so the transport may deliver its requests.
+
+Every answer gets memory of its own, so that messages may keep views of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+import trio
+
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.codec import DecodeError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.framing import decode_response, encode_request, encode_request_header
+from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.schema import Request, Response
+from moldau.runtime.net.buffers import byte_count, drop_sent
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.tls.connection import TlsMismatchError, looks_like_tls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau.protocol.versions import VersionRange
+    from moldau.runtime.ports.environment import Buffer, Connection, Environment
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+_SIZE = struct.Struct(">i")
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+
+CLIENT_SOFTWARE_NAME = "moldau"
+CLIENT_SOFTWARE_VERSION = "0.1.0"
+
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+"""Largest response frame taken by default; Kafka's clients bound fetches by ``fetch.max.bytes`` plus one batch."""
+
+REQUESTS_IN_FLIGHT_MAX = 64
+REQUEST_TIMEOUT_MS = 30_000
+RECEIVE_BYTES = 16 * 1024
+DRAIN_BYTES_MAX = 1024 * 1024
+"""Bytes received without a wait before other tasks get their turn."""
+
+
+class RpcBusyError(Exception):
+    """Reports that ``in_flight_max`` requests are in flight; wait for an answer first."""
+
+
+class UnsupportedApiError(KafkaError):
+    """Reports that the peer serves no version of an API that the client knows."""
+
+    def __init__(self, api_key: int, detail: str) -> None:
+        """``detail`` names the versions of both ends."""
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, f"{_name_of(api_key)}: {detail}")
+
+
+class ControllerPeerError(UnsupportedApiError):
+    """Reports that the peer is a controller although the API is for brokers."""
+
+
+class PendingResponse(Generic[T]):
+    """A pending answer. One task calls ``wait``, once."""
+
+    __slots__ = ("_connection", "_decode", "_frame", "correlation_id")
+
+    def __init__(self, connection: RpcConnection, correlation_id: int, decode: Callable[[memoryview], T]) -> None:
+        """Made by ``RpcConnection.submit``."""
+        self._connection = connection
+        self._decode = decode
+        self._frame: memoryview | None = None
+        self.correlation_id = correlation_id
+
+    @property
+    def arrived(self) -> bool:
+        """Whether ``wait`` would return without waiting."""
+        return self._frame is not None
+
+    async def wait(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> T:
+        """Waits for the answer and returns it.
+
+        Raises:
+            ConnectionError: the connection died; whether the request was carried out is unknown.
+            trio.TooSlowError: no answer within ``timeout_ms``; the connection is closed.
+            DecodeError: the answer cannot be read; the connection is closed.
+        """
+        connection = self._connection
+        if self._frame is None:
+            with trio.move_on_after(timeout_ms / 1000) as scope:
+                await connection.drive(self)
+            if scope.cancelled_caught and self._frame is None:
+                connection.fail(f"no answer to request {self.correlation_id} within {timeout_ms:.0f} ms")
+                raise trio.TooSlowError(f"{connection.peer}: no answer within {timeout_ms:.0f} ms")
+        frame = self._frame
+        assert frame is not None
+        try:
+            return self._decode(frame)
+        except DecodeError as error:
+            connection.fail(f"bad answer: {error}")
+            raise
+
+    def resolve(self, frame: memoryview) -> None:
+        """Called by the connection when the answer has come."""
+        self._frame = frame
+
+
+class RpcConnection:
+    """One connection to a Kafka-compatible node. Made by ``open``.
+
+    Invariants: ``_pending`` holds the requests without an answer in the order in which their bytes were queued; at most
+    one task receives and at most one task sends.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        client_id: str | None,
+        *,
+        in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
+        response_bytes_max: int = RESPONSE_BYTES_MAX,
+    ) -> None:
+        """Takes over ``connection``. Without ``negotiate`` only ``request_raw`` and explicit versions can be used."""
+        self._connection = connection
+        self._client_id = client_id
+        self._in_flight_max = in_flight_max
+        self._response_bytes_max = response_bytes_max
+        self._next_correlation_id = 0
+        self._pending: deque[PendingResponse[object]] = deque()
+        self._outgoing: Sequence[Buffer] = ()
+        self._sending = False
+        self._receiving = False
+        self._changed = Signal()  # an answer came, a role became free, the connection died
+        self._error: str | None = None
+        self._error_class: type[ConnectionError] = ConnectionAbortedError
+        self._has_unanswerable = False  # only the transport knows whether such requests have arrived: it keeps them
+        self._versions: Mapping[int, tuple[int, int]] = {}
+        self._receive_buffer = bytearray(RECEIVE_BYTES)
+        self._start = self._end = 0  # received bytes in the buffer that belong to no frame yet
+        self._frame: bytearray | None = None  # a frame larger than the buffer, filled up to ``_frame_filled``
+        self._frame_filled = 0
+
+    @classmethod
+    async def open(
+        cls,
+        environment: Environment,
+        host: str,
+        port: int,
+        client_id: str | None,
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+        in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
+        response_bytes_max: int = RESPONSE_BYTES_MAX,
+        negotiate: bool = True,
+    ) -> RpcConnection:
+        """Connects through the environment's network (with TLS: ``TlsNetwork``), and asks for the versions served.
+
+        Raises:
+            OSError: the connection was refused or died.
+            trio.TooSlowError: it took longer than ``timeout_ms`` altogether.
+            KafkaError: the peer answered ApiVersions with an error.
+        """
+        with trio.fail_after(timeout_ms / 1000):
+            connection = await environment.network.connect(host, port)
+            try:
+                opened = cls(connection, client_id, in_flight_max=in_flight_max, response_bytes_max=response_bytes_max)
+                if negotiate:
+                    await opened.negotiate(timeout_ms)
+            except BaseException:
+                connection.close()
+                raise
+        return opened
+
+    # --- what the peer serves
+
+    async def negotiate(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> None:
+        """Asks for the API versions that the peer serves (KIP-35); falls back to version 0 on error 35."""
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=CLIENT_SOFTWARE_VERSION
+        )
+        version = request.__versions__.last
+        frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
+        response = _decode_api_versions(frame, version)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            frame = await self._submit_message(request, 0, lambda frame: frame).wait(timeout_ms)
+            response = _decode_api_versions(frame, 0)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), f"{self.peer} refused ApiVersions")
+        self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+
+    @property
+    def served_versions(self) -> Mapping[int, tuple[int, int]]:
+        """First and last version that the peer serves, by API key; empty before ``negotiate``."""
+        return self._versions
+
+    def serves(self, api_key: int) -> bool:
+        """Whether the peer serves an API in a version known here."""
+        known = APIS.get(api_key)
+        return known is not None and self._common_version(api_key, known.versions) is not None
+
+    @property
+    def _is_controller(self) -> bool:
+        return ApiKey.BROKER_REGISTRATION in self._versions and ApiKey.METADATA not in self._versions
+
+    def _common_version(self, api_key: int, known: VersionRange) -> int | None:
+        served = self._versions.get(api_key)
+        if served is None:
+            return None
+        version = min(served[1], known.last)
+        return version if version >= served[0] and version in known else None
+
+    def version_for(self, message: type[Request] | Request, version_max: int | None = None) -> int:
+        """Returns the highest version of a request that both ends know, at most ``version_max``.
+
+        Raises:
+            UnsupportedApiError: there is none.
+        """
+        key, known = message.__api_key__, message.__versions__
+        version = self._common_version(key, known)
+        if version is None:
+            served = self._versions.get(key)
+            if served is None and self._is_controller:
+                raise ControllerPeerError(key, f"{self.peer} is a controller; give the address of a broker")
+            offered = "does not serve it" if served is None else f"serves versions {served[0]} to {served[1]}"
+            raise UnsupportedApiError(key, f"{self.peer} {offered}, this end knows {known}")
+        if version_max is not None and version > version_max:
+            version = version_max
+            if version not in known or version < self._versions[key][0]:
+                raise UnsupportedApiError(key, f"version {version_max} or below is not served by {self.peer}")
+        return version
+
+    # --- requests
+
+    @property
+    def peer(self) -> str:
+        """Host and port of the other end."""
+        host, port = self._connection.peer_address
+        return f"{host}:{port}"
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return len(self._pending)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has gone wrong yet."""
+        return self._error is None
+
+    def notice_end(self) -> bool:
+        """Whether the connection is still open, after a check for a close by the peer.
+
+        Only a connection without requests under way is looked at; on others some task receives.
+        """
+        if self._error is None and not self._pending and not self._receiving:
+            try:
+                count = self._connection.receive_into_nowait(self._room())
+            except BlockingIOError:
+                pass  # nothing has come: it is open as far as anybody knows
+            except OSError as error:
+                self.fail(f"connection lost: {error.strerror or error}")
+            else:
+                if count:
+                    self._received(count)
+                else:
+                    self.fail("the peer closed the connection")
+        return self._error is None
+
+    def submit(self, message: Request, version: int | None = None) -> PendingResponse[Response]:
+        """Queues a request for sending, without waiting, and returns its answer under way.
+
+        Requests reach the peer in the order of the calls.
+
+        Raises:
+            ConnectionError: the connection is closed.
+            RpcBusyError: ``in_flight_max`` requests are under way.
+        """
+        if version is None:
+            version = self.version_for(message)
+        chosen = version
+        response_class = APIS[message.__api_key__].response
+        return self._submit_message(message, chosen, lambda frame: decode_response(response_class, chosen, frame)[1])
+
+    def submit_without_response(self, message: Request, version: int | None = None) -> None:
+        """Queues a request that gets no answer (Produce with acks=0). Bytes may wait until some task waits."""
+        self._check_open()
+        if version is None:
+            version = self.version_for(message)
+        self._has_unanswerable = True
+        self._queue((encode_request(message, version, self._take_correlation_id(), self._client_id),))
+
+    async def request(
+        self,
+        message: Request,
+        version: int | None = None,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> Response:
+        """Sends a request and returns the response to it, whose class belongs to the request's API.
+
+        Waits first while too many requests are in flight. Raises as ``PendingResponse.wait``.
+        """
+        await self._wait_capacity(timeout_ms)
+        return await self.submit(message, version).wait(timeout_ms)
+
+    async def request_as(
+        self,
+        response_class: type[R],
+        message: Request,
+        version: int | None = None,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> R:
+        """``request`` with the type of the response stated, for callers that want it checked."""
+        response = await self.request(message, version, timeout_ms)
+        assert isinstance(response, response_class), f"{type(message).__name__} is not answered by {response_class}"
+        return response
+
+    async def request_raw(
+        self, api_key: int, version: int, body: Buffer, timeout_ms: float = REQUEST_TIMEOUT_MS
+    ) -> memoryview:
+        """Sends a request of a private API (header version 1) and returns the body of its answer (header version 0)."""
+        await self._wait_capacity(timeout_ms)
+        return await self.submit_raw(api_key, version, body).wait(timeout_ms)
+
+    def submit_raw(self, api_key: int, version: int, body: Buffer) -> PendingResponse[memoryview]:
+        """Queues a request of a private API; ``body`` is kept until it is sent. Raises as ``submit``."""
+        self._check_capacity()
+        correlation_id = self._take_correlation_id()
+        header = encode_request_header(api_key, version, correlation_id, self._client_id, 1)
+        frame = (_SIZE.pack(len(header) + byte_count(body)) + header, body)
+        return self._enqueue(correlation_id, frame, lambda response: response[4:])
+
+    async def _wait_capacity(self, timeout_ms: float) -> None:
+        if len(self._pending) < self._in_flight_max:
+            return
+        with trio.move_on_after(timeout_ms / 1000) as scope:
+            while len(self._pending) >= self._in_flight_max:
+                await self.drive(self._pending[0])
+        if scope.cancelled_caught:
+            raise trio.TooSlowError(f"{self.peer}: {self._in_flight_max} requests in flight for {timeout_ms:.0f} ms")
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error_class(f"{self.peer}: {self._error}")
+
+    def _check_capacity(self) -> None:
+        self._check_open()
+        if len(self._pending) >= self._in_flight_max:
+            raise RpcBusyError(f"{self.peer}: {self._in_flight_max} requests are in flight")
+
+    def _take_correlation_id(self) -> int:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        return correlation_id
+
+    def _submit_message(self, message: Request, version: int, decode: Callable[[memoryview], T]) -> PendingResponse[T]:
+        self._check_capacity()
+        correlation_id = self._take_correlation_id()
+        frame = encode_request(message, version, correlation_id, self._client_id)
+        return self._enqueue(correlation_id, (frame,), decode)
+
+    def _enqueue(
+        self, correlation_id: int, frame: tuple[Buffer, ...], decode: Callable[[memoryview], T]
+    ) -> PendingResponse[T]:
+        pending = PendingResponse(self, correlation_id, decode)
+        self._pending.append(cast("PendingResponse[object]", pending))
+        self._queue(frame)
+        return pending
+
+    def _queue(self, buffers: tuple[Buffer, ...]) -> None:
+        """Hands bytes to the transport, or puts them behind those that wait already."""
+        if self._outgoing:
+            self._outgoing = [*self._outgoing, *buffers]
+            return
+        try:
+            self._outgoing = drop_sent(buffers, self._connection.send_nowait(buffers))
+        except BlockingIOError:
+            self._outgoing = buffers
+        except OSError as error:
+            self.fail(f"connection lost: {error.strerror or error}")
+            raise ConnectionAbortedError(f"{self.peer}: {self._error}") from error
+        if self._outgoing:
+            self._changed.notify()
+
+    # --- moving bytes
+
+    async def drive(self, wanted: PendingResponse[T]) -> None:
+        """Moves bytes in both directions, as far as no other task does, until ``wanted`` has its answer."""
+        while not wanted.arrived:
+            self._check_open()
+            if self._outgoing and not self._sending:
+                await self._send_outgoing()
+            elif not self._receiving:
+                await self._receive_until(wanted)
+            else:
+                await self._changed.wait()
+
+    async def flush(self) -> None:
+        """Waits until the transport has taken every queued byte; for requests that get no answer.
+
+        Raises ``ConnectionError`` when the connection dies first.
+        """
+        while self._outgoing:
+            self._check_open()
+            if self._sending:
+                await self._changed.wait()
+            else:
+                await self._send_outgoing()
+
+    async def _send_outgoing(self) -> None:
+        self._sending = True
+        try:
+            while self._outgoing:
+                try:
+                    self._outgoing = drop_sent(self._outgoing, self._connection.send_nowait(self._outgoing))
+                except BlockingIOError:
+                    await self._connection.wait_writable()
+        except OSError as error:
+            self.fail(f"connection lost: {error.strerror or error}")
+        finally:
+            self._sending = False
+            self._changed.notify()
+
+    async def _receive_until(self, wanted: PendingResponse[T]) -> None:
+        """Receives for all until ``wanted`` is answered, or until there are bytes to send and no sending task."""
+        self._receiving = True
+        drained = 0
+        try:
+            while not wanted.arrived and self._error is None:
+                try:
+                    count = self._connection.receive_into_nowait(self._room())
+                except BlockingIOError:
+                    if self._outgoing and not self._sending:
+                        return
+                    await self._connection.wait_readable()
+                    drained = 0
+                    continue
+                if count == 0:
+                    self.fail("the peer closed the connection")
+                    return
+                self._received(count)
+                drained += count
+                if drained >= DRAIN_BYTES_MAX:
+                    await trio.lowlevel.checkpoint()
+                    drained = 0
+        except OSError as error:
+            self.fail(f"connection lost: {error.strerror or error}")
+        finally:
+            self._receiving = False
+            self._changed.notify()
+
+    def _room(self) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        return memoryview(self._receive_buffer)[self._end :]
+
+    def _received(self, count: int) -> None:
+        if self._frame is not None:
+            self._frame_filled += count
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._complete(memoryview(frame))
+            return
+        self._end += count
+        self._split_frames()
+
+    def _split_frames(self) -> None:
+        """Takes complete frames out of the receive buffer; a frame that does not fit gets memory of its own."""
+        buffer = self._receive_buffer
+        while self._end - self._start >= _SIZE.size and self._error is None:
+            (size,) = _SIZE.unpack_from(buffer, self._start)
+            if not 4 <= size <= self._response_bytes_max:
+                if looks_like_tls(buffer[self._start : self._end]):
+                    self._error_class = TlsMismatchError
+                    self.fail("this listener speaks TLS: set security.protocol=SSL")
+                    return
+                self.fail(f"answer of {size} bytes is outside 4..{self._response_bytes_max}")
+                return
+            begin = self._start + _SIZE.size
+            available = min(self._end - begin, size)
+            if available < size and size <= len(buffer) // 2:
+                break
+            frame = bytearray(size)
+            frame[:available] = memoryview(buffer)[begin : begin + available]
+            self._start = begin + available
+            if available < size:
+                self._frame, self._frame_filled = frame, available
+            else:
+                self._complete(memoryview(frame))
+        remaining = self._end - self._start
+        if self._start:
+            buffer[:remaining] = buffer[self._start : self._end]
+            self._start, self._end = 0, remaining
+
+    def _complete(self, frame: memoryview) -> None:
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        if not self._pending or self._pending[0].correlation_id != correlation_id:
+            expected = self._pending[0].correlation_id if self._pending else "none"
+            self.fail(f"answer with correlation id {correlation_id} where {expected} was expected")
+            return
+        self._pending.popleft().resolve(frame)
+        self._changed.notify()
+
+    def fail(self, reason: str) -> None:
+        """Closes the connection; all requests in flight fail with ``ConnectionError`` that names ``reason``.
+
+        With requests in flight it is aborted, so that the transport does not deliver later what was given up here.
+        """
+        self._shut(reason, keeps_sent=self._has_unanswerable)
+
+    def close(self, *, keeps_sent: bool = False) -> None:
+        """Closes the connection; idempotent. Requests in flight fail with ``ConnectionError``.
+
+        ``keeps_sent`` leaves them to the transport all the same: for who ends, and sends none of them again. A member
+        that is cancelled leaves its group by such a request.
+        """
+        self._shut("this end closed the connection", keeps_sent=keeps_sent or self._has_unanswerable)
+
+    def _shut(self, reason: str, *, keeps_sent: bool) -> None:
+        if self._error is None:
+            self._error = reason
+            if self._pending and not keeps_sent:
+                self._connection.abort()
+            else:
+                self._connection.close()
+            self._pending.clear()
+            self._outgoing = ()
+            self._changed.notify()
+
+
+def _name_of(api_key: int) -> str:
+    """Kafka's name of an API, or its number."""
+    api = APIS.get(api_key)
+    return f"API {api_key}" if api is None else api.request.__name__.removesuffix("Request")
+
+
+def _decode_api_versions(frame: memoryview, version: int) -> ApiVersionsResponse:
+    """Reads an ApiVersions response, which is of version 0 when the peer does not know ``version`` (KIP-511)."""
+    (error_code,) = struct.unpack_from(">h", frame, 4) if len(frame) >= 6 else (0,)
+    if error_code == ErrorCode.UNSUPPORTED_VERSION:
+        version = 0
+    return decode_response(ApiVersionsResponse, version, frame)[1]

@@ -1,0 +1,1 @@
+"""The ports through which Moldau touches the world, and their production implementation."""

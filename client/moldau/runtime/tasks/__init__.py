@@ -1,0 +1,1 @@
+"""Helpers for trio tasks: signals, bounded buffers, backoff, grouped exceptions."""

@@ -1,0 +1,89 @@
+"""Structured log lines: an event name followed by ``key=value`` pairs, with the node's identity in front.
+
+Formatting is lazy: a line that no handler wants costs one level check. Values with blanks or quotes are quoted, so
+that a line can be split again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+
+class EventLogger:
+    """A ``logging.Logger`` that speaks in events. ``bind`` derives one with more context."""
+
+    __slots__ = ("_context", "_logger")
+
+    def __init__(self, name: str, **context: object) -> None:
+        """``name`` is the logger's name; ``context`` is repeated on each line, e.g. ``node=3``."""
+        self._logger = logging.getLogger(name)
+        self._context = context
+
+    def bind(self, **context: object) -> EventLogger:
+        """Returns a logger with the same name whose lines carry ``context`` as well."""
+        return EventLogger(self._logger.name, **{**self._context, **context})
+
+    def debug(self, event: str, **fields: object) -> None:
+        """For those who look for a fault."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """A change of state that an operator may want to know."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something that was handled and should not happen often."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, *, exception: BaseException | None = None, **fields: object) -> None:
+        """Something that needs a human; ``exception`` adds its traceback."""
+        self._log(logging.ERROR, event, fields, exception)
+
+    def _log(self, level: int, event: str, fields: dict[str, object], exception: BaseException | None = None) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", _Line(event, {**self._context, **fields}), exc_info=exception)
+
+
+class _Line:
+    __slots__ = ("_event", "_fields")
+
+    def __init__(self, event: str, fields: dict[str, object]) -> None:
+        self._event = event
+        self._fields = fields
+
+    def __str__(self) -> str:
+        return " ".join([self._event, *(f"{key}={format_value(value)}" for key, value in self._fields.items())])
+
+
+def format_value(value: object) -> str:
+    """Returns ``value`` as one word, quoted where it would not be one.
+
+    Nothing in a value can end the line, move the cursor or hide text: what cannot be printed is escaped as in Python
+    (clients choose their names).
+    """
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    if text and text.isprintable() and not any(character.isspace() or character in '"=' for character in text):
+        return text
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '\\"':
+        return "\\" + character
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+class LineFormatter(logging.Formatter):
+    """Formats records so that a line of the log always begins with its time.
+
+    Tracebacks are indented, and what cannot be printed in them is escaped: an exception may quote what a client sent.
+    """
+
+    def formatException(self, ei: object) -> str:
+        """See ``logging.Formatter``."""
+        lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
+        return "\n".join("    " + "".join(map(_visible, line)) for line in lines)
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]

@@ -1,0 +1,1 @@
+"""TLS: the connection over any port, and contexts made from configuration."""

@@ -1,0 +1,323 @@
+"""TLS over any ``Connection``, with OpenSSL working on memory only.
+
+Ciphertext moves through the wrapped connection's non-blocking calls, so that the same code runs on sockets and in
+simulation. Bytes that were encrypted but not taken by the transport yet are not reported as sent: the caller comes back
+with them (as OpenSSL itself asks of its callers), the pending ciphertext goes out first, and then they are reported.
+Thus nothing has to flush behind the caller's back.
+
+The end of the stream is what ``close_notify`` announces. A stream that ends without it was cut, by a peer that died or
+by somebody between (RFC 8446 section 6.1), which is a reset; so this end leaves it out where it closes with bytes
+unread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ssl
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.runtime.ports.environment import Buffer, Connection, File
+
+CIPHERTEXT_BYTES = 32 * 1024
+"""Ciphertext received in one call; a TLS record has at most 16 KiB of content."""
+
+PLAINTEXT_BYTES_MAX = 64 * 1024
+"""Plaintext encrypted in one call: bounds the ciphertext that waits for the transport."""
+
+
+TLS_HANDSHAKE = 0x16
+TLS_ALERT = 0x15
+"""First bytes of the only records with which a peer that speaks TLS can begin (RFC 8446 section 5.1)."""
+
+
+PLAINTEXT_ALERT = b"\x15\x03\x03\x00\x02\x02\x0a"
+"""A fatal alert, unexpected_message: what a peer that speaks no TLS gets, as from Kafka's brokers. A client that knows
+TLS finds the reason in it; as the size of a Kafka frame it is beyond every limit.
+"""
+
+
+class TlsHandshakeError(ConnectionError):
+    """The peers could not agree: certificate, protocol version, or no TLS at all. The next attempt ends the same."""
+
+
+class TlsMismatchError(TlsHandshakeError):
+    """One of the peers speaks TLS, and the other does not."""
+
+
+class TlsHandshakeCutError(TlsHandshakeError):
+    """The peer left during the handshake without a reason: it may be too busy, or speak no TLS."""
+
+
+def looks_like_tls(data: Buffer) -> bool:
+    """Whether ``data``, the first bytes of a stream, open a TLS handshake or are an alert.
+
+    As the size of a Kafka frame they would stand for more than 350 MB.
+    """
+    return len(data) >= 2 and data[0] in (TLS_HANDSHAKE, TLS_ALERT) and data[1] == 3
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.reason}: {error.verify_message}"
+    return error.reason or str(error)
+
+
+class TlsConnection:
+    """One end of a TLS stream; the ``Connection`` port. Call ``handshake`` before anything else.
+
+    Invariant: ``_unreported`` bytes at the head of what the caller offers next are in ``_ciphertext`` already.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        scratch: bytearray | None = None,
+    ) -> None:
+        """Takes over ``connection``. ``server_hostname`` is what the server's certificate is checked against.
+
+        ``scratch`` of ``CIPHERTEXT_BYTES`` is filled and emptied within a call: connections of one event loop share it.
+        """
+        self._connection = connection
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self._received = bytearray(CIPHERTEXT_BYTES) if scratch is None else scratch
+        self._plaintext = b""  # decrypted by ``wait_readable``, not yet taken
+        self._ciphertext = memoryview(b"")  # not yet taken by the transport
+        self._unreported = 0
+        self._ended = False
+        self._broken: str | None = None  # why nothing comes and goes any more
+        self._closed = False
+        self._peer_certificate: dict[str, object] | None = None
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Host and port of the other end."""
+        return self._connection.peer_address
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Host and port of this end."""
+        return self._connection.local_address
+
+    @property
+    def peer_certificate(self) -> dict[str, object] | None:
+        """The verified certificate of the peer as ``ssl.SSLObject.getpeercert`` gives it; None without one."""
+        return self._peer_certificate
+
+    async def handshake(self, heard_peer: Callable[[], None] = lambda: None) -> None:
+        """Agrees on keys with the peer. The caller bounds its time; ``heard_peer`` is called whenever bytes came.
+
+        Raises ``TlsHandshakeError``, or ``ConnectionError`` when the peer leaves.
+        """
+        heard = False
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._receive_ciphertext()
+                if self._ended and not heard and self._tls.server_side:
+                    # Somebody who looked whether the port is open.
+                    raise ConnectionResetError(errno.ECONNRESET, "the peer left without a word") from None
+                if self._ended:
+                    raise TlsHandshakeCutError(errno.EPROTO, "the peer left during the TLS handshake") from None
+                if not heard and self._received[0] not in (TLS_HANDSHAKE, TLS_ALERT):
+                    if self._tls.server_side:
+                        await self._connection.send_all((PLAINTEXT_ALERT,))
+                    raise TlsMismatchError(errno.EPROTO, "the peer does not speak TLS") from None
+                heard = True
+                heard_peer()
+            except ssl.SSLError as error:
+                await self._flush()  # the alert that tells the peer why
+                raise TlsHandshakeError(errno.EPROTO, f"TLS handshake failed: {_reason(error)}") from error
+        await self._flush()
+        self._peer_certificate = dict(self._tls.getpeercert() or {}) or None
+
+    async def _receive_ciphertext(self) -> None:
+        while True:
+            try:
+                self._take_ciphertext()
+            except BlockingIOError:
+                await self._connection.wait_readable()
+            else:
+                return
+
+    def _take_ciphertext(self) -> None:
+        """Raises ``BlockingIOError`` when nothing has arrived."""
+        count = self._connection.receive_into_nowait(memoryview(self._received))
+        if count == 0:
+            self._ended = True
+            self._incoming.write_eof()
+        else:
+            self._incoming.write(memoryview(self._received)[:count])
+
+    async def _flush(self) -> None:
+        self._collect_ciphertext()
+        if self._ciphertext:
+            pending, self._ciphertext = self._ciphertext, memoryview(b"")
+            await self._connection.send_all((pending,))
+
+    def _collect_ciphertext(self) -> None:
+        if self._outgoing.pending:
+            fresh = self._outgoing.read()
+            self._ciphertext = memoryview(self._ciphertext.tobytes() + fresh if self._ciphertext else fresh)
+
+    def _flush_nowait(self) -> None:
+        """Raises ``BlockingIOError`` unless the transport took everything."""
+        self._collect_ciphertext()
+        while self._ciphertext:
+            self._ciphertext = self._ciphertext[self._connection.send_nowait((self._ciphertext,)) :]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
+        if self._broken is not None:
+            raise ConnectionResetError(errno.ECONNRESET, self._broken)
+
+    def _decrypt_into(self, buffer: memoryview) -> int:
+        """Returns 0 at the end of the stream; raises ``ssl.SSLWantReadError`` when a whole record is not there."""
+        try:
+            return cast("int", self._tls.read(len(buffer), cast("bytearray", buffer)))
+        except ssl.SSLZeroReturnError:
+            self._ended = True
+            return 0
+        except ssl.SSLWantReadError:
+            if not self._ended:
+                raise
+            self._broken = "the TLS stream was cut"
+        except ssl.SSLEOFError:
+            self._broken = "the TLS stream was cut"
+        except ssl.SSLError as error:
+            self._broken = f"the TLS stream is broken: {_reason(error)}"
+        raise ConnectionResetError(errno.ECONNRESET, self._broken)
+
+    def receive_into_nowait(self, buffer: memoryview) -> int:
+        """See ``Connection.receive_into_nowait``."""
+        self._check_open()
+        if self._plaintext:
+            count = min(len(buffer), len(self._plaintext))
+            buffer[:count] = self._plaintext[:count]
+            self._plaintext = self._plaintext[count:]
+            return count
+        if len(buffer) == 0:
+            return 0
+        while True:
+            try:
+                return self._decrypt_into(buffer)
+            except ssl.SSLWantReadError:
+                self._take_ciphertext()
+
+    async def wait_readable(self) -> None:
+        """See ``Connection.wait_readable``."""
+        self._check_open()
+        waited = False
+        while not self._plaintext:
+            buffer = bytearray(16 * 1024)
+            try:
+                count = self.receive_into_nowait(memoryview(buffer))
+            except BlockingIOError:
+                await self._connection.wait_readable()
+                waited = True
+                continue
+            except ConnectionResetError:
+                break  # the next call says so
+            if count == 0:
+                break
+            self._plaintext = bytes(memoryview(buffer)[:count])
+        if not waited:
+            await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """See ``Connection.send_nowait``."""
+        self._check_open()
+        offered = sum(len(buffer) for buffer in buffers)
+        if not self._unreported:
+            room = PLAINTEXT_BYTES_MAX
+            for buffer in buffers:
+                chunk = memoryview(buffer)[:room]
+                if chunk:
+                    self._encrypt(chunk)
+                    room -= len(chunk)
+                if room == 0:
+                    break
+            self._unreported = PLAINTEXT_BYTES_MAX - room
+        self._flush_nowait()
+        return self._report(offered)
+
+    def _encrypt(self, chunk: memoryview) -> None:
+        try:
+            self._tls.write(chunk)
+        except ssl.SSLError as error:
+            self._broken = f"the TLS stream is broken: {_reason(error)}"
+            raise ConnectionResetError(errno.ECONNRESET, self._broken) from error
+
+    def _report(self, offered: int) -> int:
+        count = min(self._unreported, offered)
+        self._unreported -= count
+        return count
+
+    async def wait_writable(self) -> None:
+        """See ``Connection.wait_writable``."""
+        self._check_open()
+        while True:
+            await self._connection.wait_writable()
+            try:
+                self._flush_nowait()
+            except BlockingIOError:
+                continue
+            return
+
+    def send_file_nowait(self, file: File, position: int, count: int) -> int:
+        """See ``Connection.send_file_nowait``: the bytes are read, for they must be encrypted."""
+        self._check_open()
+        if self._unreported:
+            self._flush_nowait()
+            return self._report(count)
+        data = file.read(position, min(count, PLAINTEXT_BYTES_MAX))
+        if not data:
+            raise EOFError(f"{file.path}: no content at position {position}")
+        return self.send_nowait((data,))
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """See ``Connection.send_all``."""
+        pending = memoryview(b"".join(buffers))
+        while pending:
+            try:
+                pending = pending[self.send_nowait((pending,)) :]
+            except BlockingIOError:
+                await self.wait_writable()
+
+    def close(self) -> None:
+        """See ``Connection.close``; says goodbye (close_notify) if nothing is unread and the transport takes it at
+        once.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        unread = bool(self._plaintext) or self._tls.pending() > 0
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the answer to the goodbye is not waited for
+            if not unread:
+                self._tls.unwrap()
+        with contextlib.suppress(OSError):  # the peer is gone or takes no more: the end of the stream tells it the same
+            self._flush_nowait()
+        self._connection.close()
+
+    def abort(self) -> None:
+        """See ``Connection.abort``; without a goodbye."""
+        if not self._closed:
+            self._closed = True
+            self._connection.abort()

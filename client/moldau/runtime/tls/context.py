@@ -1,0 +1,246 @@
+"""TLS from configuration: contexts made of PEM texts, and the network that opens a node's connections.
+
+Files are read through the ``Disk`` port, so that a simulated node has its certificates on its virtual disk. OpenSSL
+takes a private key from a file only: texts reach it through an anonymous file in memory, and never touch a disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import ssl
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.config.tls import tls_problems, tls_settings
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.ports.system_calls import private_file
+from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection, TlsHandshakeError
+
+if TYPE_CHECKING:
+    from moldau.runtime.config.declaration import Config
+    from moldau.runtime.config.listeners import SecurityProtocol
+    from moldau.runtime.config.tls import TlsSettings
+    from moldau.runtime.ports.environment import Connection, Disk, Environment, Listener, Network
+
+PEM_BYTES_MAX: Final = 1 << 20
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def server_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
+    """Returns the context of a listener. Raises ``ConfigError`` for files and texts that are no PEM or do not fit."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Kafka's connections live long, and its clients do not resume sessions; tickets would cost each connection two
+    # encryptions and some 500 bytes for nothing.
+    context.num_tickets = 0
+    context.verify_mode = _CLIENT_AUTH[settings.client_auth]
+    _configure(context, settings, disk)
+    return context
+
+
+def client_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
+    """Returns the context of outgoing connections; without named certificates those of the system are trusted.
+
+    Raises ``ConfigError`` as ``server_context``.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.checks_host_name
+    if not settings.has_trust:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    _configure(context, settings, disk)
+    return context
+
+
+def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # an end without close_notify is a cut: see ``tls``
+    context.options |= ssl.OP_NO_RENEGOTIATION  # of TLS 1.2: a peer could have keys computed without end
+    versions = [_VERSIONS[protocol] for protocol in settings.protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    _load_trust(context, settings, disk)
+    _load_certificate(context, settings, disk)
+
+
+def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
+    key = f"{settings.prefix}ssl.truststore." + ("certificates" if settings.truststore_location is None else "location")
+    text = settings.trusted_certificates
+    if settings.truststore_location is not None:
+        text = _read(disk, key, settings.truststore_location)
+    if text is None:
+        return
+    try:
+        context.load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError([f"{key}: holds no certificates in PEM form ({_reason(error)})"]) from error
+
+
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
+    key = f"{settings.prefix}ssl.keystore." + ("key" if settings.keystore_location is None else "location")
+    if settings.keystore_location is not None:
+        text = _read(disk, key, settings.keystore_location)
+    elif settings.certificate_chain is not None and settings.key is not None:
+        text = f"{settings.certificate_chain}\n{settings.key}\n"
+    else:
+        return
+    try:
+        with private_file(text) as path:
+            # Without a password OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(path, password=settings.key_password or "")
+    except (ssl.SSLError, ValueError, OSError) as error:
+        raise ConfigError(
+            [
+                f"{key}: no private key with its certificate chain in PEM form, or {settings.prefix}ssl.key.password "
+                f"does not open it ({_reason(error)})"
+            ]
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error)
+
+
+def _read(disk: Disk, key: str, location: str) -> str:
+    try:
+        file = disk.open(os.path.abspath(location), OpenMode.READ)
+        try:
+            content = file.read(0, PEM_BYTES_MAX)
+        finally:
+            file.close()
+        return content.decode("ascii")
+    except OSError as error:
+        raise ConfigError([f"{key} = {location!r}: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{key} = {location!r}: is no PEM file; other types of stores are not served"]) from error
+
+
+class TlsNetwork:
+    """The ``Network`` port of a node whose connections to others speak TLS: they are ready for use when ``connect``
+    returns. Listeners are as they were; their TLS comes from ``serve``, which bounds handshakes.
+    """
+
+    def __init__(self, network: Network, context: ssl.SSLContext) -> None:
+        """Opens connections through ``network``."""
+        self.plain: Final = network
+        self._context = context
+        self._scratch = bytearray(CIPHERTEXT_BYTES)
+
+    async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
+        """See ``Network.listen``."""
+        return await self.plain.listen(host, port, backlog=backlog)
+
+    async def connect(self, host: str, port: int) -> TlsConnection:
+        """See ``Network.connect``; raises ``TlsHandshakeError`` when the peers do not agree."""
+        connection = await self.plain.connect(host, port)
+        try:
+            try:
+                secured = TlsConnection(
+                    connection, self._context, server_side=False, server_hostname=host, scratch=self._scratch
+                )
+            except ValueError as error:
+                raise TlsHandshakeError(errno.EINVAL, f"{host!r} cannot be in a certificate: {error}") from error
+            await secured.handshake()
+        except BaseException:
+            connection.close()
+            raise
+        return secured
+
+
+def outgoing_environment(
+    environment: Environment, config: Config, listener_name: str, protocol: SecurityProtocol
+) -> Environment:
+    """Returns the environment for a node's connections to a listener of other nodes: with TLS where that speaks TLS.
+
+    The keys are those of the node's own listener of that name, and they serve both ends, as in Kafka.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    if not protocol.uses_tls:
+        return environment
+    settings = tls_settings(config, listener_name)
+    problems = tls_problems(settings)
+    if problems:
+        raise ConfigError(problems)
+    context = client_context(settings, environment.disk)
+    return replace(environment, network=TlsNetwork(environment.network, context))
+
+
+def plain_environment(environment: Environment) -> Environment:
+    """Returns the environment without the TLS of its connections: to see who listens, without a word."""
+    network = environment.network
+    return replace(environment, network=network.plain) if isinstance(network, TlsNetwork) else environment
+
+
+class ListenerTls:
+    """How one listener secures what it accepts; the argument ``secure`` of ``serve``."""
+
+    def __init__(self, settings: TlsSettings, disk: Disk) -> None:
+        """Raises ``ConfigError``."""
+        self._disk = disk
+        self._scratch = bytearray(CIPHERTEXT_BYTES)
+        self._context = server_context(settings, disk)
+
+    def __call__(self, connection: Connection) -> TlsConnection:
+        """Wraps an accepted connection."""
+        return TlsConnection(connection, self._context, server_side=True, scratch=self._scratch)
+
+    def reload(self, config: Config, listener_name: str) -> None:
+        """Reads certificates and keys again; connections that live keep theirs.
+
+        Raises ``ConfigError``, and nothing has changed then.
+        """
+        settings = tls_settings(config, listener_name)
+        problems = tls_problems(settings, server=listener_name)
+        if problems:
+            raise ConfigError(problems)
+        self._context = server_context(settings, self._disk)
+
+
+def listener_tls(
+    environment: Environment, config: Config, listener_name: str, protocol: SecurityProtocol
+) -> ListenerTls | None:
+    """Returns what secures the connections of a listener of this node, None where it speaks without TLS.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    if not protocol.uses_tls:
+        return None
+    settings = tls_settings(config, listener_name)
+    problems = tls_problems(settings, server=listener_name)
+    if problems:
+        raise ConfigError(problems)
+    return ListenerTls(settings, environment.disk)
+
+
+def client_tls(disk: Disk, config: Config) -> ssl.SSLContext | None:
+    """Returns what a client with this ``security.protocol`` speaks TLS with, None where it does not.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    return client_context(tls_settings(config), disk) if config.get_str("security.protocol") == "SSL" else None
+
+
+def client_environment(environment: Environment, config: Config) -> Environment:
+    """Returns the environment for the connections of a client with ``security.protocol``.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    context = client_tls(environment.disk, config)
+    return environment if context is None else replace(environment, network=TlsNetwork(environment.network, context))
+
+
+__all__ = [
+    "ListenerTls",
+    "TlsNetwork",
+    "client_context",
+    "client_environment",
+    "client_tls",
+    "listener_tls",
+    "outgoing_environment",
+    "plain_environment",
+    "server_context",
+]

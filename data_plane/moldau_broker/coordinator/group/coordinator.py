@@ -1,0 +1,216 @@
+"""The group coordinator of a broker.
+
+It finds the partition of each group, and runs a `GroupShard` for every partition that this broker leads. The broker
+calls `become_leader` and `resign` as leadership of ``__consumer_offsets`` partitions changes, and `submit` for each
+request. `submit` never waits, so requests keep their order of arrival; the completion may become ready later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.protocol.messages.join_group import JoinGroupRequest
+from moldau.protocol.messages.leave_group import LeaveGroupRequest
+from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
+from moldau.protocol.messages.sync_group import SyncGroupRequest
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.coordinator.group.core.group_core import GroupCore
+from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+from moldau_broker.coordinator.group.core.offset_fetch_shapes import groups_of, response_of, without_repetitions
+from moldau_broker.coordinator.group.core.responses import fetch_refusal, is_group_request, refusal
+from moldau_broker.coordinator.group.shard import GroupShard
+from moldau_broker.coordinator.runtime.completion import Combined, Completion
+from moldau_broker.coordinator.runtime.effects import RequestContext
+from moldau_broker.coordinator.runtime.sharded import ShardedCoordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.runtime.effects import Marker
+    from moldau_broker.coordinator.runtime.ports import InternalLog, TopicNames
+
+R = TypeVar("R")
+
+_OFFSET_COMMIT_TOPIC_IDS_FROM = 10
+
+
+class GroupCoordinator(ShardedCoordinator[GroupShard]):
+    """Serves the group requests of one broker.
+
+    ``partition_count`` returns the number of partitions of ``__consumer_offsets``, 0 while the topic does not exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: Environment,
+        log: InternalLog,
+        topics: TopicNames,
+        config: GroupConfig,
+        partition_count: Callable[[], int],
+        logger: EventLogger | None = None,
+    ) -> None:
+        """Starts no task before `run`."""
+        super().__init__(partition_count, self._led)
+        self._environment = environment
+        self._log = log
+        self._topics = topics
+        self._config = config
+        self._memory = MemberMemory(config.coordinator_metadata_bytes_max)
+        self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
+
+    def _led(self, partition: int, leader_epoch: int) -> GroupShard:
+        return GroupShard(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            clock=self._environment.clock,
+            log=self._log,
+            new_core=lambda: GroupCore(self._config, self._topics, self._memory),
+            load_bytes_max=self._config.load_bytes_max,
+            logger=self._logger,
+        )
+
+    # Requests
+
+    def submit(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Completion:
+        """Accepts a group request and returns the completion of its answer.
+
+        The requests are JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit, OffsetFetch,
+        OffsetDelete, DeleteGroups, DescribeGroups and ListGroups. The caller has authorized the request, which is
+        borrowed for the length of the call. The answer is ready by its own deadline (rebalance timeout, commit
+        timeout) at the latest, or when leadership ends.
+
+        Raises:
+            TypeError: the request is not one of a group coordinator.
+        """
+        if not is_group_request(request):
+            raise TypeError(f"{type(request).__name__} is not a request to a group coordinator")
+        fresh_id = f"{self._environment.random.getrandbits(128):032x}"
+        context = RequestContext(
+            version=version, client_id=client_id or "", client_host=client_host, fresh_id=_as_uuid(fresh_id)
+        )
+        if isinstance(request, OffsetFetchRequest):
+            return self._fetch_offsets(request, context)
+        if isinstance(request, ListGroupsRequest):
+            return self._list_groups(request, context)
+        if isinstance(request, DescribeGroupsRequest):
+            return self._describe_groups(request, context)
+        if isinstance(request, DeleteGroupsRequest):
+            return self._delete_groups(request, context)
+        if isinstance(request, OffsetCommitRequest) and version >= _OFFSET_COMMIT_TOPIC_IDS_FROM:
+            for topic in request.topics:
+                topic.name = self._topics.topic_name(topic.topic_id) or ""
+        assert isinstance(
+            request,
+            JoinGroupRequest
+            | SyncGroupRequest
+            | HeartbeatRequest
+            | LeaveGroupRequest
+            | OffsetCommitRequest
+            | TxnOffsetCommitRequest
+            | OffsetDeleteRequest,
+        )
+        return self._submit_to(request.group_id, request, context)
+
+    async def handle(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Response:
+        """Submits a request and waits for its answer."""
+        completion = self.submit(request, version=version, client_id=client_id, client_host=client_host)
+        return await completion.wait()
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Removes the offsets of deleted topics from all groups of this coordinator.
+
+        Topics created since may have the same ``names``. A partition that is loading checks all its offsets once it is
+        loaded.
+        """
+        for shard in list(self._shards.values()):
+            if shard.refusal is ErrorCode.NONE:
+                shard.topics_deleted(names)
+
+    def complete_transaction(
+        self, partition: int, marker: Marker, respond: Callable[[ErrorCode], Response]
+    ) -> Completion:
+        """Ends a producer's transaction in a ``__consumer_offsets`` partition that this broker leads (WriteTxnMarkers).
+
+        The marker is appended in order with the coordinator's own writes, and offsets of the transaction take effect
+        when it is committed. The broker must not append such markers itself.
+        """
+        shard = self._shards.get(partition)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if shard is None else shard.refusal
+        if shard is None or code is not ErrorCode.NONE:
+            return Completion(respond(code))
+        return shard.complete_transaction(marker, respond)
+
+    def _submit_to(self, group_id: str, request: Request, context: RequestContext) -> Completion:
+        code, shard = self._shard_of(group_id)
+        if shard is not None:
+            return shard.submit(request, context)
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and isinstance(request, HeartbeatRequest):
+            # A move of the coordinator must not make members leave; their sessions start over after loading.
+            return Completion(HeartbeatResponse())
+        return Completion(refusal(request, code, context.version))
+
+    def _fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> Completion:
+        request = without_repetitions(request)
+        answers: list[OffsetFetchResponseGroup] = []
+        for group in groups_of(request, context.version, self._topics):
+            code, shard = self._shard_of(group.group_id)
+            if shard is None:
+                answers.append(fetch_refusal(group.group_id, code))
+            else:
+                answers.append(shard.fetch(group, request.require_stable))
+        return Completion(response_of(request, context.version, answers, self._topics))
+
+    def _list_groups(self, request: ListGroupsRequest, context: RequestContext) -> Completion:
+        """Lists the groups of all partitions that this broker leads; an error if one of them is not loaded yet."""
+        groups: list[ListedGroup] = []
+        for _, shard in sorted(self._shards.items()):
+            code = shard.refusal
+            if code is ErrorCode.NOT_COORDINATOR:
+                continue
+            if code is not ErrorCode.NONE:
+                return Completion(refusal(request, code, context.version))
+            response = shard.submit(request, context).response()
+            assert isinstance(response, ListGroupsResponse)
+            groups += response.groups
+        return Completion(ListGroupsResponse(groups=groups))
+
+    def _describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> Completion:
+        names = dict.fromkeys(request.groups)  # a description is much larger than its name in the request
+        parts = [self._submit_to(name, DescribeGroupsRequest(groups=[name]), context) for name in names]
+
+        def combine(responses: list[Response]) -> Response:
+            described = [response for response in responses if isinstance(response, DescribeGroupsResponse)]
+            return DescribeGroupsResponse(groups=_flatten([response.groups for response in described]))
+
+        return Combined(parts, combine)
+
+    def _delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> Completion:
+        names = dict.fromkeys(request.groups_names)
+        parts = [self._submit_to(name, DeleteGroupsRequest(groups_names=[name]), context) for name in names]
+
+        def combine(responses: list[Response]) -> Response:
+            deleted = [response for response in responses if isinstance(response, DeleteGroupsResponse)]
+            return DeleteGroupsResponse(results=_flatten([response.results for response in deleted]))
+
+        return Combined(parts, combine)
+
+
+def _flatten(lists: Sequence[Sequence[R]]) -> list[R]:
+    return [element for elements in lists for element in elements]
+
+
+def _as_uuid(digits: str) -> str:
+    """Inserts the dashes of a UUID into 32 hexadecimal digits."""
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

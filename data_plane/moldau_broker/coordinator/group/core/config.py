@@ -1,0 +1,52 @@
+"""The limits of the group coordinator, with Kafka's keys and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.runtime.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Limits of groups and offsets; times in milliseconds."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    size_max: int = 0x7FFFFFFF
+    metadata_bytes_max: int = 16 * 1024 * 1024
+    """Memory of the members of one group; further members get GROUP_MAX_SIZE_REACHED."""
+    coordinator_metadata_bytes_max: int = 128 * 1024 * 1024
+    """Memory of the members of all groups of a broker; further members get COORDINATOR_NOT_AVAILABLE."""
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member may wait in a rebalance; it sends no heartbeats whose absence would expire it."""
+    offset_metadata_bytes_max: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    offsets_retention_check_interval_ms: int = 600_000
+    commit_timeout_ms: int = 5_000
+    appends_pending_max: int = 10_000
+    """Pending writes of one partition; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
+    load_bytes_max: int = 5 * 1024 * 1024
+    expired_batch_records_max: int = 1_000
+    gone_offsets_retry_ms: int = 1_000
+    """How long the coordinator waits before it retries to remove offsets of a deleted topic."""
+
+    @classmethod
+    def of(cls, config: Config) -> GroupConfig:
+        """Reads the broker's configuration."""
+        return cls(
+            session_timeout_min_ms=config.get_int("group.min.session.timeout.ms"),
+            session_timeout_max_ms=config.get_int("group.max.session.timeout.ms"),
+            initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
+            size_max=config.get_int("group.max.size"),
+            metadata_bytes_max=config.get_int("group.max.metadata.bytes"),
+            coordinator_metadata_bytes_max=config.get_int("group.coordinator.max.metadata.bytes"),
+            offset_metadata_bytes_max=config.get_int("offset.metadata.max.bytes"),
+            offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
+            offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
+            commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+            load_bytes_max=config.get_int("offsets.load.buffer.size"),
+        )

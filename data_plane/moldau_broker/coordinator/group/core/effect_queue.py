@@ -1,0 +1,68 @@
+"""The effects that the parts of a `GroupCore` decide on, and the writes whose outcome is still open. Pure.
+
+All parts of one core share one queue, so the effects of an event keep the order in which they were decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau_broker.coordinator.runtime.effects import Answer, Append
+from moldau_broker.coordinator.runtime.pending import PendingWrite
+
+if TYPE_CHECKING:
+    from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, StateRecord, TransactionalProducer
+    from moldau_broker.coordinator.runtime.pending import Continuation
+    from moldau_broker.coordinator.runtime.timers import Deadlines
+
+_COMMIT = "commit"
+
+
+class EffectQueue:
+    """Collects effects until `take`, and numbers the writes among them.
+
+    Invariant: the ids of pending writes grow.
+    """
+
+    def __init__(self, commit_timeout_ms: int, deadlines: Deadlines[tuple[str, ...]]) -> None:
+        """Starts empty. Each write with a continuation gets a deadline of kind ``commit`` in ``deadlines``."""
+        self.pending: dict[int, PendingWrite] = {}
+        """Writes that are neither committed nor refused, by append id."""
+        self._commit_timeout_ms = commit_timeout_ms
+        self._deadlines = deadlines
+        self._effects: list[Effect] = []
+        self._next_append_id = 0
+
+    def answer(self, request_id: int, response: Response) -> None:
+        """Adds the answer to a request."""
+        self._effects.append(Answer(request_id=request_id, response=response))
+
+    def append(
+        self,
+        records: tuple[StateRecord, ...],
+        then: Continuation | None,
+        moment: Moment,
+        producer: TransactionalProducer | None = None,
+        marker: Marker | None = None,
+    ) -> int:
+        """Adds a write and returns its id. ``then`` says what follows when the outcome is known."""
+        append_id = self._next_append_id
+        self._next_append_id += 1
+        self.pending[append_id] = PendingWrite(
+            append_id=append_id, records=records, producer=producer, marker=marker, then=then
+        )
+        if then is not None:
+            self._deadlines.set((_COMMIT, str(append_id)), moment.now_ms + self._commit_timeout_ms)
+        self._effects.append(Append(append_id=append_id, records=records, producer=producer, marker=marker))
+        return append_id
+
+    def cancel_deadline(self, pending: PendingWrite) -> None:
+        """Cancels the deadline of a write whose outcome has been delivered."""
+        self._deadlines.cancel((_COMMIT, str(pending.append_id)))
+
+    def take(self) -> list[Effect]:
+        """Removes and returns the collected effects, in the order in which they were added."""
+        effects = self._effects
+        self._effects = []
+        return effects

@@ -1,0 +1,80 @@
+"""Builds the answers of DescribeGroups and ListGroups. Pure.
+
+A group that only has offsets, also offsets of an open transaction, is shown as Empty, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from moldau.protocol.messages.list_groups import ListedGroup
+from moldau_broker.coordinator.group.core.group import Group, GroupState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau.protocol.messages.list_groups import ListGroupsRequest
+
+_NOT_FOUND_FROM = 6
+"""The first version of DescribeGroups with an error for unknown groups."""
+
+
+def state_of(group: Group | None, has_offsets: bool) -> GroupState:
+    """Returns the state of a group; a group without members is Empty if it has offsets, else Dead."""
+    if group is not None:
+        return group.state
+    return GroupState.EMPTY if has_offsets else GroupState.DEAD
+
+
+def described(group_id: str, group: Group | None, has_offsets: bool, version: int) -> DescribedGroup:
+    """Returns one group of a DescribeGroups answer."""
+    state = state_of(group, has_offsets)
+    if state is GroupState.DEAD and version >= _NOT_FOUND_FROM:
+        return DescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} not found.",
+            group_id=group_id,
+            group_state=state.value,
+        )
+    if group is None:
+        return DescribedGroup(group_id=group_id, group_state=state.value)
+    stable = group.state is GroupState.STABLE
+    members = [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol_name) if stable else b"",
+            member_assignment=member.assignment if stable else b"",
+        )
+        for member in group.members.values()
+    ]
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=members,
+    )
+
+
+def listed(request: ListGroupsRequest, groups: Mapping[str, Group], with_offsets: Iterable[str]) -> list[ListedGroup]:
+    """Returns the groups that pass the filters, which ignore case as in Kafka; ``with_offsets`` adds group ids."""
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    if types and "classic" not in types:
+        return []
+    found: list[ListedGroup] = []
+    for group_id in sorted({*groups, *with_offsets}):
+        group = groups.get(group_id)
+        state = state_of(group, has_offsets=True)
+        if states and state.value.lower() not in states:
+            continue
+        protocol_type = (group.protocol_type or "") if group is not None else ""
+        found.append(
+            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state.value, group_type="classic")
+        )
+    return found

@@ -1,0 +1,144 @@
+"""Records of ``__consumer_offsets`` in Kafka's own formats: a 16-bit version, then the fields.
+
+A key of version 0 or 1 belongs to a committed offset, a key of version 2 to a classic group. Committed offsets are
+written in version 4, which includes the topic id, or in version 1 if the commit has its own expiry; groups in version
+3. All versions are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey, GroupMetadataValue
+from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau_broker.coordinator.runtime.effects import StateRecord
+
+if TYPE_CHECKING:
+    from moldau.protocol.field import Buffer
+    from moldau.protocol.schema import Data
+
+_VERSION = struct.Struct(">h")
+_OFFSET_KEY_VERSION = 1
+_GROUP_KEY_VERSION = 2
+_GROUP_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION = 4
+_OFFSET_VALUE_VERSION_NAMED = 3
+_OFFSET_VALUE_VERSION_EXPIRING = 1
+_NO_TOPIC_ID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """A committed offset: the next offset to read.
+
+    Times are Unix milliseconds. With ``expire_ms`` -1 the retention applies. ``topic_id`` is None if the record has
+    none.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = -1
+    topic_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """The record of one partition's offset; ``committed`` is None for a tombstone."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """The record of a group; ``value`` is None for a tombstone."""
+
+    group_id: str
+    value: GroupMetadataValue | None
+
+
+def _versioned(message: Data, version: int) -> bytes:
+    return _VERSION.pack(version) + encode(message, version)
+
+
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> StateRecord:
+    """Returns the record of a committed offset, or its tombstone."""
+    key = _versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), _OFFSET_KEY_VERSION)
+    if committed is None:
+        return StateRecord(key, None)
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_ms,
+        expire_timestamp=committed.expire_ms,
+        topic_id=committed.topic_id or _NO_TOPIC_ID,
+    )
+    if committed.expire_ms != -1:
+        return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_EXPIRING))
+    is_named = committed.topic_id is None
+    return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_NAMED if is_named else _OFFSET_VALUE_VERSION))
+
+
+def group_record(group_id: str, value: GroupMetadataValue | None) -> StateRecord:
+    """Returns the record of a group's generation, or its tombstone."""
+    key = _versioned(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
+    return StateRecord(key, None if value is None else _versioned(value, _GROUP_VALUE_VERSION))
+
+
+def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | None:
+    """Parses a record; returns None for an unknown kind, which a newer coordinator may have written.
+
+    Raises:
+        DecodeError: a record of a known kind is malformed.
+    """
+    if key is None or len(key) < 2:
+        raise DecodeError("a record of a group coordinator has no versioned key")
+    (version,) = _VERSION.unpack_from(key)
+    if version in (0, 1):
+        offset_key = decode(OffsetCommitKey, version, key, 2)
+        committed = None if value is None else _parse_committed(value)
+        return OffsetRecord(
+            group_id=offset_key.group, topic=offset_key.topic, partition=offset_key.partition, committed=committed
+        )
+    if version == _GROUP_KEY_VERSION:
+        group_id = decode(GroupMetadataKey, version, key, 2).group
+        return GroupRecord(group_id=group_id, value=None if value is None else _parse_group(value))
+    return None
+
+
+def _value_version(value: Buffer, cls: type[Data]) -> int:
+    if len(value) < 2:
+        raise DecodeError(f"{cls.__name__} has no version")
+    (version,) = _VERSION.unpack_from(value)
+    if version not in cls.__versions__:
+        raise DecodeError(f"{cls.__name__} of version {version} is not known")
+    return int(version)
+
+
+def _parse_committed(value: Buffer) -> CommittedOffset:
+    message = decode(OffsetCommitValue, _value_version(value, OffsetCommitValue), value, 2)
+    return CommittedOffset(
+        offset=message.offset,
+        leader_epoch=message.leader_epoch,
+        metadata=message.metadata,
+        commit_ms=message.commit_timestamp,
+        expire_ms=message.expire_timestamp,
+        topic_id=None if message.topic_id == _NO_TOPIC_ID else message.topic_id,
+    )
+
+
+def _parse_group(value: Buffer) -> GroupMetadataValue:
+    message = decode(GroupMetadataValue, _value_version(value, GroupMetadataValue), value, 2)
+    for member in message.members:
+        member.subscription = bytes(member.subscription)
+        member.assignment = bytes(member.assignment)
+    return message

@@ -1,0 +1,327 @@
+"""The shell around one partition's replicated core: loads it from the log, performs its effects, runs its timer.
+
+Both coordinators use it. Two tasks live as long as the leadership. The first one loads the log; then it waits for the
+high watermark in the order of the log and reports each committed write. The second one is the timer. The core changes
+only between two checkpoints, so the effects of one event are performed before the next event is handled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records import (
+    ControlRecordType,
+    CorruptRecordError,
+    check_batch_crc,
+    control_record_type,
+    decode_records,
+    encode_batch,
+    encode_end_txn_marker,
+    iterate_batches,
+    parse_end_txn_marker,
+)
+from moldau.runtime.tasks.sync import Signal
+from moldau_broker.coordinator.runtime.completion import Completion
+from moldau_broker.coordinator.runtime.effects import Answer, Append, Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.protocol.field import Buffer
+    from moldau.runtime.ports.environment import Clock
+    from moldau.runtime.telemetry.log import EventLogger
+    from moldau_broker.coordinator.runtime.effects import Effect
+    from moldau_broker.coordinator.runtime.ports import InternalLog
+
+_LOAD_RETRY_SECONDS = 1.0
+
+
+class Core(Protocol):
+    """The interface of a core."""
+
+    @property
+    def unreadable_records(self) -> int:
+        """Records of the log that could not be parsed."""
+        ...
+
+    def replay(self, key: Buffer | None, value: Buffer | None, producer_id: int | None = None) -> None:
+        """Applies one committed record."""
+        ...
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        """Applies a committed transaction marker."""
+        ...
+
+    def start(self, moment: Moment) -> list[Effect]:
+        """Begins to serve after the log is loaded."""
+        ...
+
+    def committed(self, append_id: int, moment: Moment) -> list[Effect]:
+        """Applies a write that is committed, and all writes before it."""
+        ...
+
+    def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
+        """Drops a write that the log refused."""
+        ...
+
+    def resign(self, code: ErrorCode, moment: Moment) -> list[Effect]:
+        """Answers all open requests after leadership is lost."""
+        ...
+
+    def on_timer(self, moment: Moment) -> list[Effect]:
+        """Performs what is due."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """Returns when `on_timer` has to be called next."""
+        ...
+
+
+C = TypeVar("C", bound=Core)
+
+
+class ReplicatedShard(Generic[C]):
+    """One partition of an internal topic under one leader epoch.
+
+    Invariants: ``core`` is None until the log is loaded and after `resign`; each completion is answered once; the
+    commit queue is in the order of the log.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition: int,
+        leader_epoch: int,
+        clock: Clock,
+        log: InternalLog,
+        new_core: Callable[[], C],
+        load_bytes_max: int,
+        logger: EventLogger,
+    ) -> None:
+        """Starts no task before `run`."""
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.core: C | None = None
+        self.resigned = False
+        self._ending = False  # the nursery accepts no more tasks
+        self.corrupt = False
+        self._clock = clock
+        self._log = log
+        self._new_core = new_core
+        self._load_bytes_max = load_bytes_max
+        self._logger = logger.bind(partition=partition, leader_epoch=leader_epoch)
+        self._completions: dict[int, Completion] = {}
+        self._next_request_id = 0
+        self._to_commit: deque[tuple[int, int]] = deque()
+        self._written = Signal()
+        self._deadline_changed = Signal()
+        self._timer_due_ms: int | None = None
+        self._performing = False
+        self._resigning: ErrorCode | None = None
+        self._scope = trio.CancelScope()
+
+    def moment(self) -> Moment:
+        """Returns the present time."""
+        return Moment(int(self._clock.monotonic_ms()), self._clock.wall_ms())
+
+    @property
+    def refusal(self) -> ErrorCode:
+        """The error code for new requests; NONE if the shard accepts them."""
+        if self.resigned or self._ending:
+            return ErrorCode.NOT_COORDINATOR
+        if self.corrupt:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if self.core is not None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def open_request(self) -> tuple[int, Completion]:
+        """Returns a new request id and the completion that receives its answer."""
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        completion = self._completions[request_id] = Completion()
+        return request_id, completion
+
+    # Effects
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Performs effects in order, and reports a write that the log refuses to the core at once."""
+        assert not self._performing, "effects are performed one list after the other"
+        self._performing = True
+        try:
+            self._perform_all(deque(effects))
+        finally:
+            self._performing = False
+        code, self._resigning = self._resigning, None
+        if code is not None:
+            self.resign(code)
+            return
+        self._look_at_deadline()
+
+    def _perform_all(self, queue: deque[Effect]) -> None:
+        while queue:
+            effect = queue.popleft()
+            if isinstance(effect, Answer):
+                self._completions.pop(effect.request_id).complete(effect.response)
+                continue
+            if not isinstance(effect, Append):
+                self.perform_other(effect)
+                continue
+            try:
+                end_offset = self._log.append(self.partition, self.leader_epoch, self._batch(effect))
+            except KafkaError as error:
+                assert self.core is not None
+                self._logger.warning("append-refused", append_id=effect.append_id, error=error)
+                if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    self._resigning = ErrorCode.NOT_COORDINATOR
+                queue.extend(self.core.failed(effect.append_id, error.code, self.moment()))
+                continue
+            self._to_commit.append((effect.append_id, end_offset))
+            self._written.notify()
+
+    def perform_other(self, effect: Effect) -> None:
+        """Performs an effect that only one of the coordinators has."""
+        raise AssertionError(f"{type(effect).__name__} is not an effect of this coordinator")
+
+    def _batch(self, effect: Append) -> bytes | bytearray:
+        now = self._clock.wall_ms()
+        if effect.marker is not None:
+            return encode_end_txn_marker(
+                commit=effect.marker.commit,
+                producer_id=effect.marker.producer.producer_id,
+                producer_epoch=effect.marker.producer.producer_epoch,
+                coordinator_epoch=effect.marker.coordinator_epoch,
+                timestamp=now,
+            )
+        records = [(now, record.key, record.value, ()) for record in effect.records]
+        if effect.producer is None:
+            return encode_batch(records)
+        return encode_batch(
+            records,
+            producer_id=effect.producer.producer_id,
+            producer_epoch=effect.producer.producer_epoch,
+            is_transactional=True,
+        )
+
+    def resign(self, code: ErrorCode) -> None:
+        """Ends the shard: answers all open requests and stops its tasks. Idempotent.
+
+        An append may find that the leadership is lost and end the shard from within ``perform``. The remaining effects
+        are performed first, because some of them are answers.
+        """
+        if self.resigned:
+            return
+        if self._performing:
+            self._resigning = code
+            return
+        self.resigned = True
+        core, self.core = self.core, None
+        if core is not None:
+            for effect in core.resign(code, self.moment()):
+                if isinstance(effect, Answer):
+                    self._completions.pop(effect.request_id).complete(effect.response)
+        assert not self._completions, "a request was left without an answer"
+        self._scope.cancel()
+        self._logger.info("coordinator-resigned")
+
+    # Tasks
+
+    async def run(self) -> None:
+        """Loads the partition and serves it until it resigns."""
+        with self._scope:
+            try:
+                core = await self._load()
+                if self.resigned:
+                    return
+                async with trio.open_nursery() as nursery:
+                    self.core = core
+                    self.begin(nursery)
+                    try:
+                        self.perform(core.start(self.moment()))
+                        nursery.start_soon(self._keep_time)
+                        await self._commit_writes()
+                    finally:
+                        self._ending = True
+            except* KafkaError as group:
+                # The leadership or the disk is lost; the next leader loads the partition.
+                self._logger.info("coordinator-lost-log", error=group.exceptions[0])
+            except* CorruptRecordError as group:
+                # An incomplete state is worse than an unavailable coordinator.
+                self.corrupt = True
+                self._logger.error("coordinator-log-corrupt", exception=group.exceptions[0])
+        if not self.corrupt:
+            self.resign(ErrorCode.NOT_COORDINATOR)
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Called before the shard serves; ``nursery`` lives as long as the shard does."""
+
+    async def _load(self) -> C:
+        """Replays the log up to its present end offset, below which all writes acknowledged by earlier leaders lie."""
+        core = self._new_core()
+        log, partition, epoch = self._log, self.partition, self.leader_epoch
+        end_offset = log.log_end_offset(partition, epoch)
+        await log.wait_committed(partition, epoch, end_offset)
+        offset = log.log_start_offset(partition, epoch)
+        while offset < end_offset:
+            try:
+                data = await log.read(partition, epoch, offset, self._load_bytes_max)
+            except KafkaError as error:
+                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                offset = log.log_start_offset(partition, epoch)
+                continue
+            before = offset
+            for position, header in iterate_batches(data):
+                check_batch_crc(data, position, header)
+                producer_id = header.producer_id if header.is_transactional else None
+                for record in decode_records(data, position, header):
+                    if not header.is_control:
+                        core.replay(record.key, record.value, producer_id)
+                    elif control_record_type(record) in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+                        core.replay_marker(header.producer_id, parse_end_txn_marker(record).is_commit)
+                offset = header.next_offset
+            if offset == before:
+                self._logger.warning("coordinator-load-stalled", offset=offset, end_offset=end_offset)
+                await trio.sleep(_LOAD_RETRY_SECONDS)
+            await trio.lowlevel.checkpoint()
+        if core.unreadable_records:
+            self._logger.warning("coordinator-skipped-records", count=core.unreadable_records)
+        self._logger.info("coordinator-loaded", end_offset=end_offset)
+        return core
+
+    async def _commit_writes(self) -> None:
+        """Reports writes as committed, in the order of the log."""
+        while True:
+            await self._written.wait_until(lambda: bool(self._to_commit))
+            append_id, end_offset = self._to_commit[0]
+            await self._log.wait_committed(self.partition, self.leader_epoch, end_offset)
+            if self.core is None:
+                return  # the shard has resigned, and this task has passed no checkpoint since
+            self._to_commit.popleft()
+            self.perform(self.core.committed(append_id, self.moment()))
+            await trio.lowlevel.checkpoint()
+
+    async def _keep_time(self) -> None:
+        while self.core is not None:  # None from the beginning if the first write of the core has failed
+            due = self._timer_due_ms = self.core.next_deadline_ms()
+            if due is None:
+                await self._deadline_changed.wait()
+                continue
+            left_ms = due - self._clock.monotonic_ms()
+            if left_ms > 0:
+                with trio.move_on_after(left_ms / 1000):
+                    await self._deadline_changed.wait()
+                continue
+            self.perform(self.core.on_timer(self.moment()))
+            await trio.lowlevel.checkpoint()
+
+    def _look_at_deadline(self) -> None:
+        """Wakes the timer if the next deadline is earlier than the one it waits for."""
+        if self.core is None:
+            return
+        due = self.core.next_deadline_ms()
+        if due is not None and (self._timer_due_ms is None or due < self._timer_due_ms):
+            self._timer_due_ms = due
+            self._deadline_changed.notify()

@@ -1,0 +1,124 @@
+"""Rules and answers of the transaction coordinator that depend on one transaction's state only. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.describe_transactions import TopicData
+from moldau.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
+from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from moldau_broker.coordinator.transaction.core.answers import init_error
+from moldau_broker.coordinator.transaction.core.state import (
+    NO_PRODUCER_ID,
+    Transaction,
+    TransactionStatus,
+    is_epoch_exhausted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.runtime.effects import Moment
+
+
+def described(name: str, transaction: Transaction | None) -> DescribedTransaction:
+    """Returns one transaction of a DescribeTransactions answer."""
+    if not name or transaction is None:
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST
+        return DescribedTransaction(error_code=code, transactional_id=name)
+    topics: dict[str, list[int]] = {}
+    for topic, partition in transaction.partitions:
+        topics.setdefault(topic, []).append(partition)
+    return DescribedTransaction(
+        transactional_id=name,
+        transaction_state=transaction.status.label,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+    )
+
+
+def unknown_states(request: ListTransactionsRequest) -> list[str]:
+    """Returns the state names of a filter that do not exist."""
+    labels = {status.label for status in TransactionStatus}
+    return [label for label in request.state_filters if label not in labels]
+
+
+def listed(
+    request: ListTransactionsRequest, transactions: Mapping[str, Transaction], moment: Moment
+) -> ListTransactionsResponse:
+    """Returns the transactions that pass the filters of a ListTransactions request."""
+    found: list[ListedTransaction] = []
+    for name, transaction in sorted(transactions.items()):
+        if request.state_filters and transaction.status.label not in request.state_filters:
+            continue
+        if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
+            continue
+        if request.duration_filter >= 0 and (
+            transaction.start_ms < 0 or moment.wall_ms - transaction.start_ms <= request.duration_filter
+        ):
+            continue
+        found.append(
+            ListedTransaction(
+                transactional_id=name,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.status.label,
+            )
+        )
+    return ListTransactionsResponse(unknown_state_filters=unknown_states(request), transaction_states=found)
+
+
+def may_init(transaction: Transaction, request: InitProducerIdRequest) -> bool:
+    """Returns whether the producer is the present one, or retries a request whose answer it missed (KIP-360)."""
+    if request.producer_id == NO_PRODUCER_ID:
+        return True
+    identity = (request.producer_id, request.producer_epoch)
+    if request.producer_id == transaction.producer_id:
+        return request.producer_epoch in (transaction.producer_epoch, transaction.last_epoch)
+    return transaction.previous_producer_id != NO_PRODUCER_ID and (
+        identity[0] == transaction.previous_producer_id and is_epoch_exhausted(identity[1])
+    )
+
+
+def is_repeated_end(transaction: Transaction, request: EndTxnRequest) -> bool:
+    """Returns whether a client with one epoch per transaction retries an EndTxn that is already decided."""
+    if transaction.status is TransactionStatus.ONGOING:
+        return False
+    if request.producer_id == transaction.producer_id:
+        return request.producer_epoch == transaction.producer_epoch - 1
+    return (
+        request.producer_id == transaction.previous_producer_id
+        and transaction.producer_epoch == 0
+        and is_epoch_exhausted(request.producer_epoch)
+    )
+
+
+def init_reply(after: Transaction) -> Callable[[ErrorCode], Response]:
+    """Returns the function from the outcome of a write to the InitProducerId answer."""
+
+    def respond(code: ErrorCode) -> Response:
+        if code is not ErrorCode.NONE:
+            return init_error(code)
+        return InitProducerIdResponse(producer_id=after.producer_id, producer_epoch=after.producer_epoch)
+
+    return respond
+
+
+def end_reply(after: Transaction, bumps: bool) -> Callable[[ErrorCode], Response]:
+    """Returns the function from the outcome of a write to the EndTxn answer."""
+
+    def respond(code: ErrorCode) -> Response:
+        if code is not ErrorCode.NONE or not bumps:
+            return EndTxnResponse(error_code=code)
+        if after.next_producer_id != NO_PRODUCER_ID:
+            return EndTxnResponse(producer_id=after.next_producer_id, producer_epoch=after.next_producer_epoch)
+        return EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.producer_epoch)
+
+    return respond

@@ -1,0 +1,1 @@
+"""Compaction: choosing a log, mapping its keys, rewriting its segments."""

@@ -1,0 +1,1 @@
+"""Log directories: which logs they hold, their locks and checkpoints, moves between them."""

@@ -1,0 +1,248 @@
+"""Regular work on the logs of a broker: retention, rolls by time, flushes, checkpoints, deletions and cleaning.
+
+``tick`` does quick work at once, and returns the rest as ``Work``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.log.cleaner.manager import DAMAGE_ADVICE
+from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
+from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
+from moldau_broker.log.values import TopicPartition, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau_broker.log.directories.log_store import LogStore
+    from moldau_broker.log.partition.partition_log import PartitionLog
+
+_logger = EventLogger("moldau.log")
+_TICK_MS = 1000
+
+
+class Housekeeping:
+    """Decides which regular work is due, and does it or returns it."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._table = store.table
+        self._settings = store.settings
+        self._due: dict[str, int] = {}
+        self._may_discard = False
+        self._flushing: dict[PartitionLog, None] = {}
+        self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
+        """Called in the event loop after each flush of a partition's log that did not take the log offline."""
+
+    def start(self, now_ms: int) -> None:
+        """Makes all regular work due."""
+        for interval in ("retention", "flush", "recovery-points", "log-starts", "high-watermarks", "producers"):
+            self._due[interval] = now_ms
+
+    def begin_discarding(self, now_ms: int) -> None:
+        """Lets retention and the cleaner begin, after each log was claimed or set aside and has its own settings.
+
+        Before that, it is unknown which topic a log found at start belongs to, and whether that topic is compacted or
+        keeps its records for ever. So no record may be dropped by the broker's defaults.
+        """
+        self._may_discard = True
+        self._due["retention"] = now_ms + 30_000  # as in Kafka: no deletion right after the start
+
+    # Ticks ------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> list[Work]:
+        """Does regular work that is due, or returns it; call it about once a second.
+
+        A failure takes its directory offline, here or when a work fails. Before ``begin_discarding``, only work that
+        loses no record is done: syncs, checkpoints, and deletions that were queued before.
+        """
+        self._store.now_ms = now_ms
+        if self._may_discard and self._is_due("retention", now_ms, self._settings.retention_check_interval_ms):
+            self._each_log(lambda log: (log.maybe_roll(now_ms), log.apply_retention(now_ms)))
+        if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
+            self._each_log(lambda log: log.producer_state.remove_expired(now_ms))
+        works = self._deletion_work(now_ms)
+        works += self._flush_works(now_ms)
+        works += self._checkpoint_works(now_ms)
+        for directory in self._store.directories.values():
+            work = self._cleaner_checkpoint(directory)
+            if work is not None:
+                works.append(work)
+        return works + self.cleaner_works(now_ms)
+
+    def next_tick_ms(self, now_ms: int) -> int:
+        """Returns when to call ``tick`` again: now while the cleaner can go on, else in a second.
+
+        A cleaning advances only if ``tick`` is called at this time after each of its steps.
+        """
+        latest = now_ms + _TICK_MS
+        due = self._store.cleaner.next_due_ms(now_ms) if self._settings.cleaner_enable else None
+        return latest if due is None else min(latest, max(now_ms, due))
+
+    def _is_due(self, name: str, now_ms: int, interval_ms: int) -> bool:
+        # A wall clock that jumped back must not stop the work for as long as it jumped.
+        if now_ms < self._due[name] <= now_ms + interval_ms:
+            return False
+        self._due[name] = now_ms + interval_ms
+        return True
+
+    def _each_log(self, action: Callable[[PartitionLog], object]) -> None:
+        for log in self._table.current_and_future():
+            if log.failed:
+                continue
+            try:
+                action(log)
+            except (OSError, LogStorageError) as error:
+                self._store.fail_directory(log.parent_directory, error)
+            except CorruptLogFileError as error:
+                # The file is damaged but its disk works: all other logs go on.
+                _logger.error("log-damaged", partition=log.topic_partition, reason=error, advice=DAMAGE_ADVICE)
+
+    # Cleaning ---------------------------------------------------------------------------------------------------------
+
+    def cleaner_works(self, now_ms: int) -> list[Work]:
+        """Returns the cleaner's next step, if one is due; ``next_tick_ms`` gives the time of the next one.
+
+        ``tick`` includes it. Steps are short, so a cleaning advances only if this is called again after each step.
+        """
+        if not (self._settings.cleaner_enable and self._may_discard):
+            return []
+        works = self._store.cleaner.works(self._store.directories, self._table.current, now_ms, self._store.work_failed)
+        for path in self._store.cleaner.take_held_up():
+            works += self._checkpoint_for_cleaner(self._store.directories[path])
+        return works
+
+    def _checkpoint_for_cleaner(self, directory: LogDirectory) -> list[Work]:
+        work = self._recovery_checkpoint(directory) if directory.online else None
+        if work is None:
+            return []
+
+        def complete() -> None:
+            work.complete()
+            self._store.cleaner.look_again()
+
+        return [replace(work, complete=complete)]
+
+    def _cleaner_checkpoint(self, directory: LogDirectory) -> Work | None:
+        known = self._store.cleaner.clean_offsets
+        fresh: dict[TopicPartition, int] = {}
+        for key, offset in known.items():
+            log = self._table.current.get(key)
+            if log is not None and log.parent_directory == directory.path:
+                fresh[key] = offset if log.truncated_to is None else min(offset, log.truncated_to)
+        if not directory.online or not fresh:
+            return None
+        offsets = {**directory.cleaner_offsets.offsets, **fresh}
+        path = directory.path
+        return directory.cleaner_offsets.work(
+            offsets, path, lambda error: self._store.work_failed(path, error), durable=True
+        )
+
+    # Deletions --------------------------------------------------------------------------------------------------------
+
+    def _deletion_work(self, now_ms: int) -> list[Work]:
+        for log in self._table.current_and_future():
+            for deletion in log.deletions:
+                self._store.deletions.add_files(now_ms + log.config.file_delete_delay_ms, deletion.paths)
+            log.deletions.clear()
+        by_directory: dict[str, list[str]] = {}
+        for path in self._store.deletions.take_due(now_ms):
+            owner = next((name for name in self._store.directories if path.startswith(name + "/")), None)
+            if owner is not None:
+                by_directory.setdefault(owner, []).append(path)
+        return [self._remove_work(owner, paths) for owner, paths in by_directory.items()]
+
+    def _remove_work(self, owner: str, paths: list[str]) -> Work:
+        disk = self._store.disk
+
+        def run() -> None:
+            for path in paths:
+                if disk.is_directory(path):
+                    disk.remove_tree(path)
+                elif disk.exists(path):
+                    disk.remove(path)
+
+        return Work(
+            name=f"delete files in {owner}",
+            run=run,
+            complete=lambda: None,
+            failed=lambda error: self._store.work_failed(owner, error),
+            directory=owner,
+        )
+
+    # Flushes ----------------------------------------------------------------------------------------------------------
+
+    def _flush_works(self, now_ms: int) -> list[Work]:
+        works: list[Work] = []
+        for log in self._table.current_and_future():
+            # A closed segment is synced soon after its roll, so that recovery must read one segment at most.
+            work = self.flush_work(log, up_to_closed_only=not log.flush_due(now_ms))
+            if work is not None:
+                works.append(work)
+        return works
+
+    def flush_work(self, log: PartitionLog, *, up_to_closed_only: bool = False) -> Work | None:
+        """Returns ``log.flush_work``, at most one at a time for each log; its end is passed to ``flush_listener``.
+
+        None if there is nothing to do, or while another flush is under way: two concurrent syncs of a file would share
+        one error, and the sync that does not get it would report lost bytes as durable.
+        """
+        if log in self._flushing or log.failed:
+            return None
+        work = log.flush_work(up_to_closed_only=up_to_closed_only)
+        return None if work is None else self._tracked(work, log)
+
+    def _tracked(self, work: Work, log: PartitionLog) -> Work:
+        self._flushing[log] = None
+
+        def complete() -> None:
+            self._flushing.pop(log, None)
+            work.complete()
+            self.flush_listener(log.topic_partition)
+
+        def failed(error: BaseException) -> None:
+            self._flushing.pop(log, None)
+            if log.released:  # deleted or replaced meanwhile; if its disk is bad, other logs on it fail
+                self.flush_listener(log.topic_partition)
+                return
+            work.failed(error)
+            self._store.work_failed(work.directory, error)
+
+        return Work(name=work.name, run=work.run, complete=complete, failed=failed, directory=work.directory)
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def _checkpoint_works(self, now_ms: int) -> list[Work]:
+        settings = self._settings
+        recovery = self._is_due("recovery-points", now_ms, settings.flush_offset_checkpoint_interval_ms)
+        starts = self._is_due("log-starts", now_ms, settings.flush_start_offset_checkpoint_interval_ms)
+        watermarks = self._is_due("high-watermarks", now_ms, settings.high_watermark_checkpoint_interval_ms)
+        works: list[Work | None] = []
+        if not (recovery or starts or watermarks):
+            return []
+        for directory in self._store.directories.values():
+            if not directory.online:
+                continue
+            path = directory.path
+            logs = self._table.in_directory(path)
+
+            def on_error(error: BaseException, path: str = path) -> None:
+                self._store.work_failed(path, error)
+
+            if recovery:
+                works.append(self._recovery_checkpoint(directory))
+            if starts:
+                works.append(directory.log_starts.work(log_starts_of(logs), path, on_error))
+            if watermarks:
+                marks = {log.topic_partition: log.high_watermark for log in logs}
+                works.append(directory.high_watermarks.work(marks, path, on_error))
+        return [work for work in works if work is not None]
+
+    def _recovery_checkpoint(self, directory: LogDirectory) -> Work | None:
+        points = {log.topic_partition: log.recovery_point for log in self._table.in_directory(directory.path)}
+        return directory.recovery_points.work(
+            points, directory.path, lambda error: self._store.work_failed(directory.path, error), durable=True
+        )

@@ -1,0 +1,67 @@
+"""The table of the logs that a broker has loaded, and the queue of directories and files that are to be deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import uuid
+
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.values import TopicPartition
+
+
+class LogTable:
+    """The loaded logs of one broker.
+
+    ``current`` holds the logs that serve requests. ``future`` holds copies that a move between directories is filling.
+    ``rivals`` holds logs that share their partition's name with a current log but belong to another topic id; they wait
+    for a claim.
+    """
+
+    def __init__(self) -> None:
+        self.current: dict[TopicPartition, PartitionLog] = {}
+        self.future: dict[TopicPartition, PartitionLog] = {}
+        self.rivals: dict[tuple[TopicPartition, uuid.UUID], PartitionLog] = {}
+
+    def current_and_future(self) -> list[PartitionLog]:
+        """Returns the current logs, then the future ones."""
+        return [*self.current.values(), *self.future.values()]
+
+    def all(self) -> list[PartitionLog]:
+        """Returns the current logs, then the future ones, then the rivals."""
+        return [*self.current.values(), *self.future.values(), *self.rivals.values()]
+
+    def in_directory(self, path: str) -> list[PartitionLog]:
+        """Returns the current logs and the rivals of a directory; checkpoints cover these."""
+        return [log for log in [*self.current.values(), *self.rivals.values()] if log.parent_directory == path]
+
+
+class DeletionQueue:
+    """Directories of deleted partitions and files of deleted segments, with the times when they are removed."""
+
+    def __init__(self) -> None:
+        self._trees: list[tuple[int, str]] = []
+        self._files: list[tuple[int, tuple[str, ...]]] = []
+
+    def add_tree(self, due_ms: int, path: str) -> None:
+        """Queues the directory of a deleted partition."""
+        self._trees.append((due_ms, path))
+
+    def add_files(self, due_ms: int, paths: tuple[str, ...]) -> None:
+        """Queues the files of a deleted segment."""
+        self._files.append((due_ms, paths))
+
+    def take_due(self, now_ms: int) -> list[str]:
+        """Removes from the queue the paths that are due, directories first, and returns them."""
+        files = [paths for due, paths in self._files if due <= now_ms]
+        trees = [path for due, path in self._trees if due <= now_ms]
+        self._files = [(due, paths) for due, paths in self._files if due > now_ms]
+        self._trees = [(due, path) for due, path in self._trees if due > now_ms]
+        return [*trees, *(path for paths in files for path in paths)]
+
+    def forget_directory(self, directory: str) -> None:
+        """Drops all entries of a log directory that went offline."""
+        prefix = directory + "/"
+        self._trees = [(due, path) for due, path in self._trees if not path.startswith(prefix)]
+        self._files = [(due, paths) for due, paths in self._files if not paths[0].startswith(prefix)]

@@ -1,0 +1,61 @@
+"""The settings of topics, as the logs of a broker use them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.directories.log_table import LogTable
+    from moldau_broker.log.values import TopicPartition
+
+
+class TopicConfigs:
+    """The broker's default settings and those of single topics; changes are passed on to the loaded logs."""
+
+    def __init__(self, table: LogTable, default: LogConfig) -> None:
+        self._table = table
+        self._default = default
+        self._by_topic: dict[str, LogConfig] = {}
+
+    def of(self, topic: str) -> LogConfig:
+        """Returns the settings of a topic's logs."""
+        return self._by_topic.get(topic, self._default)
+
+    def replace(self, default: LogConfig, by_topic: Mapping[str, LogConfig]) -> None:
+        """Replaces all settings before the first log is loaded."""
+        self._default = default
+        self._by_topic = dict(by_topic)
+
+    def update(self, topic: str, config: LogConfig) -> None:
+        """Changes the settings of a topic, also for its loaded logs."""
+        self._by_topic[topic] = config
+        for logs in (self._table.current, self._table.future):
+            for topic_partition, log in logs.items():
+                if topic_partition.topic == topic:
+                    log.update_config(config)
+
+    def update_for(self, topic_partition: TopicPartition, config: LogConfig) -> None:
+        """Changes the settings of a topic for one log that was just claimed or created.
+
+        The topic's other logs are visited only if their settings differ, so that creating a thousand logs takes linear
+        time.
+        """
+        topic = topic_partition.topic
+        if self._by_topic.get(topic) != config:
+            self.update(topic, config)
+            return
+        for logs in (self._table.current, self._table.future):
+            log = logs.get(topic_partition)
+            if log is not None:
+                log.update_config(config)
+
+    def update_default(self, config: LogConfig) -> None:
+        """Changes the broker's defaults, also for the loaded logs of topics without settings of their own."""
+        self._default = config
+        for logs in (self._table.current, self._table.future):
+            for topic_partition, log in logs.items():
+                if topic_partition.topic not in self._by_topic:
+                    log.update_config(config)

@@ -1,0 +1,1 @@
+"""The files of a log directory: segments, indexes, checkpoints, and their formats."""

@@ -1,0 +1,155 @@
+"""Index of the aborted transactions whose abort marker lies in a segment.
+
+A ``.txnindex`` file holds entries of 34 bytes, big-endian, in the order of their markers:
+
+    version 2 (0) | producer id 8 | first offset 8 | last offset 8 (the marker's) | last stable offset 8
+
+The file exists only if there is an entry. Entries are few; they are written at once and kept in memory once read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from moldau.runtime.ports.descriptors import is_shortage
+from moldau_broker.log.errors import CorruptLogFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.ports.environment import Disk
+    from moldau_broker.log.files.handle import SharedFile
+    from moldau_broker.log.files.open_files import OpenFiles
+
+ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+
+
+class AbortedEntry(NamedTuple):
+    """One aborted transaction; ``last_offset`` is its marker's, ``last_stable_offset`` the one after the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The entries of one segment. Invariant: ``last_offset`` rises from entry to entry."""
+
+    __slots__ = ("_base", "_disk", "_entries", "_file", "_files", "_path", "_unwritten")
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, files: OpenFiles) -> None:
+        self._disk = disk
+        self._path = path
+        self._base = base_offset
+        self._files = files
+        self._file: SharedFile | None = None
+        self._unwritten: list[AbortedEntry] = []
+        self._entries: list[AbortedEntry] | None = None if disk.exists(path) else []
+
+    @property
+    def path(self) -> str:
+        """Path of the file, which may not exist."""
+        return self._path
+
+    def entries(self) -> Sequence[AbortedEntry]:
+        """Returns all entries.
+
+        Raises:
+            CorruptLogFileError: The file is damaged.
+        """
+        if self._entries is None:
+            self._entries = self._load()
+        return self._entries
+
+    def _load(self) -> list[AbortedEntry]:
+        file = self._open()
+        data = file.read(0, file.size)
+        if len(data) % ENTRY.size:
+            raise CorruptLogFileError(self._path, len(data) - len(data) % ENTRY.size, "the last entry is cut")
+        entries: list[AbortedEntry] = []
+        for position in range(0, len(data), ENTRY.size):
+            version, *fields = ENTRY.unpack_from(data, position)
+            entry = AbortedEntry(*fields)
+            if version != _VERSION:
+                raise CorruptLogFileError(self._path, position, f"version {version}, expected {_VERSION}")
+            if entry.last_offset < self._base or not 0 <= entry.first_offset <= entry.last_offset:
+                raise CorruptLogFileError(self._path, position, f"{entry} is outside the segment")
+            if entries and entry.last_offset <= entries[-1].last_offset:
+                raise CorruptLogFileError(self._path, position, f"{entry} does not rise above {entries[-1]}")
+            entries.append(entry)
+        return entries
+
+    def _open(self) -> SharedFile:
+        file = self._file  # held here: another thread may close it meanwhile
+        if file is None:
+            file = self._file = self._files.open(self._path)
+        return file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open."""
+        return self._file is not None
+
+    def hold(self) -> None:
+        """Opens the file, if it exists.
+
+        Raises:
+            OSError: The file could not be opened.
+        """
+        if self._disk.exists(self._path):
+            self._open()
+
+    def append(self, entry: AbortedEntry) -> None:
+        """Adds an entry and writes it; if descriptors are short, the next sync writes it.
+
+        Raises:
+            OSError: The write failed.
+        """
+        entries = self.entries()
+        assert not entries or entry.last_offset > entries[-1].last_offset, f"{entry} does not rise above {entries[-1]}"
+        self._entries = [*entries, entry]
+        self._unwritten.append(entry)
+        try:
+            self._write()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+
+    def _write(self) -> None:
+        if self._unwritten:
+            self._open().append([ENTRY.pack(_VERSION, *entry) for entry in self._unwritten])
+            self._unwritten = []
+
+    def truncate_to_offset(self, offset: int) -> None:
+        """Drops transactions whose marker is at or above ``offset``."""
+        entries = self.entries()
+        kept = [entry for entry in entries if entry.last_offset < offset]
+        self._write()
+        if len(kept) < len(entries):
+            self._open().truncate(len(kept) * ENTRY.size)
+            self._entries = kept
+
+    def reset(self) -> None:
+        """Drops all entries, readable or not, before they are rebuilt."""
+        if self._disk.exists(self._path):
+            self._open().truncate(0)
+        self._entries = []
+        self._unwritten = []
+
+    def renamed(self, path: str) -> None:
+        """Takes note of the file's new name."""
+        self._path = path
+
+    def sync(self) -> None:
+        """Makes the entries durable; blocks."""
+        self._write()
+        file = self._file  # held here: the index may be closed meanwhile by another thread
+        if file is not None:
+            file.sync()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file = None

@@ -1,0 +1,485 @@
+"""Opening of a log: finishes interrupted steps, recovers segments that may be damaged, and loads small files.
+
+After a clean stop nothing is scanned: segments are opened, the last entries of their indexes are checked, and the
+producer snapshot at the log's end is read. After an unclean one, every segment at or above the recovery point is read
+as a whole: each batch must be sound (length, CRC), follow the one before in offset and not fall in leader epoch. The
+log is cut before the first batch that fails this. Indexes, aborted transactions, producer state and epochs are rebuilt
+from the batches. After a failed sync, the page cache may hold pages that no later sync writes, so all batches above the
+recovery point are written again.
+
+A swap of cleaned segments is finished if ``<base>.log.swap`` exists (its content was durable before it got that name),
+else undone.
+
+The loader touches nothing but the partition's directory, so logs are loaded side by side
+(``LogManager.recovery_work``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau.records import CorruptRecordError
+from moldau.runtime.ports.environment import OpenMode
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.batches import CONTROL_BIT, scan_headers
+from moldau_broker.log.files.checkpoint import read_file
+from moldau_broker.log.files.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_segment_file,
+    segment_file,
+)
+from moldau_broker.log.files.open_files import FILES_PER_SEGMENT, OpenFiles
+from moldau_broker.log.files.segment import LogSegment
+from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
+from moldau_broker.log.partition.partition_log import PartitionLog
+from moldau_broker.log.partition.producer_state import ProducerStateManager, decode_snapshot
+from moldau_broker.log.partition.segmented_log import decode_marker
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Sequence
+
+    from moldau.runtime.ports.environment import Disk
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.files.batches import Batch
+    from moldau_broker.log.files.checkpoint import EpochEntry
+    from moldau_broker.log.partition.segmented_log import Checkpoints
+    from moldau_broker.log.values import TopicPartition
+
+WRITE_AGAIN_BYTES = 1 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadReport:
+    """The findings and actions of loading one log, for the log output and for tests."""
+
+    clean: bool
+    segments: int = 0
+    recovered_segments: int = 0
+    recovered_bytes: int = 0
+    truncated_at: int | None = None  # log end offset after bad bytes were cut
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """The parameters of opening one log."""
+
+    directory: str
+    topic_partition: TopicPartition
+    config: LogConfig
+    checkpoints: Checkpoints
+    now_ms: int
+    clean: bool = False
+    recovery_point: int = 0
+    recovery_point_known: bool = True  # False: its checkpoint is lost, so gaps between segments may be legitimate
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    topic_id: uuid.UUID | None = None
+    is_future: bool = False
+    jitter_ms: int = 0
+    producer_id_expiration_ms: int = 86_400_000
+    damaged: tuple[str, ...] = ()  # paths of files that are known to be damaged
+    files: OpenFiles | None = None
+
+
+def load_log(disk: Disk, request: LoadRequest) -> tuple[PartitionLog, LoadReport]:
+    """Opens the log in ``request.directory``; blocks.
+
+    A missing directory is created; it is durable with the log's first flush.
+
+    Raises:
+        OSError: A file could not be read or written.
+    """
+    return _Loader(disk, request).load()
+
+
+class _Loader:
+    def __init__(self, disk: Disk, request: LoadRequest) -> None:
+        self._disk = disk
+        self._request = request
+        self._files = request.files if request.files is not None else OpenFiles(disk)
+        self._directory = request.directory
+        self._report = LoadReport(clean=request.clean)
+        self._segments: list[LogSegment] = []
+        self._epochs = LeaderEpochCache(disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
+        self._producers = ProducerStateManager(request.producer_id_expiration_ms, request.now_ms)
+        self._is_new = False  # whether the directory was created: the first flush syncs its name and those in it
+        self._read_to = 0  # end offset of the batches that were read again
+        self._changed = False  # whether files were removed, renamed or cut, and a sync is needed
+
+    def load(self) -> tuple[PartitionLog, LoadReport]:
+        disk, request = self._disk, self._request
+        if not disk.exists(self._directory):
+            disk.make_directories(self._directory)
+            self._is_new = True
+        self._finish_interrupted()
+        names = [parse_segment_file(name) for name in disk.list_directory(self._directory)]
+        bases = [name.base_offset for name in names if name and name.kind == LOG_SUFFIX and not name.state]
+        self._segments = [
+            LogSegment(disk, self._directory, base, request.config, request.now_ms, files=self._files)
+            for base in sorted(bases)
+        ]
+        self._report.segments = len(bases)
+        self._remove_orphans(bases)
+        epochs_known = self._load_epochs()
+        end_offset = self._check_or_recover(epochs_known)
+        if not self._segments or end_offset < request.log_start_offset:
+            end_offset = self._begin_empty(request.log_start_offset)
+        self._segments[-1].files.unsettle()
+        log_start = min(max(request.log_start_offset, self._segments[0].base_offset), end_offset)
+        self._epochs.truncate_from_end(end_offset)
+        self._epochs.truncate_from_start(log_start)
+        if request.clean or self._report.truncated_at is not None:
+            self._epochs.write()  # else all epochs that the file lacks are above the recovery point
+        log = PartitionLog(
+            disk,
+            self._directory,
+            request.topic_partition,
+            request.config,
+            segments=self._segments,
+            log_start_offset=log_start,
+            log_end_offset=end_offset,
+            recovery_point=end_offset if request.clean else min(end_offset, request.recovery_point),
+            epochs=self._epochs,
+            producer_state=self._producers,
+            checkpoints=request.checkpoints,
+            topic_id=request.topic_id,
+            is_future=request.is_future,
+            jitter_ms=request.jitter_ms,
+            names_durable=not (self._report.recovered_segments or self._is_new),
+            # A process that died before its first flush has not synced the directory's name either.
+            is_new=self._is_new or not request.clean,
+            files=self._files,
+        )
+        self._producers.knows_all = end_offset == 0
+        log.reload_producer_state(end_offset)
+        log.active_segment.resume()
+        if self._changed and not self._is_new:
+            disk.sync_directory(self._directory)
+        log.initialise_watermark(request.high_watermark)
+        return log, self._report
+
+    # Interrupted steps -----------------------------------------------------------------------------------------------
+
+    def _finish_interrupted(self) -> None:
+        """Removes temporary and deleted files; finishes swaps."""
+        swapped: list[int] = []
+        for name in self._disk.list_directory(self._directory):
+            parsed = parse_segment_file(name)
+            if name.endswith(TEMPORARY_SUFFIX) or (parsed and parsed.state in (DELETED_SUFFIX, CLEANED_SUFFIX)):
+                self._disk.remove(f"{self._directory}/{name}")
+                self._changed = True
+            elif parsed and parsed.kind == LOG_SUFFIX and parsed.state == SWAP_SUFFIX:
+                swapped.append(parsed.base_offset)
+        for base in swapped:
+            self._finish_swap(base)
+        for name in self._disk.list_directory(self._directory):
+            # Indexes of a swap whose log file was not renamed.
+            if name.endswith(SWAP_SUFFIX):
+                self._disk.remove(f"{self._directory}/{name}")
+                self._changed = True
+
+    def _finish_swap(self, base: int) -> None:
+        swap = f"{self._directory}/{segment_file(base, LOG_SUFFIX)}{SWAP_SUFFIX}"
+        end = self._end_of_file(swap, base)
+        for name in self._disk.list_directory(self._directory):
+            parsed = parse_segment_file(name)
+            if parsed is None or parsed.state or parsed.kind not in SEGMENT_SUFFIXES:
+                continue
+            if parsed.base_offset == base or base < parsed.base_offset < end:
+                self._disk.remove(f"{self._directory}/{name}")
+        self._disk.sync_directory(self._directory)
+        for kind in reversed(SEGMENT_SUFFIXES):
+            target = f"{self._directory}/{segment_file(base, kind)}"
+            if self._disk.exists(target + SWAP_SUFFIX):
+                self._disk.rename(target + SWAP_SUFFIX, target)
+        self._disk.sync_directory(self._directory)
+        self._report.problems.append(f"finished the swap of segment {base}")
+
+    def _end_of_file(self, path: str, base: int) -> int:
+        # The file ends in .swap, so it is not opened as a segment; a walk over its headers gives the end.
+        file = self._disk.open(path, OpenMode.READ)
+        try:
+            end = base
+            for _, header in scan_headers(file, 0, file.size):
+                end = header.next_offset
+            return end
+        finally:
+            file.close()
+
+    def _remove_orphans(self, bases: list[int]) -> None:
+        """Removes index files without a log file."""
+        known = dict.fromkeys(bases)
+        for name in self._disk.list_directory(self._directory):
+            parsed = parse_segment_file(name)
+            if parsed and parsed.kind in SEGMENT_SUFFIXES and not parsed.state and parsed.base_offset not in known:
+                self._disk.remove(f"{self._directory}/{name}")
+                self._report.problems.append(f"removed {name}, its log file is missing")
+                self._changed = True
+
+    # Checking and recovering -----------------------------------------------------------------------------------------
+
+    def _load_epochs(self) -> bool:
+        """Reads the epoch checkpoint; False if it must be rebuilt from the log."""
+        path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+        if path in self._request.damaged:
+            self._report.problems.append(f"{path} is not as it was at the clean stop")
+            self._epochs = LeaderEpochCache(self._disk, path, durable=None)
+            return False
+        try:
+            self._epochs = LeaderEpochCache.load(self._disk, path)
+        except CorruptLogFileError as error:
+            self._report.problems.append(str(error))
+            self._epochs = LeaderEpochCache(self._disk, path, durable=None)
+            return False
+        if not self._segments:
+            return True
+        if not self._request.clean:
+            # Above the recovery point, the file may be outdated; the batches are right.
+            self._epochs.truncate_from_end(self._request.recovery_point)
+        # A log start offset not checkpointed before a crash falls back, while the epochs are already truncated.
+        entries = self._epochs.entries
+        start = max(self._request.log_start_offset, self._segments[0].base_offset)
+        return bool(entries) and entries[0].start_offset <= start
+
+    def _complete_epochs(self, before: Sequence[EpochEntry]) -> None:
+        """Completes the epochs that were read from the batches with those that batches do not show."""
+        cache = self._epochs
+        entries = cache.entries
+        if entries:
+            # The first batches may have been compacted away; their epoch is taken to be that of the first one left.
+            cache.extend_to(min(self._segments[0].base_offset, entries[0].start_offset))
+        for entry in before:
+            if entry.leader_epoch > cache.latest_epoch and entry.start_offset >= self._read_to:
+                cache.assign(entry.leader_epoch, entry.start_offset)
+
+    def _check_or_recover(self, epochs_known: bool) -> int:
+        """Checks the segments and recovers those that may be damaged; returns the log end offset."""
+        request = self._request
+        next_offset, epoch = 0, -1
+        epochs_before = self._epochs.entries
+        if not epochs_known:
+            self._epochs = LeaderEpochCache(
+                self._disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}", durable=self._epochs.durable
+            )
+        suspect_from = len(self._segments)
+        if not request.clean:
+            suspect_from = 0
+            for index, segment in enumerate(self._segments):
+                # A segment that ends at the recovery point is suspect too: its indexes may not have been synced.
+                if segment.base_offset < request.recovery_point:
+                    suspect_from = index
+        position = 0
+        while position < len(self._segments):
+            segment = self._segments[position]
+            if segment.base_offset < next_offset:
+                # Two segments that overlap: a crash brought back a name whose removal was not durable.
+                self._drop_from(
+                    position, f"segment {segment.base_offset} begins below {next_offset}, where the one before ends"
+                )
+                break
+            suspect = position >= suspect_from or not self._sound(segment, last=position == len(self._segments) - 1)
+            if suspect:
+                before = segment.file.size
+                problem, next_offset, epoch = self._recover(segment, epoch)
+                self._report.recovered_segments += 1
+                self._report.recovered_bytes += before
+                if problem is not None:
+                    self._report.problems.append(problem)
+                    self._report.truncated_at = next_offset
+                    self._changed = True
+                    self._drop_from(position + 1, "it follows bad bytes")
+                    break
+                if self._is_hole(position, next_offset):
+                    self._report.truncated_at = next_offset
+                    self._drop_from(position + 1, f"the segment before it ends at {next_offset}, its tail was lost")
+                    break
+            else:
+                if not epochs_known:
+                    for _, header in scan_headers(segment.file, 0, segment.size):
+                        self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+                next_offset = self._end_of(segment) if position == len(self._segments) - 1 else segment.base_offset
+            position += 1
+            if position < len(self._segments):
+                self._let_go(segment, is_durable=not suspect)
+        if self._report.recovered_segments or not epochs_known:
+            if self._changed:
+                # Removed batches must not come back under new bytes. Otherwise nothing is synced here: the recovery
+                # point stays, and the first flushes move it.
+                for segment in self._segments[max(0, suspect_from) :]:
+                    segment.files.sync()
+            self._complete_epochs(epochs_before)
+        return next_offset
+
+    def _let_go(self, segment: LogSegment, *, is_durable: bool) -> None:
+        """Lets the files of a closed segment be closed once it is durable; syncs it if descriptors are short."""
+        if not is_durable and not self._files.has_room(FILES_PER_SEGMENT):
+            segment.files.sync()
+            is_durable = True
+        if is_durable:
+            segment.files.settle()
+
+    def _is_hole(self, position: int, end_offset: int) -> bool:
+        """Returns whether a segment lost its tail without leaving a damaged batch.
+
+        A segment begins where the one before ends, and cleaning reaches only up to the recovery point. So a gap above
+        the recovery point means that bytes, or a whole segment, were lost.
+        """
+        if position + 1 >= len(self._segments) or not self._request.recovery_point_known or self._request.clean:
+            return False
+        following = self._segments[position + 1].base_offset
+        return end_offset < following and following > self._request.recovery_point
+
+    def _sound(self, segment: LogSegment, *, last: bool) -> bool:
+        """Returns whether a segment can be used without recovery; rebuilds its sparse indexes if needed."""
+        if segment.transaction_index.path in self._request.damaged:
+            self._report.problems.append(f"{segment.transaction_index.path} is not as it was at the clean stop")
+            return False
+        try:
+            segment.transaction_index.entries()
+        except CorruptLogFileError as error:
+            # Its entries are rebuilt from the producer state while the batches are read.
+            self._report.problems.append(str(error))
+            return False
+        mend = not all(self._disk.exists(segment.path(kind)) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+        # An index rebuilt in memory by a reader was lost with the process: look-ups would be right but slow.
+        mend = mend or (segment.offset_index.count == 0 and segment.size > self._request.config.index_interval_bytes)
+        try:
+            segment.offset_index.check(segment.size)
+            segment.time_index.check()
+        except CorruptLogFileError as error:
+            self._report.problems.append(str(error))
+            mend = True
+        if mend and last:
+            segment.rebuild_indexes()
+        elif mend:
+            segment.mend_indexes()
+            segment.seal()
+            if segment.has_lost_its_end:
+                self._report.problems.append(f"{segment.file.path}: its end is missing, the file was longer once")
+        return True
+
+    def _end_of(self, segment: LogSegment) -> int:
+        """Returns the offset after the last batch of a cleanly closed segment; cuts bytes that are no batch."""
+        end, size = segment.base_offset, 0
+        start = segment.last_indexed_position()
+        for position, header in scan_headers(segment.file, start, segment.size):
+            end, size = header.next_offset, position + header.size_bytes
+        if size != segment.size:
+            problem, end, _ = self._recover(segment, -1)
+            self._report.problems.append(
+                problem or f"{segment.file.path}: ends at byte {size}, its index said otherwise"
+            )
+            self._report.truncated_at = end
+        return end
+
+    def _recover(self, segment: LogSegment, epoch: int) -> tuple[str | None, int, int]:
+        """Reads the whole segment; returns why it was cut (or None), the offset after it and its last epoch."""
+        self._load_producers(segment.base_offset)
+        next_offset = segment.base_offset
+
+        later = (other.base_offset for other in self._segments if other.base_offset > segment.base_offset)
+        limit = min(later, default=1 << 62)
+
+        def accept(batch: Batch) -> str | None:
+            nonlocal next_offset, epoch
+            header = batch.header
+            if header.base_offset > next_offset and header.next_offset > limit:
+                # The checksum does not cover the base offset: this one jumped.
+                return f"offsets {header.base_offset} to {header.last_offset}, the next segment begins at {limit}"
+            if header.base_offset < next_offset:
+                return f"base offset {header.base_offset} after {next_offset - 1}"
+            if header.partition_leader_epoch < epoch:
+                return f"leader epoch {header.partition_leader_epoch} after {epoch}"
+            if header.producer_id >= 0:
+                try:
+                    marker = decode_marker(header, batch.data) if header.attributes & CONTROL_BIT else None
+                except CorruptRecordError as error:
+                    return f"control batch: {error}"
+                aborted = self._producers.replay(header, marker)
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+            next_offset, epoch = header.next_offset, header.partition_leader_epoch
+            self._read_to = next_offset
+            return None
+
+        problem = segment.recover(accept)
+        if segment is not self._segments[-1]:
+            segment.seal()
+        if not self._request.clean:
+            self._write_again(segment)
+        return problem, next_offset, epoch
+
+    def _write_again(self, segment: LogSegment) -> None:
+        """Rewrites the unchanged bytes above the recovery point, so that the next sync makes them durable.
+
+        The previous process may have ended because a sync failed. The kernel marks the pages of a failed sync as
+        written: they can be read, but no later sync writes them (fsyncgate) unless they become dirty again.
+        """
+        start = segment.position_of(max(segment.base_offset, self._request.recovery_point))
+        for position in range(start, segment.size, WRITE_AGAIN_BYTES):
+            count = min(WRITE_AGAIN_BYTES, segment.size - position)
+            segment.file.write_at(position, segment.file.read(position, count))
+
+    def _load_producers(self, offset: int) -> None:
+        """Loads the producer state as of the start of a segment that is recovered."""
+        if self._producers.map_end_offset == offset and offset > 0:
+            return
+        state = self._producers
+        state.reset(0)
+        for name in reversed(self._disk.list_directory(self._directory)):
+            parsed = parse_segment_file(name)
+            if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.state:
+                continue
+            if not self._segments[0].base_offset <= parsed.base_offset <= offset:
+                continue
+            path = f"{self._directory}/{name}"
+            try:
+                state.load_snapshot(decode_snapshot(path, read_file(self._disk, path)), parsed.base_offset)
+                break
+            except CorruptLogFileError as error:
+                self._report.problems.append(str(error))
+                self._disk.remove(path)
+                self._changed = True
+        start = state.map_end_offset
+        for segment in self._segments:
+            if segment.base_offset >= offset:
+                break
+            for position, header in scan_headers(segment.file, 0, segment.size):
+                if header.base_offset >= start and header.producer_id >= 0:
+                    data = segment.file.read(position, header.size_bytes) if header.attributes & CONTROL_BIT else b""
+                    state.replay(header, decode_marker(header, data) if data else None)
+        state.map_end_offset = offset
+
+    def _drop_from(self, index: int, why: str) -> None:
+        for segment in reversed(self._segments[index:]):
+            self._report.problems.append(f"dropped segment {segment.base_offset}: {why}")
+            for path in segment.files.paths():
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+            segment.files.close()
+            self._changed = True
+        del self._segments[index:]
+
+    def _begin_empty(self, offset: int) -> int:
+        """Starts a log over at its log start offset if it has no segments or ends below it."""
+        if self._segments:
+            self._drop_from(0, f"the log ends below its log start offset {offset}")
+        segment = LogSegment(
+            self._disk, self._directory, offset, self._request.config, self._request.now_ms, files=self._files
+        )
+        self._segments = [segment]
+        self._changed = True
+        return offset

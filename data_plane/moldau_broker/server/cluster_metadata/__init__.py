@@ -1,0 +1,1 @@
+"""Committed cluster metadata on a broker: the cache, its application, automatic topic creation."""

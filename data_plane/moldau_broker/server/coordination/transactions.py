@@ -1,0 +1,237 @@
+"""Writes transaction markers to partitions on this and other brokers.
+
+The transaction coordinator decides the outcome. This module appends a marker to a partition that this broker leads,
+like a produce with acks=all, and sends the others in WriteTxnMarkers to their leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from moldau.protocol.codec import DecodeError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.heartbeat import HeartbeatResponse
+from moldau.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.coordinator.group.coordinator import GroupCoordinator
+    from moldau_broker.coordinator.runtime.effects import Marker
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
+
+TopicPartitionName = tuple[str, int]
+Begun = ErrorCode | Callable[[], Awaitable[ErrorCode]]
+"""The error of a refused marker, or a function that waits for its commit."""
+K = TypeVar("K")
+CONNECT_TIMEOUT_MS = 2_000.0
+REQUEST_TIMEOUT_MS = 10_000.0
+WRITE_MARKERS_VERSION = 1
+
+
+class Peers:
+    """Connections to other brokers, one for each broker and API, opened on first use.
+
+    Answers keep the order of the requests, and markers wait for their commit: other requests must not wait for that.
+    """
+
+    def __init__(self, environment: Environment, broker_id: int, metadata: MetadataCache) -> None:
+        self._environment = environment
+        self._client_id = f"broker-{broker_id}-transactions"
+        self._metadata = metadata
+        self._connections: dict[tuple[int, int], RpcConnection] = {}
+        self._opening: dict[tuple[int, int], trio.Lock] = {}
+
+    async def request(self, broker_id: int, message: Request, version: int) -> Response:
+        """Sends a request to a broker, and sends it again over a new connection if an old one breaks.
+
+        The peer closes idle connections, and requests sent at that moment are lost. All requests here are repeatable.
+
+        Raises:
+            OSError: no connection, or it broke.
+            trio.TooSlowError: no connection or no answer in time.
+            KafkaError: the broker refused the request.
+        """
+        connection, is_new = await self._connection(broker_id, message.__api_key__)
+        try:
+            return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
+        except OSError:
+            if is_new or connection.is_open:
+                raise
+        connection, _ = await self._connection(broker_id, message.__api_key__)
+        return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
+
+    async def _connection(self, broker_id: int, api_key: int) -> tuple[RpcConnection, bool]:
+        """Returns the connection for an API, and whether it is new."""
+        key = (broker_id, api_key)
+        async with self._opening.setdefault(key, trio.Lock()):
+            connection = self._connections.get(key)
+            if connection is not None and connection.is_open:
+                return connection, False
+            address = self._metadata.inter_broker_address(broker_id)
+            if address is None:
+                raise ConnectionError(f"broker {broker_id} is not registered")
+            with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                connection = await RpcConnection.open(self._environment, *address, self._client_id, negotiate=False)
+            self._connections[key] = connection
+            return connection, True
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections = {}
+
+
+class TransactionMarkers:
+    """Writes markers; see ``coordinator.runtime.ports.MarkerWriter``."""
+
+    def __init__(self, broker_id: int, metadata: MetadataCache, replicas: ReplicaManager, peers: Peers) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peers = peers
+        self._groups: GroupCoordinator | None = None
+        self._logger = EventLogger("moldau.broker.markers", node=broker_id)
+
+    def connect(self, groups: GroupCoordinator) -> None:
+        """Sets the coordinator that writes markers to ``__consumer_offsets``; called once."""
+        self._groups = groups
+
+    async def write_markers(
+        self, marker: Marker, partitions: tuple[TopicPartitionName, ...]
+    ) -> Mapping[TopicPartitionName, ErrorCode]:
+        """Tries once to write the marker to each partition at its present leader; returns the error codes."""
+        codes: dict[TopicPartitionName, ErrorCode] = {}
+        by_leader: dict[int, list[TopicPartitionName]] = {}
+        for key in partitions:
+            image = self._metadata.partition(*key)
+            if image is None:
+                codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif image.leader < 0:
+                codes[key] = ErrorCode.LEADER_NOT_AVAILABLE
+            else:
+                by_leader.setdefault(image.leader, []).append(key)
+        async with trio.open_nursery() as nursery:
+            for leader, keys in by_leader.items():
+                write = self._write_here if leader == self._broker_id else self._write_there
+                nursery.start_soon(write, leader, marker, keys, codes)
+        return codes
+
+    async def _write_here(
+        self,
+        leader: int,
+        marker: Marker,
+        keys: Sequence[TopicPartitionName],
+        codes: dict[TopicPartitionName, ErrorCode],
+    ) -> None:
+        pending = {key: self.begin(marker, key) for key in keys}
+        codes.update(await finish(pending))
+
+    async def _write_there(
+        self,
+        leader: int,
+        marker: Marker,
+        keys: Sequence[TopicPartitionName],
+        codes: dict[TopicPartitionName, ErrorCode],
+    ) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, index in keys:
+            topics.setdefault(topic, []).append(index)
+        request = WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=marker.producer.producer_id,
+                    producer_epoch=marker.producer.producer_epoch,
+                    transaction_result=marker.commit,
+                    topics=[
+                        WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()
+                    ],
+                    coordinator_epoch=marker.coordinator_epoch,
+                )
+            ]
+        )
+        try:
+            response = await self._peers.request(leader, request, WRITE_MARKERS_VERSION)
+        except (OSError, trio.TooSlowError, KafkaError, DecodeError) as error:
+            self._logger.info("markers-not-sent", leader=leader, partitions=len(keys), error=error)
+            codes.update(dict.fromkeys(keys, ErrorCode.NETWORK_EXCEPTION))
+            return
+        assert isinstance(response, WriteTxnMarkersResponse)
+        for result in response.markers:
+            for topic_result in result.topics:
+                for partition in topic_result.partitions:
+                    codes[topic_result.name, partition.partition_index] = ErrorCode(partition.error_code)
+
+    def begin(self, marker: Marker, key: TopicPartitionName) -> Begun:
+        """Appends a marker to a partition here; returns an error, or a function that waits for the commit."""
+        topic, index = key
+        if topic == OFFSETS_TOPIC:
+            assert self._groups is not None
+            led = self._replicas.partitions.get(key)
+            if led is not None:
+                led.marker_count += 1
+            completion = self._groups.complete_transaction(
+                index, marker, lambda code: HeartbeatResponse(error_code=code)
+            )
+
+            async def wait_for_group() -> ErrorCode:
+                response = await completion.wait()
+                assert isinstance(response, HeartbeatResponse)
+                return ErrorCode(response.error_code)
+
+            return wait_for_group
+        partition = self._replicas.partitions.get(key)
+        if partition is None or not partition.is_leader:
+            known = self._metadata.partition(*key) is not None
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        leader_epoch = partition.replica.state.leader_epoch
+        try:
+            end_offset = self._replicas.append_marker(
+                partition,
+                producer_id=marker.producer.producer_id,
+                producer_epoch=marker.producer.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                commit=marker.commit,
+            )
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+            return error.code
+        except KafkaError as error:
+            return error.code
+        return lambda: self._wait_committed(partition, leader_epoch, end_offset)
+
+    async def _wait_committed(self, partition: Partition, leader_epoch: int, end_offset: int) -> ErrorCode:
+        try:
+            await self._replicas.waits.wait_committed(partition, leader_epoch, end_offset)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+
+async def finish(pending: Mapping[K, Begun]) -> dict[K, ErrorCode]:
+    """Waits up to ``REQUEST_TIMEOUT_MS`` for commits; markers that time out may be written again."""
+    codes = {key: outcome for key, outcome in pending.items() if isinstance(outcome, ErrorCode)}
+    with trio.move_on_after(REQUEST_TIMEOUT_MS / 1000):
+        for key, outcome in pending.items():
+            if not isinstance(outcome, ErrorCode):
+                codes[key] = await outcome()
+    for key in pending:
+        codes.setdefault(key, ErrorCode.REQUEST_TIMED_OUT)
+    return codes

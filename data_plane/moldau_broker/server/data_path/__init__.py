@@ -1,0 +1,1 @@
+"""Client connections, and the two requests that carry records: Produce and Fetch."""

@@ -1,0 +1,436 @@
+"""One client connection: decodes the header of each frame and dispatches the request.
+
+Produce and Fetch take a hot path without message objects. All other requests are decoded by the compiled codecs and
+served by the handler in the table of APIs. A handler that has to wait becomes the ``Deferred`` of its request and runs
+when the answers before it have left. A malformed frame ends its own connection only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.codec import DecodeError, decode
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.framing import decode_request_header, encode_response, skip_tagged_section
+from moldau.protocol.hot import TooManyEntriesError, read_fetch_request
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.schema import Response
+from moldau.runtime.net.answers import CloseConnection, Preparation
+from moldau_broker.coordinator.runtime.completion import Completion
+from moldau_broker.replication.fetch_session import FetchPartition
+from moldau_broker.server.cluster_metadata.cache import ListenerHints
+from moldau_broker.server.data_path.fetch import FetchOperation, FetchQuery, FetchService
+from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
+from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
+from moldau_broker.server.handlers.apis import api_versions
+from moldau_broker.server.handlers.context import Call, LongAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.protocol.framing import RequestHeader
+    from moldau.protocol.schema import Request
+    from moldau.runtime.net.answers import Answer, ResponsePart
+    from moldau.runtime.ports.environment import Connection
+    from moldau_broker.server.handlers.apis import ServedApi
+    from moldau_broker.server.handlers.context import BrokerContext
+    from moldau_broker.server.replicas.delayed import Operation
+    from moldau_broker.server.replicas.partition import Partition
+
+_KEY_VERSION = struct.Struct(">hh").unpack_from
+_CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
+_CLIENT_ID_AT = 10
+_PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
+_FETCH_FIRST, _FETCH_LAST = 4, 18
+_PRODUCE_FLEXIBLE, _FETCH_FLEXIBLE = 9, 12
+_TOPIC_IDS = 13
+HELD_MAX = 16
+"""Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
+DECODED_FACTOR = 10
+"""Approximate ratio of a request's size in memory to its size on the wire; a list of int32 grows the most."""
+ENTRIES_FREE = 1_000
+"""Topics and partitions that a Produce or Fetch may name beyond twice the existing ones.
+
+Clients may name deleted topics, and new topics before this broker knows them. A request with more names is made up, and
+is refused after its entries are counted."""
+ENTRY_BYTES_MIN = 6
+"""Size of the smallest entry: a partition of a Produce request without records."""
+_ERRORS_FIRST = 7
+"""First version of Fetch whose answer has an error code of its own."""
+HANDLER_TIMEOUT_MS = 600_000.0
+"""Bound of each handler's wait, even if its request asks for more (JoinGroup waits longest)."""
+
+
+class ListenerServices(NamedTuple):
+    """The parts that the connections of one listener share."""
+
+    context: BrokerContext
+    listener_name: str
+    produce: ProduceService
+    fetch: FetchService
+    apis: Mapping[int, ServedApi]
+
+
+def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[int, ServedApi]) -> ListenerServices:
+    """Builds the shared parts of a listener from the broker's parts."""
+    hints = ListenerHints(context.metadata, context.broker_id, listener_name)
+    return ListenerServices(
+        context,
+        listener_name,
+        ProduceService(
+            context.environment.clock,
+            context.replicas,
+            hints,
+            context.verifier,
+            checks=context.checks,
+            offload=context.environment.disk.offload,
+            unpacked_bytes_max=lambda: context.config.get_int("request.max.uncompressed.bytes"),
+            verifies=lambda: context.config.get_bool("transaction.partition.verification.enable"),
+        ),
+        FetchService(
+            context.environment.clock,
+            context.replicas,
+            hints,
+            max_bytes=context.config.get_int("fetch.max.bytes"),
+            early_watermarks=context.config.get_str_or_none("replica.selector.class") is not None,
+        ),
+        apis,
+    )
+
+
+def _hot_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
+    """Returns correlation id and position of the body, and skips the client id.
+
+    Raises:
+        DecodeError: the header is malformed.
+    """
+    try:
+        correlation_id, length = _CORRELATION_CLIENT(frame, 4)
+        position: int = _CLIENT_ID_AT + max(0, length)
+        if flexible:
+            position = position + 1 if not frame[position] else skip_tagged_section(frame, position)
+    except (struct.error, IndexError) as error:
+        raise DecodeError("the frame ends inside the request header") from error
+    if position > len(frame):
+        raise DecodeError("the frame ends inside the client id")
+    return correlation_id, position
+
+
+class HandlerAnswer:
+    """The answer of a handler that waits, which starts when the answers before it have left."""
+
+    __slots__ = ("_api", "_call", "_context", "_request", "held_bytes")
+
+    def __init__(self, api: ServedApi, context: BrokerContext, request: Request, call: Call, size: int) -> None:
+        """``size`` in bytes that the request had on the wire."""
+        self.held_bytes = DECODED_FACTOR * size
+        self._api = api
+        self._context = context
+        self._request = request
+        self._call = call
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Runs the handler."""
+        assert self._api.handle is not None
+        outcome = self._api.handle(self._context, self._request, self._call)
+        assert not isinstance(outcome, Response | Completion | LongAnswer)
+        with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
+            response = await outcome
+        return (encode_response(response, self._call.version, self._call.correlation_id),)
+
+
+class LateAnswer:
+    """The answer of a handler with long work, which starts when the answers before it have left."""
+
+    __slots__ = ("_answer", "_call", "held_bytes")
+
+    def __init__(self, answer: LongAnswer, call: Call, size: int) -> None:
+        """``size`` in bytes that the request had on the wire."""
+        self.held_bytes = DECODED_FACTOR * size
+        self._answer = answer
+        self._call = call
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Runs the rest of the handler."""
+        with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
+            response = await self._answer.finish()
+        return (encode_response(response, self._call.version, self._call.correlation_id),)
+
+
+class CompletionAnswer:
+    """The answer of a coordinator that has accepted the request but has no response yet."""
+
+    __slots__ = ("_call", "_completion")
+
+    def __init__(self, completion: Completion, call: Call) -> None:
+        self._completion = completion
+        self._call = call
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Waits for the coordinator, which has its own deadlines."""
+        response = await self._completion.wait()
+        return (encode_response(response, self._call.version, self._call.correlation_id),)
+
+
+class CheckedProduce(Preparation):
+    """A Produce request whose records take long to check."""
+
+    __slots__ = ("_checks", "_connection", "_frame", "_version")
+
+    def __init__(self, connection: BrokerConnection, frame: memoryview, version: int, checks: RequestChecks) -> None:
+        self._connection = connection
+        self._frame = frame
+        self._version = version
+        self._checks = checks
+
+    async def prepare(self) -> None:
+        """Checks the records; ``handle`` reports the errors of a batch."""
+        await self._connection.run_checks(self._checks)
+
+    def handle(self) -> Answer:
+        """Appends the checked batches."""
+        answer = self._connection.produce(self._frame, self._version, self._checks)
+        assert not isinstance(answer, Preparation), "it was checked"
+        return answer
+
+
+class BrokerConnection:
+    """Serves one connection; see ``moldau.runtime.net.answers.ConnectionHandler``."""
+
+    __slots__ = ("_client_host", "_held", "_inline", "_services", "_touched", "_waiting")
+
+    def __init__(self, services: ListenerServices, connection: Connection) -> None:
+        self._services = services
+        self._client_host = connection.peer_address[0]
+        self._held = 0  # transactional produces that wait for their coordinator
+        self._inline = InlineBudget()
+        self._touched: dict[Partition, int] = {}  # staged into since the last flush, and their failure counts before
+        self._waiting: dict[Operation, None] = {}  # operations of this connection that may still be in a purgatory
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def handle(self, frame: memoryview) -> Answer | Preparation:
+        """Handles one request.
+
+        Raises:
+            CloseConnection: the frame is malformed, or its API or version is not served.
+        """
+        api_key, version = _KEY_VERSION(frame)
+        try:
+            if api_key == ApiKey.PRODUCE and _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
+                return self.produce(frame, version)
+            if api_key == ApiKey.FETCH and _FETCH_FIRST <= version <= _FETCH_LAST:
+                return self._fetch(frame, version)
+            return self._other(frame)
+        except DecodeError as error:
+            raise CloseConnection(f"malformed request of API {api_key} version {version}: {error}") from error
+
+    def flush(self) -> None:
+        """Writes the batches that the requests of this drain have staged.
+
+        Raises:
+            CloseConnection: a disk failed, so that answers that promise an append must not leave.
+        """
+        self._inline.renew()
+        touched = self._touched
+        if not touched:
+            return
+        self._services.context.replicas.flush()
+        self._touched = {}
+        for partition, failures in touched.items():
+            if partition.staged_failures != failures:
+                raise CloseConnection(f"the log of {partition.key} could not be written")
+
+    def closed(self) -> None:
+        """Drops the waiting operations of a closed connection."""
+        waits = self._services.context.replicas.waits
+        for operation in self._waiting:
+            if isinstance(operation, FetchOperation):
+                if operation.delayed is not None:
+                    waits.fetches.abandon(operation.delayed)
+            else:
+                waits.abandon_produce(operation)
+        self._waiting = {}
+
+    def _remember(self, operation: Operation) -> None:
+        """Stores a waiting operation; removes finished ones when there are many."""
+        waiting = self._waiting
+        if len(waiting) >= 64:
+            self._waiting = waiting = {known: None for known in waiting if not known.finished}
+        waiting[operation] = None
+
+    # --- hot path --------------------------------------------------------------------------------------------------
+
+    def produce(self, frame: memoryview, version: int, checks: RequestChecks | None = None) -> Answer | Preparation:
+        """Handles a Produce request; ``checks`` are the checks of its records, if they have run before."""
+        correlation_id, position = _hot_header(frame, flexible=version >= _PRODUCE_FLEXIBLE)
+        answer, operation = self._services.produce.handle(
+            frame,
+            position,
+            version,
+            correlation_id,
+            self._touched,
+            entries_max=self._entries_max(frame),
+            held=self._held > 0,
+            checks=checks,
+            budget=self._inline,
+        )
+        if isinstance(answer, RequestChecks):
+            return CheckedProduce(self, frame, version, answer)
+        if isinstance(answer, VerifiedProduce):
+            if self._held >= HELD_MAX:
+                raise CloseConnection(f"{HELD_MAX} transactional requests wait for their coordinator already")
+            self._held += 1
+            answer.on_done = self._released
+        if operation is not None:
+            self._remember(operation)
+        return answer
+
+    async def run_checks(self, checks: RequestChecks) -> None:
+        """Runs the long checks of a Produce request."""
+        await self._services.produce.run_checks(checks)
+
+    def _released(self) -> None:
+        self._held -= 1
+
+    def _fetch(self, frame: memoryview, version: int) -> Answer:
+        services = self._services
+        context = services.context
+        correlation_id, position = _hot_header(frame, flexible=version >= _FETCH_FLEXIBLE)
+        try:
+            request = read_fetch_request(frame, position, version, self._entries_max(frame))
+        except TooManyEntriesError:
+            if version < _ERRORS_FIRST:
+                raise
+            return services.fetch.encode_error(version, correlation_id, ErrorCode.INVALID_REQUEST)
+        if request.replica_id >= 0:
+            error = self._follower_error(request.replica_id, request.replica_epoch)
+            if error is not ErrorCode.NONE:
+                if version < _ERRORS_FIRST:
+                    raise CloseConnection(f"a fetch of replica {request.replica_id}: {error.name}")
+                return services.fetch.encode_error(version, correlation_id, error)
+        query = FetchQuery(
+            version,
+            correlation_id,
+            request.replica_id,
+            request.replica_epoch,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.rack_id,
+        )
+        partitions = [
+            FetchPartition(
+                topic,
+                wanted.partition,
+                wanted.fetch_offset,
+                wanted.partition_max_bytes,
+                wanted.current_leader_epoch,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
+            )
+            for topic, wanted_partitions in request.topics
+            for wanted in wanted_partitions
+        ]
+        now_ms = context.environment.clock.monotonic_ms()
+        session = context.sessions.open(
+            request.session_id,
+            request.session_epoch,
+            partitions,
+            [(topic, index) for topic, indexes in request.forgotten_topics for index in indexes],
+            privileged=query.from_follower,
+            uses_topic_ids=version >= _TOPIC_IDS,
+            now_ms=now_ms,
+            fresh_id=context.environment.random.randrange(1, 1 << 31) if request.session_epoch == 0 else 0,
+        )
+        if session.error is not ErrorCode.NONE:
+            return services.fetch.encode_error(version, correlation_id, session.error)
+        answer, operation = services.fetch.start(query, session, now_ms)
+        if operation is not None:
+            self._remember(operation)
+        return answer
+
+    def _entries_max(self, frame: memoryview) -> int:
+        """Returns how many topics and partitions a request may name."""
+        if len(frame) < ENTRIES_FREE * ENTRY_BYTES_MIN:
+            return ENTRIES_FREE  # the frame is too short for more
+        return ENTRIES_FREE + 2 * self._services.context.metadata.partition_count()
+
+    def _follower_error(self, replica_id: int, replica_epoch: int) -> ErrorCode:
+        """Checks that a fetch with a replica id comes from that broker: followers read more than consumers do.
+
+        Each partition later checks that the follower is a replica (NOT_LEADER_OR_FOLLOWER), and its broker epoch.
+        """
+        services = self._services
+        context = services.context
+        metadata = context.metadata
+        if services.listener_name != metadata.inter_broker_listener:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # brokers use the inter-broker listener, clients this one
+        broker = metadata.image.brokers.get(replica_id)
+        if broker is None or replica_id == context.broker_id:
+            return ErrorCode.BROKER_ID_NOT_REGISTERED
+        if 0 <= replica_epoch < broker.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH  # KIP-903
+        return ErrorCode.NONE
+
+    # --- everything else -------------------------------------------------------------------------------------------
+
+    def _other(self, frame: memoryview) -> Answer:
+        header = decode_request_header(frame)
+        api = self._services.apis.get(header.api_key)
+        if api is None:
+            raise CloseConnection(f"API {header.api_key} is not served here")
+        if header.api_key == ApiKey.API_VERSIONS:
+            return self._api_versions(header, frame)
+        if not api.first_version <= header.api_version <= api.last_version:
+            if header.api_key == ApiKey.PRODUCE and header.api_version < _PRODUCE_FIRST:
+                raise CloseConnection(f"Produce version {header.api_version}: message formats before v2 are not stored")
+            raise CloseConnection(
+                f"{api.key.name} version {header.api_version} is not served, "
+                f"only {api.first_version} to {api.last_version}"
+            )
+        call = Call(
+            version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            client_host=self._client_host,
+            listener_name=self._services.listener_name,
+        )
+        # The compiled codec leaves bytes fields as views of the borrowed frame: handlers that wait need a copy.
+        request = decode(api.request, header.api_version, bytes(frame[header.body_offset :]))
+        assert api.handle is not None, f"{api.key.name} has no handler"
+        if api.waits:
+            return HandlerAnswer(api, self._services.context, request, call, len(frame))
+        outcome = api.handle(self._services.context, request, call)
+        if isinstance(outcome, Completion):
+            if not outcome.is_ready:
+                return CompletionAnswer(outcome, call)
+            outcome = outcome.response()
+        if isinstance(outcome, LongAnswer):
+            return LateAnswer(outcome, call, len(frame))
+        assert not isinstance(outcome, Awaitable)
+        return (encode_response(outcome, call.version, call.correlation_id),)
+
+    def _api_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
+        entry = self._services.apis[ApiKey.API_VERSIONS]
+        if not entry.first_version <= header.api_version <= entry.last_version:
+            response = ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[
+                    ApiVersion(
+                        api_key=ApiKey.API_VERSIONS, min_version=entry.first_version, max_version=entry.last_version
+                    )
+                ],
+            )
+            return (encode_response(response, 0, header.correlation_id),)
+        decode(APIS[ApiKey.API_VERSIONS].request, header.api_version, frame, header.body_offset)
+        context = self._services.context
+        image = context.metadata.image
+        response = api_versions(self._services.apis, context.features, image.features, image.offset)
+        return (encode_response(response, header.api_version, header.correlation_id),)

@@ -1,0 +1,438 @@
+"""Produce: validates, numbers and appends batches, and answers when the required replicas have them.
+
+Everything before the answer is synchronous: batches are staged while the request's bytes are still in the receive
+buffer, and written when all requests that arrived together have been staged (``flush``). acks=0 gets no answer. With
+acks=1 the answer leaves after the flush, or, where ``flush.messages`` demands it, after the sync. With acks=all it
+waits for the high watermark. A change of leadership and the request's timeout end each wait.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
+from moldau.runtime.net.answers import CloseConnection
+from moldau_broker.log.errors import LogError
+from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
+from moldau_broker.log.values import AppendOrigin
+from moldau_broker.replication.purgatory import PurgatoryFullError
+from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
+from moldau_broker.server.data_path.record_checks import RequestChecks
+from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from moldau.protocol.hot import NodeEndpointResult, ProduceRequestView
+    from moldau.runtime.net.answers import Answer, ResponsePart
+    from moldau.runtime.ports.environment import Clock
+    from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
+    from moldau_broker.server.data_path.fetch import Hints
+    from moldau_broker.server.data_path.record_checks import CheckLanes, InlineBudget
+    from moldau_broker.server.replicas.delayed import Waiters
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
+
+_TOPIC_IDS = 13
+_LEADER_HINTS = 10
+_TRANSACTIONAL_FLAG = 0x10
+_ATTRIBUTES_LOW_BYTE = 22  # of a batch
+_CODEC_MASK = 0x07
+_PRODUCER = struct.Struct(">qh").unpack_from  # producer id and epoch
+_PRODUCER_AT, _PRODUCER_END = 43, 53
+RESULT_BYTES = 256
+"""Approximate memory of the result of one partition while its request waits."""
+TIMEOUT_MS_MAX = 15 * 60_000.0
+"""Bound of a produce's wait, even if its request asks for more."""
+
+Results = list[tuple[bytes, list[ProducePartitionResult]]]
+Answered = tuple[ErrorCode, tuple[int, int]]
+"""The coordinator's answer for a partition, and ``Partition.ends_seen`` from before the question."""
+Verified = Mapping[tuple[bytes, int], Answered]
+
+
+class ProduceService:
+    """Serves Produce for one broker."""
+
+    __slots__ = ("_clock", "_hints", "_lanes", "_offload", "_replicas", "_unpacked_bytes_max", "_verifier", "_verifies")
+
+    def __init__(
+        self,
+        clock: Clock,
+        replicas: ReplicaManager,
+        hints: Hints,
+        verifier: TransactionVerifier,
+        *,
+        checks: CheckLanes,
+        offload: Callable[[Callable[[], None]], Awaitable[None]],
+        unpacked_bytes_max: Callable[[], int],
+        verifies: Callable[[], bool],
+    ) -> None:
+        """Stores the parts of the broker that Produce uses.
+
+        ``checks`` and ``offload`` serve batches that take long to check. ``unpacked_bytes_max`` bounds the decompressed
+        bytes of a request's batches. ``verifies``: whether the coordinator must confirm the first batch of a
+        transaction in a partition (KIP-890).
+        """
+        self._clock = clock
+        self._lanes = checks
+        self._offload = offload
+        self._unpacked_bytes_max = unpacked_bytes_max
+        self._verifier = verifier
+        self._verifies = verifies
+        self._replicas = replicas
+        self._hints = hints
+
+    def handle(
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        touched: dict[Partition, int],
+        *,
+        entries_max: int,
+        budget: InlineBudget,
+        checks: RequestChecks | None = None,
+        held: bool = False,
+    ) -> tuple[Answer | RequestChecks, ProduceOperation | None]:
+        """Stages the batches of one request, or holds it until its transaction is verified (``VerifiedProduce``).
+
+        If ``budget`` is too small to check the records, returns the checks instead: the caller runs them and calls
+        again with them. ``held``: an earlier transactional request of the connection waits, so this one must too.
+        ``touched`` receives each partition that was staged into, with its failure count before: the connection compares
+        the count after the flush.
+
+        Raises:
+            DecodeError: the bytes are malformed, or name more than ``entries_max`` topics and partitions.
+            CloseConnection: a request with acks=0 failed, so that no answer can report the error.
+        """
+        request = read_produce_request(frame, position, version, entries_max)
+        if request.transactional_id is not None and (held or self._unverified(request, version)):
+            return VerifiedProduce(self, bytes(frame), position, version, correlation_id), None
+        if checks is None:
+            checks = self.checks_of(request, version)
+            if checks is not None and not checks.run_now(budget):
+                return checks, None
+        return self.append(request, version, correlation_id, touched, None, checks)
+
+    def checks_of(self, request: ProduceRequestView, version: int) -> RequestChecks | None:
+        """Returns checks of batches that may take long: compressed ones, and those that the topic compresses."""
+        if request.acks not in (-1, 0, 1):
+            return None  # ``append`` refuses it
+        lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
+        validations: dict[int, BatchValidation] = {}
+        number = -1
+        for topic, partitions in request.topics:
+            for index, records in partitions:
+                number += 1
+                partition = lookup.get((topic, index))
+                if partition is None or not partition.is_leader or len(records) <= _ATTRIBUTES_LOW_BYTE:
+                    continue  # refused without reading the records
+                config = partition.log.config
+                if (
+                    records[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
+                    or config.compression_type != "producer"
+                    or not WALK_IS_CHEAP
+                ) and partition.key.topic not in INTERNAL_TOPICS:
+                    now_ms = self._clock.wall_ms()
+                    validations[number] = BatchValidation(records, config, AppendOrigin.CLIENT, now_ms)
+        return RequestChecks(validations, self._unpacked_bytes_max()) if validations else None
+
+    async def run_checks(self, checks: RequestChecks) -> None:
+        """Runs checks in slices, and lets other tasks run between them."""
+        await checks.run(self._lanes, self._offload)
+
+    def append(
+        self,
+        request: ProduceRequestView,
+        version: int,
+        correlation_id: int,
+        touched: dict[Partition, int],
+        verified: Verified | None,
+        checks: RequestChecks | None,
+    ) -> tuple[Answer, ProduceOperation | None]:
+        """Stages the batches of a request.
+
+        ``verified`` holds the coordinator's answers, if it was asked. ``checks`` have run before.
+        """
+        acks = request.acks
+        if acks not in (-1, 0, 1):
+            results: Results = [
+                (
+                    topic,
+                    [ProducePartitionResult(index, ErrorCode.INVALID_REQUIRED_ACKS) for index, _ in partitions],
+                )
+                for topic, partitions in request.topics
+            ]
+            return (write_produce_response(version, correlation_id, results),), None
+        replicas = self._replicas
+        lookup = replicas.by_raw_id if version >= _TOPIC_IDS else replicas.by_raw_name
+        results = []
+        validations = checks.validations if checks is not None else {}
+        waiting: dict[Partition, ProduceWait] = {}
+        failed = False
+        number = 0
+        for topic, partitions in request.topics:
+            topic_results: list[ProducePartitionResult] = []
+            results.append((topic, topic_results))
+            for index, records in partitions:
+                partition = lookup.get((topic, index))
+                if partition is None:
+                    result = self._absent(topic, index, version)
+                else:
+                    result, required_offset = self._append(
+                        partition, topic, index, records, acks, version, touched, verified, validations.get(number)
+                    )
+                    if required_offset >= 0 and (acks == -1 or (acks == 1 and partition.log.config.bounds_unsynced)):
+                        wait = waiting.get(partition)
+                        if wait is None:
+                            leader_epoch = partition.replica.state.leader_epoch
+                            waiting[partition] = ProduceWait(leader_epoch, required_offset, number)
+                        else:  # the request names the partition twice
+                            wait.required_offset = max(wait.required_offset, required_offset)
+                            wait.indexes.append(number)
+                failed = failed or bool(result.error_code)
+                topic_results.append(result)
+                number += 1
+        if acks == 0:
+            if failed:
+                raise CloseConnection(f"produce with acks=0 failed: {_first_error(results)}")
+            return None, None
+        if not waiting:
+            return (self._encode(version, correlation_id, results, {}),), None
+        waiters = replicas.waits.produces if acks == -1 else replicas.waits.settles
+        return self._start_waiting(waiters, waiting, version, correlation_id, results, request.timeout_ms)
+
+    def _start_waiting(
+        self,
+        waiters: Waiters[Partition, ProduceOperation],
+        waiting: dict[Partition, ProduceWait],
+        version: int,
+        correlation_id: int,
+        results: Results,
+        timeout_ms: int,
+    ) -> tuple[Answer, ProduceOperation | None]:
+        def encode(errors: dict[int, ErrorCode]) -> Sequence[ResponsePart]:
+            return (self._encode(version, correlation_id, results, errors),)
+
+        operation = ProduceOperation(waiting, encode, RESULT_BYTES * sum(len(found) for _, found in results))
+        deadline_ms = self._clock.monotonic_ms() + min(max(0, timeout_ms), TIMEOUT_MS_MAX)
+        try:
+            operation.delayed = waiters.watch(operation, tuple(waiting), deadline_ms)
+            operation.waiters = waiters
+        except PurgatoryFullError:
+            errors = {index: ErrorCode.REQUEST_TIMED_OUT for wait in waiting.values() for index in wait.indexes}
+            return (self._encode(version, correlation_id, results, errors),), None
+        return operation, operation
+
+    def _append(
+        self,
+        partition: Partition,
+        topic: bytes,
+        index: int,
+        records: memoryview,
+        acks: int,
+        version: int,
+        touched: dict[Partition, int],
+        verified: Verified | None,
+        validation: BatchValidation | None,
+    ) -> tuple[ProducePartitionResult, int]:
+        """Stages one batch; returns its result and the offset (exclusive) that must be committed, -1 after an error.
+
+        Refuses batches of clients for internal topics, which only the coordinators write, as Kafka does.
+        """
+        if partition.key.topic in INTERNAL_TOPICS:
+            return ProducePartitionResult(index, ErrorCode.INVALID_TOPIC_EXCEPTION), -1
+        if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
+            error = self._transaction_error(partition, records, verified, (topic, index))
+            if error is not ErrorCode.NONE:
+                return ProducePartitionResult(index, error), -1
+        touched.setdefault(partition, partition.staged_failures)
+        try:
+            info = self._replicas.stage(partition, records, acks, validation=validation)
+        except LogError as error:
+            record_errors = tuple((entry.batch_index, entry.message) for entry in error.record_errors)
+            return (
+                ProducePartitionResult(index, error.code, record_errors=record_errors, error_message=error.message),
+                -1,
+            )
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                return self._not_leader(topic, index, version), -1
+            return ProducePartitionResult(index, error.code, error_message=error.message), -1
+        return (
+            ProducePartitionResult(index, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset),
+            info.next_offset,
+        )
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    def _transaction_error(
+        self, partition: Partition, records: memoryview, verified: Verified | None, key: tuple[bytes, int]
+    ) -> ErrorCode:
+        """Checks that a batch's transaction is open in this partition, or that its coordinator included it."""
+        if not partition.is_leader:
+            return ErrorCode.NONE  # ``stage`` refuses it, and the client looks for the leader
+        if len(records) < _PRODUCER_END:
+            return ErrorCode.CORRUPT_MESSAGE
+        if not self._verifies() or partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
+            return ErrorCode.NONE
+        if verified is None:
+            return ErrorCode.INVALID_TXN_STATE  # the request names no transactional id
+        answer = verified.get(key)
+        if answer is None:
+            return ErrorCode.NOT_ENOUGH_REPLICAS  # this leader was elected, or a transaction ended, after the question
+        error, ends_seen = answer
+        if error is ErrorCode.NONE and ends_seen != partition.ends_seen:
+            return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile, perhaps this one: the client retries
+        return error
+
+    def _unverified(self, request: ProduceRequestView, version: int) -> list[tuple[bytes, int, Partition, int, int]]:
+        """Returns the batches that would open a transaction in a partition.
+
+        Each is a tuple of topic, index, partition, producer id and producer epoch.
+        """
+        if not self._verifies():
+            return []
+        lookup = self._replicas.by_raw_id if version >= _TOPIC_IDS else self._replicas.by_raw_name
+        found: list[tuple[bytes, int, Partition, int, int]] = []
+        for topic, partitions in request.topics:
+            for index, records in partitions:
+                partition = lookup.get((topic, index))
+                if partition is None or len(records) < _PRODUCER_END or not partition.is_leader:
+                    continue
+                if partition.key.topic in INTERNAL_TOPICS:
+                    continue  # refused without a question to the coordinator
+                if records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
+                    producer_id, producer_epoch = _PRODUCER(records, _PRODUCER_AT)
+                    if not partition.log.has_ongoing_transaction(producer_id, producer_epoch):
+                        found.append((topic, index, partition, producer_id, producer_epoch))
+        return found
+
+    async def verify(self, request: ProduceRequestView, version: int) -> Verified:
+        """Asks the coordinator about all batches of a request that would open a transaction in a partition."""
+        unverified = self._unverified(request, version)
+        if not unverified:
+            return {}
+        assert request.transactional_id is not None
+        ends_seen = {(topic, index): partition.ends_seen for topic, index, partition, _, _ in unverified}
+        _, _, _, producer_id, producer_epoch = unverified[0]
+        codes = await self._verifier.verify(
+            request.transactional_id,
+            producer_id,
+            producer_epoch,
+            [(partition.key.topic, partition.key.partition) for _, _, partition, _, _ in unverified],
+        )
+        return {
+            (topic, index): (codes[partition.key.topic, partition.key.partition], ends_seen[topic, index])
+            for topic, index, partition, _, _ in unverified
+        }
+
+    def flush(self, touched: dict[Partition, int]) -> None:
+        """Writes the staged batches.
+
+        Raises:
+            CloseConnection: a disk failed, so that an answer that promises an append must not leave.
+        """
+        self._replicas.flush()
+        for partition, failures in touched.items():
+            if partition.staged_failures != failures:
+                raise CloseConnection(f"the log of {partition.key} could not be written")
+
+    def abandon(self, operation: ProduceOperation) -> None:
+        """Drops a waiting operation whose answer is not needed any more."""
+        self._replicas.waits.abandon_produce(operation)
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def _not_leader(self, topic: bytes, index: int, version: int) -> ProducePartitionResult:
+        if version >= _LEADER_HINTS:
+            hint = self._hints.leader_hint(topic, index, by_id=version >= _TOPIC_IDS)
+            if hint is not None:
+                return ProducePartitionResult(
+                    index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=hint[0], leader_epoch=hint[1]
+                )
+        return ProducePartitionResult(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _absent(self, topic: bytes, index: int, version: int) -> ProducePartitionResult:
+        by_id = version >= _TOPIC_IDS
+        if self._replicas.is_offline(topic, index, by_id=by_id):
+            return ProducePartitionResult(index, ErrorCode.KAFKA_STORAGE_ERROR)
+        if self._hints.leader_hint(topic, index, by_id=by_id) is not None:
+            return self._not_leader(topic, index, version)
+        if by_id and not self._hints.topic_exists(topic, by_id=True):
+            return ProducePartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID)
+        return ProducePartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _encode(self, version: int, correlation_id: int, results: Results, errors: dict[int, ErrorCode]) -> bytes:
+        """Encodes the answer; ``errors`` (by number in the request) replace appends that were not committed."""
+        if errors:
+            number = 0
+            for _, topic_results in results:
+                for position, result in enumerate(topic_results):
+                    error = errors.get(number)
+                    if error is not None:
+                        topic_results[position] = ProducePartitionResult(result.partition, error)
+                    number += 1
+        endpoints: dict[int, NodeEndpointResult] = {}
+        if version >= _LEADER_HINTS:
+            for _, topic_results in results:
+                for result in topic_results:
+                    if result.leader_id >= 0 and result.leader_id not in endpoints:
+                        endpoint = self._hints.endpoint_hint(result.leader_id)
+                        if endpoint is not None:
+                            endpoints[result.leader_id] = endpoint
+        return write_produce_response(version, correlation_id, results, 0, tuple(endpoints.values()))
+
+
+class VerifiedProduce:
+    """A transactional produce that the coordinator verifies before it is appended.
+
+    It runs when the answers before it have left. Meanwhile later transactional requests of the connection are held too,
+    so that the batches of a producer keep their order.
+    """
+
+    __slots__ = ("_correlation_id", "_frame", "_position", "_service", "_version", "on_done")
+
+    def __init__(self, service: ProduceService, frame: bytes, position: int, version: int, correlation_id: int) -> None:
+        self._service = service
+        self._frame = frame
+        self._position = position
+        self._version = version
+        self._correlation_id = correlation_id
+        self.on_done: Callable[[], None] = lambda: None
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Verifies, appends, and waits for the required replicas."""
+        service = self._service
+        try:
+            request = read_produce_request(memoryview(self._frame), self._position, self._version)
+            checks = service.checks_of(request, self._version)
+            if checks is not None:
+                await service.run_checks(checks)
+            verified = await service.verify(request, self._version)
+            touched: dict[Partition, int] = {}
+            answer, operation = service.append(request, self._version, self._correlation_id, touched, verified, checks)
+            service.flush(touched)
+        finally:
+            self.on_done()
+        del request, checks
+        self._frame = b""  # frees the memory: the wait for replicas may be long
+        if operation is None:
+            return answer if isinstance(answer, list | tuple) else ()
+        try:
+            return await operation.wait()
+        finally:
+            service.abandon(operation)
+
+
+def _first_error(results: Results) -> str:
+    for topic, topic_results in results:
+        for result in topic_results:
+            if result.error_code:
+                return f"{topic!r}-{result.partition}: {ErrorCode(result.error_code).name}"
+    return "none"

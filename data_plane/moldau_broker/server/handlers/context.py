@@ -1,0 +1,97 @@
+"""The parts of a broker that request handlers use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS, LogLevels
+from moldau_broker.server.data_path.record_checks import CheckLanes
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from moldau.protocol.schema import Response
+    from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.coordinator.group.coordinator import GroupCoordinator
+    from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
+    from moldau_broker.log.directories.manager import LogManager
+    from moldau_broker.replication.fetch_session import FetchSessionCache
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
+    from moldau_broker.server.coordination.marker_checks import MarkerChecks
+    from moldau_broker.server.coordination.producer_ids import ProducerIds
+    from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
+    from moldau_broker.server.coordination.transactions import TransactionMarkers
+    from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
+    from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """The header of one request, and where it came from."""
+
+    version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    listener_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LongAnswer:
+    """The result of a handler that has to compute for long; ``finish`` runs once and completes it."""
+
+    finish: Callable[[], Awaitable[Response]]
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerContext:
+    """The parts of a broker; a change of dynamic configuration replaces ``config`` by that of ``dynamic``."""
+
+    environment: Environment
+    config: Config
+    static_config: Config
+    dynamic: DynamicConfig
+    broker_id: int
+    incarnation_id: uuid.UUID
+    metadata: MetadataCache
+    follower: MetadataFollower
+    controller: ControllerClient
+    logs: LogManager
+    replicas: ReplicaManager
+    directories: ReplicaDirectories
+    features: Mapping[str, tuple[int, int]]  # lowest and highest levels that this broker supports
+    sessions: FetchSessionCache
+    producer_ids: ProducerIds
+    topic_creation: TopicCreation
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: TransactionMarkers
+    verifier: TransactionVerifier
+    marker_checks: MarkerChecks
+    log_levels: LogLevels = PROCESS_LOG_LEVELS
+    checks: CheckLanes = field(default_factory=CheckLanes)
+
+    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition:
+        """Returns the local replica of a partition that this broker leads.
+
+        Raises:
+            KafkaError: this broker does not lead it; the code makes a client refresh its metadata if that can help.
+        """
+        found = self.replicas.partitions.get((topic, partition))
+        if found is None:
+            if self.directories.is_offline(topic, partition):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+            known = self.metadata.partition(topic, partition) is not None
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        error = found.check_access(current_leader_epoch, leader_only=True)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        return found

@@ -1,0 +1,1 @@
+"""Starting and stopping a broker, its configuration, its directories and housekeeping tasks."""

@@ -1,0 +1,557 @@
+"""Starts and stops a broker.
+
+A start takes these steps in order: lock and read the log directories, find the controllers and their cluster, recover
+the logs, bind the listeners, build the parts, register, catch up with the metadata, apply them (lead some partitions,
+follow others), wait to be unfenced, serve. The first steps fail with clear errors; the later ones wait. ``phases`` has
+one value for each phase that decides what a stop must close.
+
+A stop takes these: the controller moves leadership away (controlled shutdown) while this broker still serves, so that
+clients notice no more than an election; then the broker closes connections, flushes the logs, and writes the
+clean-shutdown marker. A killed broker takes none of these steps and loses no acknowledged record.
+
+``startup`` reads the configuration and the directories; ``coordinators`` builds the coordinators.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.implementation import announce_implementation
+from moldau.runtime.config import (
+    ConfigError,
+    broker_listeners,
+    controller_listener_names,
+    controller_protocol,
+    inter_broker_listener_name,
+    inter_broker_protocol,
+    quorum_voters,
+)
+from moldau.runtime.net.connection_tally import ConnectionTally
+from moldau.runtime.net.server import serve
+from moldau.runtime.tasks.exceptions import leaves
+from moldau.runtime.tasks.sync import ByteBudget
+from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.tls.context import listener_tls, outgoing_environment
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.replication.fetch_session import FetchSessionCache
+from moldau_broker.server.cluster_metadata.applier import MetadataApplier
+from moldau_broker.server.cluster_metadata.cache import MetadataCache
+from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
+from moldau_broker.server.coordination.coordinators import build_coordinators
+from moldau_broker.server.coordination.producer_ids import ProducerIds
+from moldau_broker.server.coordination.transactions import Peers
+from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
+from moldau_broker.server.handlers.apis import BASE_APIS, api_table
+from moldau_broker.server.handlers.context import BrokerContext
+from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
+from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
+from moldau_broker.server.lifecycle.log_tasks import LogSyncs, LogTasks, known_log_configs
+from moldau_broker.server.lifecycle.phases import Built, Opened, Recovered, Recovering
+from moldau_broker.server.lifecycle.shutdown import OrderlyStop
+from moldau_broker.server.lifecycle.startup import (
+    BrokerStartError,
+    advertised_endpoints,
+    bind,
+    clean_epoch,
+    fetcher_settings,
+    known_cluster_id,
+    listener_limits,
+    log_manager,
+)
+from moldau_broker.server.replicas.isr import IsrAlterations
+from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
+from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
+from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
+from moldau_broker.server.replicas.replica_moves import move_replicas
+from moldau_quorum.broker_side.reachability import named
+from moldau_quorum.broker_side.session import (
+    BrokerRegistration,
+    BrokerSession,
+    ControllerClient,
+    InconsistentClusterError,
+    MetadataFollower,
+    RegistrationRefusedError,
+)
+from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
+from moldau_quorum.metadata.image import RESOURCE_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from moldau.runtime.config import Config, ListenerEndpoint
+    from moldau.runtime.net.server import Server
+    from moldau.runtime.ports.environment import Environment, Listener
+    from moldau_broker.log.directories.manager import LogManager
+    from moldau_broker.server.lifecycle.phases import Phase
+    from moldau_quorum.metadata.image import MetadataDelta, MetadataImage
+
+
+class Broker:
+    """A running broker, which ``run_broker`` creates."""
+
+    def __init__(
+        self, environment: Environment, config: Config, features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
+    ) -> None:
+        """Builds the parts that need only the configuration; ``features`` are the levels that the broker supports.
+
+        Raises:
+            ConfigError: the configuration cannot be used.
+        """
+        self._features = features
+        self._environment = environment
+        self._config = config
+        self.broker_id = config.get_int("node.id")
+        self._logger = EventLogger("moldau.broker", node=self.broker_id)
+        self._voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+        if not self._voters:
+            raise ConfigError(["controller.quorum.voters is empty: a broker needs the controllers' addresses"])
+        self._inter_broker_listener = inter_broker_listener_name(config)
+        self._to_brokers = outgoing_environment(
+            environment, config, self._inter_broker_listener, inter_broker_protocol(config)
+        )
+        self._to_controllers = outgoing_environment(
+            environment, config, controller_listener_names(config)[0], controller_protocol(config)
+        )
+        self._tls = {
+            endpoint.listener_name: listener_tls(
+                environment, config, endpoint.listener_name, endpoint.security_protocol
+            )
+            for endpoint in broker_listeners(config)
+        }
+        self.metadata = MetadataCache(
+            self.broker_id,
+            self._inter_broker_listener,
+            rack_aware_reads="RackAware" in (config.get_str_or_none("replica.selector.class") or ""),
+        )
+        self._phase: Phase | None = None  # None until the log directories are open
+        self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
+        self._servers: list[Server] = []
+        self._applier = MetadataApplier(self.metadata, self._apply, lambda: self.context.replicas.log_changes)
+        self._dynamic = DynamicConfig(config, self.broker_id, self._logger)
+        self._log_tasks = LogTasks(environment, self._logger)
+        self._session: BrokerSession | None = None  # None until the broker registers
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Host and real port of each listener, by name; known once the broker has started."""
+
+    @property
+    def context(self) -> BrokerContext:
+        """The parts that handlers use; only when ``is_built``."""
+        return self._built.context
+
+    @property
+    def is_built(self) -> bool:
+        """Whether ``context`` exists; it then exists until the process ends."""
+        return isinstance(self._phase, Built)
+
+    @property
+    def _built(self) -> Built:
+        assert isinstance(self._phase, Built), "the broker has not started"
+        return self._phase
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the broker serves clients: it has been unfenced at least once."""
+        return bool(self._servers)
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the current registration; -1 before the first."""
+        return -1 if self._session is None else self._session.broker_epoch
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: trio.Event, task_status: trio.TaskStatus[Broker]) -> None:
+        """Runs until ``stop`` is set, then shuts down in order; cancellation ends it at once, like a crash."""
+        orderly: OrderlyStop | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                with trio.CancelScope() as starting:
+                    nursery.start_soon(_cancel_when, stop, starting)
+                    await self._start(nursery)
+                if starting.cancelled_caught:
+                    self._logger.info("stopped-while-starting")
+                else:
+                    announce_implementation(self._logger)
+                    self._logger.info("started", listeners=",".join(f"{h}:{p}" for h, p in self.addresses.values()))
+                    task_status.started(self)
+                    await stop.wait()
+                    orderly = OrderlyStop(self._environment.clock, self._logger)
+                    await self._give_leadership_away(orderly)
+                    self._logger.info("ending-connections")
+                nursery.cancel_scope.cancel()
+            orderly = orderly or OrderlyStop(self._environment.clock, self._logger)
+            await orderly.close_logs(self._close_logs)
+        finally:
+            if isinstance(self._phase, Built):
+                self._phase.peers.close()
+                self._phase.context.controller.close()
+            for _, listener in self._listeners:
+                listener.close()
+            if self._phase is not None:
+                for directory in self._phase.logs.directories:
+                    directory.release()
+
+    async def _close_logs(self) -> None:
+        """Leaves the logs as a clean stop does.
+
+        A stop before the registration marks the epoch of the previous registration: the next start may report it as if
+        this start had not happened.
+        """
+        phase = self._phase
+        if isinstance(phase, Opened):
+            phase.logs.give_back()
+        if not isinstance(phase, Recovered | Built):
+            return
+        if isinstance(phase, Built):
+            phase.context.replicas.flush()
+        epoch = self.broker_epoch if self.broker_epoch >= 0 else clean_epoch(phase.logs)
+        threads = self._config.get_int("num.recovery.threads.per.data.dir")
+        await self._log_tasks.close(phase.logs, epoch, threads)
+        self._logger.info("stopped")
+
+    async def _start(self, nursery: trio.Nursery) -> None:
+        cluster_id = known_cluster_id(self._environment.disk, self._config)
+        logs = self._open_logs(cluster_id) if cluster_id else None
+        controller = ControllerClient(
+            self._to_controllers, self._voters, client_id=f"broker-{self.broker_id}-forwarding"
+        )
+        follower = MetadataFollower(
+            self._to_controllers,
+            self._voters,
+            node_id=self.broker_id,
+            cluster_id=cluster_id,
+            on_delta=self._applier.on_delta,
+            on_leader=partial(self._on_controller, controller),
+            on_voters=partial(self._on_voters, controller),
+            retry_backoff_ms=float(self._config.get_int("controller.quorum.retry.backoff.ms")),
+        )
+        await self._find_controllers(nursery, follower)
+        if logs is None:
+            logs = self._open_logs(follower.image.cluster_id)
+        logs.know_configs(*known_log_configs(self._config, follower.image, self.broker_id))
+        await self._recover(logs)
+        await self._bind()
+        self._phase = built = self._build(logs, controller, follower)
+        await self._start_tasks(nursery, built)
+        await self._register(nursery, built)
+        await self._serve(nursery, built.context)
+
+    async def _recover(self, logs: LogManager) -> None:
+        self._phase = Recovering(logs=logs)
+        await self._log_tasks.recover(logs, self._config.get_int("num.recovery.threads.per.data.dir"))
+        if logs.start_shortage is not None:
+            raise BrokerStartError(
+                f"{logs.start_shortage}: {logs.recovery_progress.logs_total} logs cannot be opened with a limit of "
+                f"{logs.files.descriptors.limit} open files: raise it (ulimit -n, LimitNOFILE=)"
+            )
+        if not logs.online_directories:
+            raise LogDirectoriesFailedError(f"all log directories have failed: {failure_causes(logs)}")
+        self._phase = Recovered(logs=logs)
+
+    async def _find_controllers(self, nursery: trio.Nursery, follower: MetadataFollower) -> None:
+        """Starts to follow the metadata.
+
+        Raises:
+            BrokerStartError: no quorum answered within ``initial.broker.registration.timeout.ms``.
+        """
+        timeout_ms = self._config.get_int("initial.broker.registration.timeout.ms")
+        with trio.move_on_after(timeout_ms / 1000) as scope:
+            await nursery.start(follower.run)
+            # The log of a new quorum is empty until its first leader writes the cluster id.
+            await follower.wait_until(lambda image: image.cluster_id != "")
+        if scope.cancelled_caught:
+            cause = follower.reachability.last_cause or "the quorum has no leader yet"
+            raise BrokerStartError(
+                f"no controller answered within initial.broker.registration.timeout.ms = {timeout_ms} "
+                f"(controller.quorum.voters {named(follower.voters)}): {cause}"
+            )
+
+    def _open_logs(self, cluster_id: str) -> LogManager:
+        logs = log_manager(self._environment, self._config, self.broker_id, cluster_id)
+        self._phase = Opened(logs=logs)  # before ``start``: should that fail, the locks that it took are released
+        logs.start(self._environment.clock.wall_ms())
+        return logs
+
+    async def _bind(self) -> None:
+        for endpoint in broker_listeners(self._config):
+            listener = await bind(self._environment, self._config, endpoint)
+            self._listeners.append((endpoint, listener))
+            self.addresses[endpoint.listener_name] = listener.address
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _build(self, logs: LogManager, controller: ControllerClient, follower: MetadataFollower) -> Built:
+        config, environment = self._config, self._environment
+        clock = environment.clock
+        isr = IsrAlterations(clock, self.broker_id, controller, lambda: self.broker_epoch)
+        directories = ReplicaDirectories(
+            clock, self.broker_id, controller, lambda: self.broker_epoch, logs, self.metadata
+        )
+        watch = DirectoryWatch(clock, config, logs, directories, self.metadata, lambda: self.broker_epoch)
+        replicas = ReplicaManager(
+            clock,
+            ReplicaSettings(broker_id=self.broker_id, lag_time_max_ms=float(config.get_int("replica.lag.time.max.ms"))),
+            logs,
+            self._dynamic.topic_settings,
+            directories=directories,
+            on_isr_proposal=isr.notify,
+            on_directory_failure=self._directory_failed,
+        )
+        fetchers = ReplicaFetchers(
+            self._to_brokers,
+            fetcher_settings(config, self.broker_id),
+            replicas,
+            self.metadata.inter_broker_address,
+            lambda: self.broker_epoch,
+        )
+        syncs = LogSyncs(self._log_tasks, logs)
+        replicas.connect(fetchers, syncs.request)
+        replicas.set_throttles(
+            float(config.get_int("leader.replication.throttled.rate")),
+            float(config.get_int("follower.replication.throttled.rate")),
+        )
+        self.metadata.is_suspect = fetchers.is_suspect
+        producer_ids = ProducerIds(self.broker_id, controller, lambda: self.broker_epoch)
+        peers = Peers(self._to_brokers, self.broker_id, self.metadata)
+        coordinators = build_coordinators(
+            environment, config, self.broker_id, self.metadata, replicas, peers, producer_ids
+        )
+        context = BrokerContext(
+            environment=environment,
+            config=config,
+            static_config=config,
+            dynamic=self._dynamic,
+            broker_id=self.broker_id,
+            incarnation_id=uuid.UUID(int=environment.random.getrandbits(128), version=4),
+            metadata=self.metadata,
+            follower=follower,
+            controller=controller,
+            logs=logs,
+            replicas=replicas,
+            directories=directories,
+            features=self._features,
+            sessions=FetchSessionCache(slots_max=config.get_int("max.incremental.fetch.session.cache.slots")),
+            producer_ids=producer_ids,
+            topic_creation=TopicCreation(controller, follower, self.broker_id),
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
+            markers=coordinators.markers,
+            marker_checks=coordinators.marker_checks,
+            verifier=coordinators.verifier,
+        )
+        replicas.leadership_listeners.append(coordinators.leadership_changed)
+        return Built(logs=logs, context=context, isr=isr, watch=watch, fetchers=fetchers, syncs=syncs, peers=peers)
+
+    async def _start_tasks(self, nursery: trio.Nursery, built: Built) -> None:
+        context, replicas = built.context, built.context.replicas
+        await nursery.start(built.syncs.run)
+        await nursery.start(built.fetchers.run)
+        await nursery.start(context.groups.run)
+        await nursery.start(context.transactions.run)
+        nursery.start_soon(replicas.waits.run)
+        nursery.start_soon(built.isr.run, replicas)
+        nursery.start_soon(built.watch.run)
+        nursery.start_soon(context.directories.run)
+        nursery.start_soon(self._applier.run)
+        nursery.start_soon(self._tick_isr, context)
+        nursery.start_soon(self._log_tasks.tick, built.logs)
+        nursery.start_soon(self._log_tasks.clean, built.logs)
+        nursery.start_soon(move_replicas, context, self._log_tasks.offload, self._logger)
+
+    async def _register(self, nursery: trio.Nursery, built: Built) -> None:
+        """Registers, catches up, applies the metadata, and waits to be unfenced."""
+        config, logs, follower = self._config, built.logs, built.context.follower
+        registration = BrokerRegistration(
+            broker_id=self.broker_id,
+            incarnation_id=built.context.incarnation_id,
+            cluster_id=follower.image.cluster_id,
+            endpoints=advertised_endpoints(config, self.addresses),
+            rack=config.get_str_or_none("broker.rack"),
+            features=tuple((name, lowest, highest) for name, (lowest, highest) in sorted(self._features.items())),
+            log_dirs=tuple(d.directory_id for d in logs.directories if d.online and d.directory_id is not None),
+            previous_broker_epoch=clean_epoch(logs),
+        )
+        session = BrokerSession(
+            self._to_controllers,
+            self._voters,
+            registration,
+            metadata_offset=lambda: follower.image.offset,
+            ready=lambda: self._applier.following,
+            offline_log_dirs=built.context.directories.offline_ids,
+            heartbeat_interval_ms=float(config.get_int("broker.heartbeat.interval.ms")),
+            session_timeout_ms=float(config.get_int("broker.session.timeout.ms")),
+            registration_timeout_ms=float(config.get_int("initial.broker.registration.timeout.ms")),
+        )
+        self._session = session
+        await nursery.start(session.run)
+        await follower.wait_until(self._is_registered)
+        reason = built.watch.reason_to_end()
+        if reason is not None:
+            raise BrokerStartError(reason)
+        await self._applier.begin()
+        session.wake()
+        await self._set_strays_aside(built)
+        logs.begin_discarding(self._environment.clock.wall_ms())
+        await session.wait_unfenced()
+
+    async def _set_strays_aside(self, built: Built) -> None:
+        """Sets aside the logs that no replica of this broker claims.
+
+        This must follow the registration: older metadata may lack a replica that this broker holds.
+        """
+        replicas, offline = built.context.replicas.partitions, built.context.directories.offline
+        for _ in built.logs.set_aside_unclaimed(lambda key: key in replicas or key in offline):
+            await trio.lowlevel.checkpoint()  # each waits for the disk
+
+    def _is_registered(self, image: MetadataImage) -> bool:
+        broker = image.brokers.get(self.broker_id)
+        return broker is not None and broker.broker_epoch == self.broker_epoch
+
+    async def _serve(self, nursery: trio.Nursery, context: BrokerContext) -> None:
+        budget = ByteBudget(self._config.get_int("queued.max.request.bytes"))
+        files = context.logs.files
+        tally = ConnectionTally(lambda: files.descriptors.connections_max(files.kept))
+        files.descriptors.connections = lambda: tally.total
+        apis = api_table(BASE_APIS)
+        for endpoint, listener in self._listeners:
+            services = listener_services(context, endpoint.listener_name, apis)
+            server = await nursery.start(
+                partial(
+                    serve,
+                    self._environment,
+                    listener,
+                    partial(BrokerConnection, services),
+                    listener_limits(context.config, endpoint),
+                    budget=budget,
+                    tally=tally,
+                    is_protected=len(self._listeners) > 1 and endpoint.listener_name == self._inter_broker_listener,
+                    secure=self._tls[endpoint.listener_name],
+                    logger=EventLogger("moldau.broker.listener", node=self.broker_id, listener=endpoint.listener_name),
+                )
+            )
+            self._servers.append(server)
+            server.limits = listener_limits(context.config, endpoint)  # they may have changed while it started
+
+    # --- metadata --------------------------------------------------------------------------------------------------
+
+    def _on_controller(self, controller: ControllerClient, controller_id: int) -> None:
+        controller.suggest(controller_id)
+        if self._session is not None:
+            self._session.suggest_controller(controller_id)
+
+    def _on_voters(self, controller: ControllerClient, voters: Mapping[int, tuple[str, int]]) -> None:
+        self._voters = dict(voters)
+        controller.update_voters(voters)
+        if self._session is not None:
+            self._session.update_voters(voters)
+
+    def _apply(self, delta: MetadataDelta) -> Iterator[None]:
+        """Brings the parts up to the newest metadata, one partition at a time, except for the files of logs."""
+        built, context = self._built, self.context
+        own = (RESOURCE_BROKER, str(self.broker_id))
+        if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
+            self._apply_dynamic_config(delta.image)
+        yield from context.replicas.apply(delta)
+        self._dynamic.forget(t.name for t in delta.deleted_topics if t.name not in delta.image.topics_by_name)
+        if delta.deleted_topics:
+            context.groups.topics_deleted({topic.name for topic in delta.deleted_topics})
+        if delta.features_changed:
+            context.directories.reconcile_all()
+        if delta.features_changed or self.broker_id in delta.changed_brokers:
+            built.watch.notify()
+        for broker_id in delta.changed_brokers:
+            before, after = delta.previous.brokers.get(broker_id), delta.image.brokers.get(broker_id)
+            if after is None or after.fenced:
+                built.fetchers.trust(broker_id)  # the controller has decided
+            if after is not None and (before is None or before.broker_epoch != after.broker_epoch):
+                built.fetchers.broker_changed(broker_id)
+
+    def _apply_dynamic_config(self, image: MetadataImage) -> None:
+        config = self.context.config = self._dynamic.follow(image)
+        for (endpoint, _), server in zip(self._listeners, self._servers, strict=False):  # none serve before ``_serve``
+            server.limits = listener_limits(config, endpoint)
+        for listener_name, tls in self._tls.items():
+            if tls is not None:
+                try:
+                    tls.reload(config, listener_name)
+                except ConfigError as error:
+                    self._logger.error("certificates-refused", listener=listener_name, error=error)
+        self.context.replicas.set_throttles(
+            float(config.get_int("leader.replication.throttled.rate")),
+            float(config.get_int("follower.replication.throttled.rate")),
+        )
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    async def _tick_isr(self, context: BrokerContext) -> None:
+        while True:
+            period_ms = context.config.get_int("replica.lag.time.max.ms") / 2
+            await trio.sleep(max(1.0, period_ms) / 1000)
+            context.replicas.tick_isr()
+            if context.replicas.log_changes.retry_postponed():
+                self._applier.wake()
+
+    def _directory_failed(self, directory: str) -> None:
+        """Wakes the tasks that handle a failed log directory; the caller may be the task of one connection."""
+        if isinstance(self._phase, Built):
+            self._phase.watch.notify()
+        if self._session is not None:
+            self._session.wake()
+
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    async def _give_leadership_away(self, orderly: OrderlyStop) -> None:
+        if self._session is not None and self._config.get_bool("controlled.shutdown.enable"):
+            await orderly.give_leadership_away(self._session, lambda: len(self.context.replicas.leading()))
+
+
+async def run_broker(
+    environment: Environment,
+    config: Config,
+    *,
+    shutdown: trio.Event | None = None,
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a broker, and reports it as started when it is unfenced and serves.
+
+    ``features`` are the levels that it supports (an older version of Moldau supports less). Without ``shutdown``,
+    cancellation asks for a controlled shutdown, which takes bounded time. With it, the event does, and cancellation
+    ends the broker at once, like a crash.
+
+    Raises:
+        BrokerStartError: a port is in use, the directories belong to another cluster or node, or the controllers
+            refused the registration.
+        ConfigError: the configuration cannot be used.
+        LogDirectoriesFailedError: all log directories have failed, or one has failed and no controller could be
+            informed.
+    """
+    broker = Broker(environment, config, features)
+    try:
+        if shutdown is not None:
+            await broker.run(shutdown, task_status)
+            return
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_when_cancelled, stop)
+            with trio.CancelScope(shield=True):
+                await broker.run(stop, task_status)
+            nursery.cancel_scope.cancel()
+    except* (RegistrationRefusedError, InconsistentClusterError, LogStorageError) as group:
+        raise BrokerStartError("; ".join(str(error) for error in leaves(group))) from group
+
+
+async def _set_when_cancelled(stop: trio.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

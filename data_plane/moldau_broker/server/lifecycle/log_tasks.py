@@ -1,0 +1,186 @@
+"""Runs the work of the log manager in threads, and delivers the results in the event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.runtime.config import topic_config, topic_defaults, usable_topic_config, with_dynamic
+from moldau.runtime.tasks.supervision import TaskHost
+from moldau_broker.log.config import LogConfig
+from moldau_quorum.metadata.image import RESOURCE_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.telemetry.log import EventLogger
+    from moldau_broker.log.directories.manager import LogManager
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.values import Work
+    from moldau_quorum.metadata.image import MetadataImage
+
+TICK_MS = 1_000.0
+CLOSE_REPORT_MS = 5_000.0
+"""Period of the progress reports while a stop closes logs."""
+WORK_PER_DIRECTORY_MAX = 2
+SYNCS_PER_DIRECTORY_MAX = 4
+"""Concurrent syncs in a directory that appends wait for.
+
+The journal of a file system commits them together; the bound leaves threads of the disk to other work."""
+
+
+def known_log_configs(config: Config, image: MetadataImage, broker_id: int) -> tuple[LogConfig, dict[str, LogConfig]]:
+    """Returns the broker's log configuration, and those of topics with overrides, in the present metadata.
+
+    ``config`` is the static one. Unusable values are left out without a log message: replicas that claim their logs
+    apply the settings again and log the errors.
+    """
+    defaults = topic_defaults(config)
+    for layer in ("", str(broker_id)):
+        config, _ = with_dynamic(config, image.config(RESOURCE_BROKER, layer))
+    configs: dict[str, LogConfig] = {}
+    for topic in image.topics_by_name:
+        overrides = image.topic_config(topic)
+        if overrides:
+            configs[topic] = LogConfig.from_config(usable_topic_config(config, overrides, defaults)[0])
+    return LogConfig.from_config(topic_config(config, {})), configs
+
+
+class LogTasks:
+    """The tasks around one log manager."""
+
+    def __init__(self, environment: Environment, logger: EventLogger) -> None:
+        self._environment = environment
+        self._logger = logger
+
+    async def recover(self, logs: LogManager, threads: int) -> None:
+        """Loads all logs, at most ``threads`` of a directory at a time."""
+        await self._run_all(logs.recovery_work(), threads)
+
+    async def close(self, logs: LogManager, broker_epoch: int, threads: int) -> None:
+        """Flushes and seals the logs, and then marks a clean stop of ``broker_epoch``.
+
+        All users of the logs must have ended. At most ``threads`` logs of a directory are closed at a time. If this is
+        cancelled, it leaves no mark, and the next start recovers the logs.
+        """
+        works = logs.close_work()
+        begun_ms = self._environment.clock.monotonic_ms()
+        self._logger.info("closing-logs", logs=len(works))
+        done = 0
+
+        def count() -> None:
+            nonlocal done
+            done += 1
+
+        async def report() -> None:
+            while True:
+                await trio.sleep(CLOSE_REPORT_MS / 1000)
+                self._logger.info("closing-logs", logs=len(works), closed=done)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(report)
+                await self._run_all(works, threads, count)
+                nursery.cancel_scope.cancel()
+        finally:
+            if done < len(works):
+                self._logger.warning("logs-not-closed", logs=len(works), closed=done)
+        logs.finish_close(broker_epoch)
+        took_ms = self._environment.clock.monotonic_ms() - begun_ms
+        self._logger.info("logs-closed", logs=len(works), took_ms=round(took_ms))
+
+    async def tick(self, logs: LogManager) -> None:
+        """Runs retention (once logs may discard), flushing, checkpoints and deletion, until cancelled."""
+        limiters: dict[str, trio.CapacityLimiter] = {}
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(TICK_MS / 1000)
+                for work in logs.tick(self._environment.clock.wall_ms()):
+                    limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
+                    nursery.start_soon(self.offload, work, limiter)
+
+    async def clean(self, logs: LogManager) -> None:
+        """Runs the cleaner step by step while it has work, until cancelled."""
+        limiter = trio.CapacityLimiter(1)
+        clock = self._environment.clock
+        while True:
+            now_ms = clock.wall_ms()
+            works = logs.cleaner_works(now_ms)
+            for work in works:
+                await self.offload(work, limiter)
+            if not works:
+                await trio.sleep(max(1, logs.next_tick_ms(now_ms) - now_ms) / 1000)
+
+    async def _run_all(
+        self, works: Iterable[Work], side_by_side: int, ended: Callable[[], None] = lambda: None
+    ) -> None:
+        """Runs works, and calls ``ended`` after each, even if it failed."""
+        limiters: dict[str, trio.CapacityLimiter] = {}
+
+        async def one(work: Work, limiter: trio.CapacityLimiter) -> None:
+            await self.offload(work, limiter)
+            ended()
+
+        async with trio.open_nursery() as nursery:
+            for work in works:
+                limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(side_by_side))
+                nursery.start_soon(one, work, limiter)
+
+    async def offload(self, work: Work, limiter: trio.CapacityLimiter) -> None:
+        """Runs one piece of blocking work within ``limiter``; the log manager handles its failure."""
+        async with limiter:
+            await self.perform(work)
+
+    async def perform(self, work: Work) -> None:
+        """Runs one piece of blocking work, like ``offload`` but without a limiter."""
+        try:
+            await self._environment.disk.offload(work.run)
+        except Exception as error:  # noqa: BLE001 - the log manager handles it
+            self._logger.error("work-failed", work=work.name, error=error)
+            work.failed(error)
+        else:
+            work.complete()
+
+
+class LogSyncs:
+    """The syncs that appends wait for (``flush.messages``), with group commit.
+
+    A log has at most one sync in progress and one requested. A sync covers everything written before it starts, so all
+    appends during one sync together cost one more. ``LogManager.flush_listener`` is called when a sync has ended, and
+    requests another one if records were written meanwhile.
+    """
+
+    def __init__(self, tasks: LogTasks, logs: LogManager) -> None:
+        """Starts without requests."""
+        self._tasks = tasks
+        self._logs = logs
+        self._syncs = TaskHost()
+        self._requested: dict[PartitionLog, None] = {}
+        self._limiters: dict[str, trio.CapacityLimiter] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Holds the tasks until cancelled."""
+        async with self._syncs.running():
+            task_status.started()
+            await trio.sleep_forever()
+
+    def request(self, log: PartitionLog) -> None:
+        """See ``replica_manager.SyncRequest``; a stopping broker starts no sync, because closing syncs all logs."""
+        if self._syncs.accepts and log not in self._requested:
+            self._requested[log] = None
+            self._syncs.start(self._sync, log)
+
+    async def _sync(self, log: PartitionLog) -> None:
+        directory = log.parent_directory
+        limiter = self._limiters.setdefault(directory, trio.CapacityLimiter(SYNCS_PER_DIRECTORY_MAX))
+        async with limiter:
+            del self._requested[log]
+            work = self._logs.flush_work(log)
+            if work is not None:
+                await self._tasks.perform(work)
+            elif log.released:
+                # A future log may have replaced it and been synced with that: the waits must check again.
+                self._logs.flush_listener(log.topic_partition)

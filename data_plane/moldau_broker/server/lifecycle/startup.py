@@ -1,0 +1,142 @@
+"""Reads a broker's configuration and its log directories when it starts.
+
+``broker`` calls these functions in the order of a start. The caller closes what they open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.runtime.config import advertised_listeners, log_dirs, topic_config
+from moldau.runtime.net.server import ServerLimits
+from moldau.runtime.ports.descriptors import DescriptorBudget
+from moldau_broker.log.config import LogConfig, LogManagerSettings
+from moldau_broker.log.directories.manager import LogManager
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file
+from moldau_broker.log.files.names import META_PROPERTIES
+from moldau_broker.server.replicas.replica_fetcher import FetcherSettings
+from moldau_quorum.metadata.records import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.runtime.config import Config, ListenerEndpoint
+    from moldau.runtime.ports.environment import Disk, Environment, Listener
+
+_UNBOUNDED_CONNECTIONS = 100_000
+
+
+class BrokerStartError(ValueError):
+    """The broker cannot start as configured; the message names the fault and a remedy."""
+
+
+def known_cluster_id(disk: Disk, config: Config) -> str:
+    """Returns the cluster id in the log directories, else the configured one, else an empty string."""
+    for directory in log_dirs(config):
+        path = f"{directory}/{META_PROPERTIES}"
+        try:
+            return decode_meta_properties(path, read_file(disk, path)).cluster_id
+        except (OSError, CorruptLogFileError):
+            continue  # the log manager reports errors of directories
+    return config.get_str_or_none("cluster.id") or ""
+
+
+def log_manager(environment: Environment, config: Config, broker_id: int, cluster_id: str) -> LogManager:
+    """Returns the log manager of a broker before it has read or locked anything.
+
+    Raises:
+        BrokerStartError: the broker is configured for another cluster than ``cluster_id``.
+    """
+    configured = config.get_str_or_none("cluster.id")
+    if configured and configured != cluster_id:
+        raise BrokerStartError(
+            f"cluster.id is {configured!r}, but the log directories belong to cluster {cluster_id!r}: "
+            "give the node its own log directories, or correct cluster.id"
+        )
+    return LogManager(
+        environment.disk,
+        log_dirs(config),
+        node_id=broker_id,
+        cluster_id=cluster_id,
+        random=environment.random,
+        settings=LogManagerSettings.from_config(config),
+        default_config=LogConfig.from_config(topic_config(config, {})),
+        descriptors=DescriptorBudget(environment.disk.open_files_max()),
+    )
+
+
+def clean_epoch(logs: LogManager) -> int:
+    """Returns the lowest broker epoch of the clean stops; -1 if a directory was not stopped cleanly (KIP-966)."""
+    epochs = [directory.broker_epoch if directory.clean else -1 for directory in logs.directories if directory.online]
+    return min(epochs, default=-1)
+
+
+# --- listeners
+
+
+async def bind(environment: Environment, config: Config, endpoint: ListenerEndpoint) -> Listener:
+    """Opens one listener.
+
+    Raises:
+        BrokerStartError: the address cannot be bound.
+    """
+    backlog = config.get_int("socket.listen.backlog.size")
+    try:
+        return await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
+    except OSError as error:
+        raise BrokerStartError(
+            f"listeners: cannot listen on {endpoint}: {error.strerror or error}; "
+            "stop what uses the port, or configure another one"
+        ) from error
+
+
+def advertised_endpoints(config: Config, addresses: Mapping[str, tuple[str, int]]) -> tuple[Endpoint, ...]:
+    """Returns the advertised listeners with real ports in place of 0.
+
+    ``addresses`` are host and real port of each bound listener, by name.
+    """
+    advertised: list[Endpoint] = []
+    for endpoint in advertised_listeners(config):
+        bound_host, bound_port = addresses.get(endpoint.listener_name, ("", 0))
+        advertised.append(
+            Endpoint(
+                name=endpoint.listener_name,
+                host=endpoint.host or bound_host,
+                port=endpoint.port or bound_port,
+                security_protocol=int(endpoint.security_protocol),
+            )
+        )
+    return tuple(advertised)
+
+
+def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
+    """Returns the bounds of a listener under ``config``.
+
+    A listener may have a ``max.connections`` of its own beside the broker's.
+    """
+    own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
+    return ServerLimits(
+        request_bytes_max=config.get_int("socket.request.max.bytes"),
+        buffered_bytes_max=config.get_int("queued.max.request.bytes"),
+        connections_max=min(config.get_int("max.connections"), _UNBOUNDED_CONNECTIONS),
+        listener_connections_max=config.get_int(own) if own in config else _UNBOUNDED_CONNECTIONS,
+        connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        idle_ms=float(config.get_int("connections.max.idle.ms")),
+    )
+
+
+# --- settings
+
+
+def fetcher_settings(config: Config, broker_id: int) -> FetcherSettings:
+    """Returns the settings with which this broker fetches from leaders."""
+    return FetcherSettings(
+        broker_id=broker_id,
+        fetch_wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
+        fetch_min_bytes=config.get_int("replica.fetch.min.bytes"),
+        fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
+        fetch_response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+        fetch_backoff_ms=float(config.get_int("replica.fetch.backoff.ms")),
+        socket_timeout_ms=float(config.get_int("replica.socket.timeout.ms")),
+    )

@@ -1,0 +1,1 @@
+"""The replicas of a broker: appends, fetchers, in-sync sets, directories."""

@@ -1,0 +1,170 @@
+"""Delayed answers of produces and fetches, and the task that expires them.
+
+A produce with acks=all waits for the high watermark, one with acks=1 for the sync that ``flush.messages`` demands. Each
+operation is the ``Deferred`` of one request. It leaves its purgatory once, by its condition or by its deadline, and
+only then its event is set, so that the connection's writer task sends the answer. A closed connection abandons its
+operations (``Waiters.abandon``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.runtime.tasks.sync import Signal
+from moldau_broker.replication.purgatory import Delayed, Purgatory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.runtime.net.answers import ResponsePart
+    from moldau.runtime.ports.environment import Clock
+    from moldau_broker.server.replicas.partition import Partition
+
+K = TypeVar("K")
+T = TypeVar("T", bound="Operation")
+
+
+class Operation:
+    """Base of the delayed answers. Its event is set once, when it leaves the purgatory."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def finish(self) -> None:
+        """Sets the event of an operation that has left its purgatory."""
+        assert not self._event.is_set(), "an operation completes once"
+        self._event.set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the operation has left its purgatory."""
+        return self._event.is_set()
+
+    def expired(self) -> None:
+        """Finishes an operation whose deadline has passed."""
+        self.finish()
+
+    async def wait_finished(self) -> None:
+        """Waits until the operation has left its purgatory; its deadline bounds the wait."""
+        await self._event.wait()
+
+
+class WaitingFetch(Operation, ABC):
+    """A waiting fetch. The data path creates it; the replicas wake it when its partitions grow."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def ready(self, partition: Partition) -> bool:
+        """Whether the change of ``partition`` ends the wait."""
+
+
+class ProduceWait:
+    """One partition of a waiting produce.
+
+    ``required_offset`` is exclusive; ``indexes`` are the numbers of its results in the request.
+    """
+
+    __slots__ = ("indexes", "leader_epoch", "required_offset")
+
+    def __init__(self, leader_epoch: int, required_offset: int, index: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.required_offset = required_offset
+        self.indexes = [index]
+
+
+def _encode_nothing(_: dict[int, ErrorCode]) -> Sequence[ResponsePart]:
+    return ()
+
+
+class ProduceOperation(Operation):
+    """A waiting produce.
+
+    ``errors[i]`` belongs to partition ``i`` of the request and is final once the operation has finished.
+    """
+
+    __slots__ = ("_encode", "delayed", "errors", "held_bytes", "waiters", "waiting")
+
+    def __init__(
+        self,
+        waiting: dict[Partition, ProduceWait],
+        encode: Callable[[dict[int, ErrorCode]], Sequence[ResponsePart]],
+        held_bytes: int = 0,
+    ) -> None:
+        """``held_bytes``: memory of the results until they are answered."""
+        super().__init__()
+        self.waiting = waiting
+        self.held_bytes = held_bytes
+        self.errors: dict[int, ErrorCode] = {}
+        self._encode = encode
+        self.delayed: Delayed[Partition, ProduceOperation] | None = None
+        self.waiters: Waiters[Partition, ProduceOperation] | None = None  # the purgatory of ``delayed``
+
+    def resolve(self, partition: Partition, error: ErrorCode) -> None:
+        """Ends the wait for one partition."""
+        wait = self.waiting.pop(partition)
+        if error is not ErrorCode.NONE:
+            for index in wait.indexes:
+                self.errors[index] = error
+
+    def expired(self) -> None:
+        """Times out the waiting partitions; their records may be committed later (a timeout is not a refusal)."""
+        for partition in list(self.waiting):
+            self.resolve(partition, ErrorCode.REQUEST_TIMED_OUT)
+        self.finish()
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        """Waits until each partition is committed, refused or timed out, and returns the answer."""
+        await self.wait_finished()
+        encode, self._encode = self._encode, _encode_nothing  # frees the results: the connection may keep the operation
+        return encode(self.errors)
+
+
+class Waiters(Generic[K, T]):
+    """A purgatory with its clock: ``run`` expires overdue operations and sleeps until the next deadline."""
+
+    __slots__ = ("_armed", "_clock", "_sleeping_until_ms", "purgatory")
+
+    def __init__(self, clock: Clock, operations_max: int) -> None:
+        self._clock = clock
+        self.purgatory: Purgatory[K, T] = Purgatory(clock.monotonic_ms(), operations_max)
+        self._armed = Signal()
+        self._sleeping_until_ms = float("inf")
+
+    def watch(self, operation: T, keys: Sequence[K], deadline_ms: float, *, bounded: bool = True) -> Delayed[K, T]:
+        """Adds an operation (``Purgatory.watch``); wakes ``run`` if this deadline is the next."""
+        delayed = self.purgatory.watch(operation, keys, deadline_ms, bounded=bounded)
+        if deadline_ms < self._sleeping_until_ms:
+            self._sleeping_until_ms = deadline_ms
+            self._armed.notify()
+        return delayed
+
+    def complete(self, delayed: Delayed[K, T]) -> None:
+        """Takes the operation out and finishes it, unless it has left before."""
+        if self.purgatory.complete(delayed):
+            delayed.operation.finish()
+
+    def abandon(self, delayed: Delayed[K, T]) -> None:
+        """Takes an operation out whose answer is not needed any more."""
+        self.purgatory.complete(delayed)
+
+    async def run(self) -> None:
+        """Expires overdue operations until cancelled."""
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            for operation in self.purgatory.expire(now_ms):
+                operation.expired()
+            deadline_ms = self.purgatory.next_deadline_ms()
+            if deadline_ms is None:
+                self._sleeping_until_ms = float("inf")
+                await self._armed.wait()
+            else:
+                self._sleeping_until_ms = deadline_ms
+                with trio.move_on_after(max(0.0, deadline_ms - now_ms) / 1000):
+                    await self._armed.wait()

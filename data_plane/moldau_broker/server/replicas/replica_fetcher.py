@@ -1,0 +1,463 @@
+"""Replica fetchers: one task for each broker that leads partitions which this broker follows.
+
+The task gets the next request from its core (``replication.follower``), sends it, and performs the steps of the answer
+on the logs without a checkpoint in between: it appends, then fetches again at once. Records go unchanged from the
+receive buffer to the log. An idle follower's request waits at the leader. When a broker leads none of the followed
+partitions any more, its task ends and its connection is closed.
+
+A fetch offset acknowledges all records below it to the leader. Partitions with a flush policy (``flush.messages``)
+have a task of their own for each source, which fetches again only when all fetched records are settled
+(``PartitionLog``). So slow syncs delay only partitions with a flush policy, and the records that the leader collects
+meanwhile are fetched and synced together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import trio
+
+from moldau.protocol.codec import DecodeError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.fetch import FetchPartition as FetchPartitionData
+from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, ReplicaState
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.log.errors import DescriptorsShortError, LogError, LogStorageError
+from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from moldau_broker.replication.follower import Followed, FollowerFetcher, PartitionAnswer, Step, StepKind
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.log.values import TopicPartition
+    from moldau_broker.replication.follower import FollowRequest
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
+
+FETCH_VERSION = 17
+LIST_OFFSETS_VERSION = 8
+CONNECT_TIMEOUT_MS = 5_000.0
+SUSPICION_MS = 2_000.0
+"""How long a broker that dropped our connection is suspected; by then the controller has decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetcherSettings:
+    """Configuration of the fetchers; names are Kafka's without ``replica.`` and with ``_`` for ``.``."""
+
+    broker_id: int
+    fetch_wait_max_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 1 << 20  # of one partition
+    fetch_response_max_bytes: int = 10 << 20
+    fetch_backoff_ms: float = 1000.0  # the longest back-off; the first is far shorter
+    socket_timeout_ms: float = 30_000.0
+
+
+class SourceKey(NamedTuple):
+    """Key of one task: the source broker, and whether its partitions have a flush policy."""
+
+    broker_id: int
+    settles: bool
+
+
+class ReplicaFetchers:
+    """Starts and ends the fetching tasks when leadership moves."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: FetcherSettings,
+        replicas: ReplicaManager,
+        endpoint: Callable[[int], tuple[str, int] | None],
+        broker_epoch: Callable[[], int],
+        connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
+    ) -> None:
+        """``endpoint`` returns host and port of a broker's inter-broker listener; None while it is not registered."""
+        self._environment = environment
+        self._settings = settings
+        self._replicas = replicas
+        self._endpoint = endpoint
+        self._connect = connect
+        self._nursery: trio.Nursery | None = None
+        self._sources: dict[SourceKey, _Source] = {}
+        self._source_of: dict[TopicPartition, SourceKey] = {}
+        self._broker_epoch = broker_epoch
+        self._suspects: dict[int, float] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Holds the tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- sources ---------------------------------------------------------------------------------------------------
+
+    def follow(self, partition: Partition) -> None:
+        """Fetches ``partition`` from its present leader, if it has one."""
+        self.unfollow(partition.key)
+        state = partition.replica.state
+        if state.leader < 0 or state.leader == self._settings.broker_id:
+            return
+        log = partition.log
+        source_key = SourceKey(state.leader, log.config.bounds_unsynced)
+        source = self._source(source_key)
+        self._source_of[partition.key] = source_key
+        source.claims(partition)
+        source.core.add(
+            Followed(
+                partition.key,
+                partition.topic_id,
+                leader_epoch=state.leader_epoch,
+                fetch_offset=log.log_end_offset,
+                last_fetched_epoch=log.latest_epoch,
+                log_start_offset=log.log_start_offset,
+            )
+        )
+        source.work.notify()
+
+    def unfollow(self, key: TopicPartition) -> None:
+        """Stops fetching a partition; the task of a source without partitions ends."""
+        source_key = self._source_of.pop(key, None)
+        if source_key is None:
+            return
+        source = self._sources[source_key]
+        source.core.remove(key)
+        if source.unsettled.pop(key, None) is not None:
+            self._replicas.settled.notify()
+        if not len(source.core):
+            source.scope.cancel()
+            del self._sources[source_key]
+
+    def policy_changed(self, partition: Partition) -> None:
+        """Moves a followed partition to the task that its flush policy demands."""
+        source_key = self._source_of.get(partition.key)
+        if source_key is not None and source_key.settles != partition.log.config.bounds_unsynced:
+            self.follow(partition)
+
+    def broker_changed(self, broker_id: int) -> None:
+        """Retries a broker that registered again at once, at its new address."""
+        for settles in (False, True):
+            source = self._sources.get(SourceKey(broker_id, settles))
+            if source is not None:
+                source.core.reset_backoff()
+                source.work.notify()
+
+    def is_suspect(self, broker_id: int) -> bool:
+        """Whether a broker seems to have crashed a moment ago, so that new leaders will be elected.
+
+        True for ``SUSPICION_MS`` after it dropped or refused our connection, which a running broker does not do.
+        """
+        until_ms = self._suspects.get(broker_id)
+        return until_ms is not None and self._environment.clock.monotonic_ms() < until_ms
+
+    def suspect(self, broker_id: int) -> None:
+        """Suspects a broker that dropped our connection; only the first drop in a row counts."""
+        if broker_id not in self._suspects:
+            self._suspects[broker_id] = self._environment.clock.monotonic_ms() + SUSPICION_MS
+
+    def trust(self, broker_id: int) -> None:
+        """Ends the suspicion of a broker that has answered."""
+        self._suspects.pop(broker_id, None)
+
+    def _source(self, key: SourceKey) -> _Source:
+        source = self._sources.get(key)
+        if source is None:
+            assert self._nursery is not None, "fetchers are not running"
+            source = _Source(self, key.broker_id)
+            self._sources[key] = source
+            self._nursery.start_soon(source.run)
+        return source
+
+
+class _Source:
+    """The task of one source broker.
+
+    Invariant: ``unsettled`` holds each partition whose fetch offset may be above its log's settled end offset.
+    """
+
+    def __init__(self, fetchers: ReplicaFetchers, broker_id: int) -> None:
+        settings = fetchers._settings
+        self._fetchers = fetchers
+        self._settings = settings
+        self._environment = fetchers._environment
+        self._replicas = fetchers._replicas
+        self._broker_id = broker_id
+        self._logger = EventLogger("moldau.broker.fetcher", node=settings.broker_id, source=broker_id)
+        self._connection: RpcConnection | None = None
+        self.core = FollowerFetcher(
+            backoff_ms=min(50.0, settings.fetch_backoff_ms), backoff_max_ms=settings.fetch_backoff_ms
+        )
+        self.work = Signal()
+        self.scope = trio.CancelScope()
+        self.unsettled: dict[TopicPartition, Partition] = {}
+
+    def claims(self, partition: Partition) -> None:
+        """Delays the next request, which acknowledges the whole log of ``partition``, until that is settled."""
+        if not partition.log.is_settled:
+            self.unsettled[partition.key] = partition
+
+    def _all_settled(self) -> bool:
+        for key in [key for key, partition in self.unsettled.items() if partition.log.is_settled]:
+            del self.unsettled[key]
+        return not self.unsettled
+
+    async def run(self) -> None:
+        clock = self._environment.clock
+        with self.scope:
+            try:
+                while True:
+                    # No deadline: replicas on a disk that does not answer leave the ISR, as they should.
+                    await self._replicas.settled.wait_until(self._all_settled)
+                    request = self.core.next_request(clock.monotonic_ms())
+                    if request is None:
+                        await self._wait_for_work()
+                        continue
+                    try:
+                        await self._fetch(request)
+                    except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
+                        self._logger.info("fetch-failed", error=error)
+                        if isinstance(error, ConnectionError):
+                            self._fetchers.suspect(self._broker_id)
+                        self._disconnect()
+                        self.core.request_failed(clock.monotonic_ms())
+            finally:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    async def _wait_for_work(self) -> None:
+        deadline_ms = self.core.next_deadline_ms()
+        delay_ms = float("inf")
+        if deadline_ms is not None:
+            delay_ms = max(1.0, deadline_ms - self._environment.clock.monotonic_ms())
+        with trio.move_on_after(delay_ms / 1000):
+            await self.work.wait()
+
+    async def _connected(self) -> RpcConnection:
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            address = self._fetchers._endpoint(self._broker_id)
+            if address is None:
+                raise ConnectionError(f"broker {self._broker_id} is not registered")
+            with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                if self._fetchers._connect is not None:
+                    connection = await self._fetchers._connect(*address)
+                else:
+                    connection = await RpcConnection.open(
+                        self._environment, *address, f"broker-{self._settings.broker_id}-fetcher", negotiate=False
+                    )
+            self._connection = connection
+        return connection
+
+    # --- one round -------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, request: FollowRequest) -> None:
+        connection = await self._connected()
+        settings = self._settings
+        pending = connection.submit(self._message(request), FETCH_VERSION)
+        response = await pending.wait(settings.fetch_wait_max_ms + settings.socket_timeout_ms)
+        answer = cast("FetchResponse", response)
+        self._fetchers.trust(self._broker_id)
+        now_ms = self._environment.clock.monotonic_ms()
+        error = ErrorCode(answer.error_code)
+        if error is not ErrorCode.NONE:
+            self._logger.info("fetch-refused", error=error.name)
+        steps = self.core.answered(error, answer.session_id, _answers(answer), request, now_ms)
+        resets = [step for step in steps if not self._perform(step, now_ms)]
+        if resets:
+            await self._reset(connection, resets)
+
+    def _message(self, request: FollowRequest) -> FetchRequest:
+        settings = self._settings
+        topics: dict[uuid.UUID, list[FetchPartitionData]] = {}
+        for followed in request.partitions:
+            topics.setdefault(followed.topic_id, []).append(
+                FetchPartitionData(
+                    partition=followed.key.partition,
+                    current_leader_epoch=followed.leader_epoch,
+                    fetch_offset=followed.fetch_offset,
+                    last_fetched_epoch=followed.last_fetched_epoch,
+                    log_start_offset=followed.log_start_offset,
+                    partition_max_bytes=settings.fetch_max_bytes,
+                )
+            )
+        forgotten: dict[uuid.UUID, list[int]] = {}
+        for followed in request.forgotten:
+            forgotten.setdefault(followed.topic_id, []).append(followed.key.partition)
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=settings.broker_id, replica_epoch=self._fetchers._broker_epoch()),
+            max_wait_ms=settings.fetch_wait_max_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_response_max_bytes,
+            isolation_level=0,
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            topics=[FetchTopic(topic_id=topic_id, partitions=parts) for topic_id, parts in topics.items()],
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=topic_id, partitions=parts) for topic_id, parts in forgotten.items()
+            ],
+        )
+
+    def _perform(self, step: Step, now_ms: float) -> bool:
+        """Performs one step; returns False for a reset, which needs a request to the leader."""
+        followed = step.followed
+        partition = self._replicas.partitions.get(followed.key)
+        if partition is None or partition.replica.is_leader or not self.core.is_current(followed):
+            return True
+        try:
+            if step.kind is StepKind.ADVANCE:
+                self._advance(partition, step)
+            elif step.kind is StepKind.TRUNCATE:
+                self._truncate(partition, step)
+            elif step.kind is StepKind.REFUSED:
+                self._logger.info("partition-refused", partition=followed.key, error=step.answer.error.name)
+            else:
+                return False
+        except DescriptorsShortError as error:
+            self._replicas.directory_failed(error)
+            self.core.delay(followed, now_ms)
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+        except LogError as error:
+            self._logger.warning("append-refused", partition=followed.key, error=error)
+            self.core.delay(followed, now_ms)
+        return True
+
+    def _advance(self, partition: Partition, step: Step) -> None:
+        answer = step.answer
+        log = partition.log
+        if len(answer.records):
+            log.append_as_follower(
+                memoryview(answer.records),
+                now_ms=self._environment.clock.wall_ms(),
+                leader_epoch=step.followed.leader_epoch,
+            )
+        self._replicas.follower_advanced(partition, answer.high_watermark, answer.log_start_offset)
+        self.core.appended(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        self.claims(partition)
+        if partition.follower_throttled and len(answer.records):
+            self._throttle(partition, step.followed, len(answer.records))
+
+    def _throttle(self, partition: Partition, followed: Followed, count: int) -> None:
+        """Delays a partition when the throttle's rate is used up; members of the ISR are never delayed."""
+        if self._settings.broker_id in partition.replica.state.isr:
+            return
+        throttle = self._replicas.follower_throttle
+        now_ms = self._environment.clock.monotonic_ms()
+        throttle.spend(count, now_ms)
+        wait_ms = throttle.wait_ms(now_ms)
+        if wait_ms > 0:
+            self.core.delay(followed, now_ms, wait_ms)
+
+    def _truncate(self, partition: Partition, step: Step) -> None:
+        """Truncates the log to the end of the last epoch that it may share with the leader (KIP-595)."""
+        log = partition.log
+        answer = step.answer
+        local = log.end_offset_for_epoch(answer.diverging_epoch)
+        target = answer.diverging_end_offset
+        if local.end_offset >= 0:
+            target = min(target, local.end_offset)
+        target = min(target, log.log_end_offset)
+        self._logger.info(
+            "truncate", partition=partition.key, log_end=log.log_end_offset, to=target, epoch=answer.diverging_epoch
+        )
+        self._replicas.follower_truncated(partition, target)
+        self.claims(partition)
+        self.core.truncated(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+
+    # --- resets ----------------------------------------------------------------------------------------------------
+
+    async def _reset(self, connection: RpcConnection, steps: list[Step]) -> None:
+        """Restarts logs at the leader's log start, or truncates them to its end: the leader lacks their offsets."""
+        earliest = await self._list_offsets(connection, steps, EARLIEST_TIMESTAMP)
+        latest = await self._list_offsets(connection, steps, LATEST_TIMESTAMP)
+        now_ms = self._environment.clock.monotonic_ms()
+        for step in steps:
+            followed = step.followed
+            partition = self._replicas.partitions.get(followed.key)
+            if partition is None or partition.replica.is_leader or not self.core.is_current(followed):
+                continue
+            start, end = earliest.get(followed.key, -1), latest.get(followed.key, -1)
+            if start < 0 or end < 0:
+                self.core.delay(followed, now_ms)
+                continue
+            log = partition.log
+            self._logger.warning(
+                "reset", partition=followed.key, log_end=log.log_end_offset, leader_start=start, leader_end=end
+            )
+            before = log.log_start_offset, log.log_end_offset
+            try:
+                if end < log.log_start_offset:  # the leader has lost records: fetch all that it has
+                    self._replicas.follower_restarted(partition, start)
+                elif end < log.log_end_offset:
+                    self._replicas.follower_truncated(partition, end)
+                if start > log.log_end_offset:
+                    self._replicas.follower_restarted(partition, start)
+            except LogStorageError as error:
+                self._replicas.directory_failed(error)
+                if isinstance(error, DescriptorsShortError):
+                    self.core.delay(followed, now_ms)
+                continue
+            self.claims(partition)
+            self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+            if before == (log.log_start_offset, log.log_end_offset):
+                self.core.delay(followed, now_ms)  # an immediate retry would find the same offsets
+
+    async def _list_offsets(
+        self, connection: RpcConnection, steps: list[Step], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for step in steps:
+            followed = step.followed
+            topics.setdefault(followed.key.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=followed.key.partition,
+                    current_leader_epoch=followed.leader_epoch,
+                    timestamp=timestamp,
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=self._settings.broker_id,
+            topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        )
+        response = await connection.request_as(
+            ListOffsetsResponse, request, LIST_OFFSETS_VERSION, timeout_ms=self._settings.socket_timeout_ms
+        )
+        by_key = {(step.followed.key.topic, step.followed.key.partition): step.followed.key for step in steps}
+        return {
+            by_key[topic.name, partition.partition_index]: partition.offset
+            for topic in response.topics
+            for partition in topic.partitions
+            if partition.error_code == ErrorCode.NONE and (topic.name, partition.partition_index) in by_key
+        }
+
+
+def _answers(response: FetchResponse) -> Iterable[PartitionAnswer]:
+    for topic in response.responses:
+        for data in topic.partitions:
+            yield PartitionAnswer(
+                topic_id=topic.topic_id,
+                partition=data.partition_index,
+                error=ErrorCode(data.error_code),
+                high_watermark=data.high_watermark,
+                log_start_offset=data.log_start_offset,
+                records=data.records if data.records is not None else b"",
+                diverging_epoch=data.diverging_epoch.epoch,
+                diverging_end_offset=data.diverging_epoch.end_offset,
+            )

@@ -1,0 +1,1 @@
+"""Faults of links between processes: proxies and network namespaces."""

@@ -1,0 +1,1 @@
+"""Records observations of the cluster of a chaos run besides the clients' history."""

@@ -1,0 +1,1 @@
+"""Checkers of consumer groups and exactly-once pipes."""

@@ -1,0 +1,1 @@
+"""Checkers of the order and the content of partitions."""

@@ -1,0 +1,1 @@
+"""Checkers of transactions: cycles of dependencies, open transactions, the bank."""

@@ -1,0 +1,1 @@
+"""Runs a whole cluster in a simulated world."""

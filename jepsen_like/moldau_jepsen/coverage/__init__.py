@@ -1,0 +1,1 @@
+"""Coverage of a run: which messages were sent and which transitions occurred."""

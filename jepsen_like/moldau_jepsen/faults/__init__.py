@@ -1,0 +1,1 @@
+"""Faults that simulation and chaos share."""

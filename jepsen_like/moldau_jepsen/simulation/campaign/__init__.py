@@ -1,0 +1,1 @@
+"""Runs seeds: options, one run, many runs, kept runs, shrinking, controls."""

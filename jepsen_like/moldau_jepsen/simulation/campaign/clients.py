@@ -1,0 +1,270 @@
+"""Runs all clients of a simulated run: chooses workloads and machines, and collects the history.
+
+The queue and the register always run; transactions, the exactly-once pipe, the bank, and the client that deletes a
+topic and creates it again are drawn. Workers of the pipe and tellers and clerks of the bank have their own machines: a
+client that is paused or cut off while its successor runs is a zombie, which the brokers must fence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.consumer import Consumer
+from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
+from moldau_jepsen.workloads.bank import BankWorkload
+from moldau_jepsen.workloads.group_read import GroupRead, read_in_group
+from moldau_jepsen.workloads.liveness import Liveness
+from moldau_jepsen.workloads.pipe import PipeWorkload
+from moldau_jepsen.workloads.queue import QueueWorkload
+from moldau_jepsen.workloads.register import ConfigRegister
+from moldau_jepsen.workloads.topics import TopicsWorkload
+from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
+
+if TYPE_CHECKING:
+    import random
+    import uuid
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from moldau_jepsen.checkers import Anomaly
+    from moldau_jepsen.cluster.simulated import SimulatedCluster
+    from moldau_jepsen.history import Operation
+    from moldau_jepsen.simulation.campaign.options import RunOptions
+    from moldau_jepsen.workloads.recorder import Rebalances, Recorder
+    from moldau_jepsen.world.world import World
+
+CLIENT_HOST = "client"
+VIOLATIONS_SHOWN_MAX = 20
+PIPE_PROBABILITY = 0.35
+TRANSACTIONS_PROBABILITY = 0.5
+TOPICS_PROBABILITY = 0.35
+BANK_PROBABILITY = 0.35
+SEEKS_PROBABILITY = 0.5
+SEEK_SHARE = 0.06
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+
+
+class Clients:
+    """The clients of one run."""
+
+    def __init__(
+        self,
+        world: World,
+        cluster: SimulatedCluster,
+        options: RunOptions,
+        draw: random.Random,
+        recorder: Recorder,
+        *,
+        synced: bool,
+        on_acknowledged: Callable[[str, int, uuid.UUID, int], None],
+    ) -> None:
+        """Nothing works yet. ``synced``: no record is acknowledged that a disk may lose.
+
+        ``on_acknowledged`` hears of records in the topic that is deleted and made again.
+        """
+        self._world = world
+        self._cluster = cluster
+        self._options = options
+        self._recorder = recorder
+        self.environment = world.node(CLIENT_HOST).environment
+        with_transactions = draw.random() < TRANSACTIONS_PROBABILITY
+        with_pipe = draw.random() < PIPE_PROBABILITY
+        self.transactions = with_transactions if options.transactions is None else options.transactions
+        self.pipe = with_pipe if options.pipe is None else options.pipe
+        # Drawn apart, so that it shifts no other draw.
+        with_topics = world.random("topics").random() < TOPICS_PROBABILITY
+        self.topics = with_topics if options.topics is None else options.topics
+        with_bank = world.random("bank").random() < BANK_PROBABILITY
+        self.bank = with_bank if options.bank is None else options.bank
+        with_seeks = world.random("seeks").random() < SEEKS_PROBABILITY
+        self.seeks = with_seeks if options.seeks is None else options.seeks
+        self.under_way: list[str] = []
+        """The workloads that have begun, and not ended in order."""
+        self._workers = [f"worker-{slot}" for slot in range(options.pipe_options.workers if self.pipe else 0)]
+        self._tellers = [f"teller-{slot}" for slot in range(options.bank_options.tellers if self.bank else 0)]
+        self.hosts = [CLIENT_HOST, *self._workers, *self._tellers]
+        # Drawn apart, so that a plan whose other draws are written out is the same run again.
+        self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
+        queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
+        queue = replace(queue, seek_share=SEEK_SHARE) if self.seeks else queue
+        pipe = replace(options.pipe_options, consumer={**self._strategy, **options.pipe_options.consumer})
+        self.register = ConfigRegister(cluster, self.environment, options.workload.topic)
+        self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
+        self._transfers = TransactionWorkload(
+            self.environment,
+            cluster.bootstrap,
+            TransactionOptions(
+                topic=options.workload.topic,
+                partitions=options.workload.partitions,
+                producer=options.transactional_producer,
+            ),
+            recorder,
+        )
+        self._topics = TopicsWorkload(
+            cluster,
+            self.environment,
+            recorder,
+            replication=(1, 3) if synced else (3,),
+            on_acknowledged=on_acknowledged,
+        )
+        self._pipe = PipeWorkload(self.environment, cluster.bootstrap, pipe, recorder)
+        self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
+
+    async def create_topics(self) -> None:
+        """Creates the topics of the workloads. Raises ``ClusterNotReadyError``."""
+        options, pipe = self._options, self._options.pipe_options
+        topics = {options.workload.topic: options.workload.partitions}
+        if self.pipe:
+            topics |= {pipe.source: pipe.partitions, pipe.target: pipe.partitions}
+        if self.bank:
+            topics |= options.bank_options.sizes
+        for name, partitions in topics.items():
+            await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
+
+    async def run(self) -> None:
+        """Runs the workloads until ``stop``; returns when the last outcome is known."""
+        client = self._world.node(CLIENT_HOST)
+        register = partial(self.register.run, self._options.config_changes_per_second)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_it_ends, "queue", partial(client.run_program, self._queue.run))
+            nursery.start_soon(self._until_it_ends, "register", partial(client.run_program, register))
+            if self.topics:
+                nursery.start_soon(self._until_it_ends, "topics", partial(client.run_program, self._topics.run))
+            if self.transactions:
+                transfers = partial(client.run_program, self._transfers.run)
+                nursery.start_soon(self._until_it_ends, "transactions", transfers)
+            if self.pipe:
+                nursery.start_soon(self._until_it_ends, "pipe", self._run_pipe)
+            if self.bank:
+                nursery.start_soon(self._until_it_ends, "bank", self._run_bank)
+
+    async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self.under_way.append(name)
+        await work()
+        self.under_way.remove(name)
+
+    async def _run_pipe(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for slot, host in enumerate(self._workers):
+                machine = self._world.node(host)
+                nursery.start_soon(machine.run_program, self._pipe.work, slot, machine.environment)
+            await self._world.node(CLIENT_HOST).run_program(self._pipe.feed)
+            nursery.cancel_scope.cancel()
+
+    async def _run_bank(self) -> None:
+        client = self._world.node(CLIENT_HOST)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_program, self._bank.read)
+            async with trio.open_nursery() as clerks:
+                for slot, host in enumerate(self._tellers):
+                    machine = self._world.node(host)
+                    nursery.start_soon(machine.run_program, self._bank.report, slot, machine.environment)
+                    clerks.start_soon(machine.run_program, self._bank.carry_out, slot, machine.environment)
+                await client.run_program(self._bank.request)
+                clerks.cancel_scope.cancel()
+
+    def liveness(self, *, groups: bool = True, transactions: bool = True) -> Liveness:
+        """What they must get done from now on: a transaction, and records in all partitions that they send to, which
+        their group must read. Without ``groups`` or ``transactions`` no more than what goes without them.
+
+        What the pipe's workers do follows from its records: it ends only when all of them are through.
+        """
+        workload = self._options.workload
+        transacts = self.transactions and transactions
+        partitions = workload.topic_partitions if workload.senders or transacts else []
+        partitions += self._options.pipe_options.source_partitions if self.pipe else []
+        bank = self._options.bank_options
+        partitions += bank.account_partitions if self.bank and transactions else []
+        partitions += bank.clerks.source_partitions if self.bank else []
+        transactions_in = workload.topic if transacts else ""
+        earliest = workload.consumer.get("auto.offset.reset", "earliest") == "earliest"
+        has_readers = workload.senders and workload.group_readers and earliest
+        read = workload.topic_partitions if has_readers and groups else []
+        return Liveness(self._recorder.now_ms(), partitions, transactions_in, read)
+
+    def stop(self) -> None:
+        """Lets all clients end after what they have under way."""
+        self._queue.stop()
+        self.register.stop()
+        self._topics.stop()
+        self._transfers.stop()
+        self._pipe.stop()
+        self._bank.stop()
+
+    async def read_in_group(self, group: str, seconds: float) -> GroupRead:
+        """Reads every topic whose records are in the history from the beginning, as the only member of a new group."""
+        queue, pipe, bank = self._options.workload, self._options.pipe_options, self._options.bank_options
+        partitions = queue.topic_partitions
+        partitions += [*pipe.source_partitions, *pipe.target_partitions] if self.pipe else []
+        partitions += [*bank.account_partitions, *bank.clerks.source_partitions] if self.bank else []
+        config: dict[str, object] = {
+            "isolation.level": "read_committed",
+            **self._strategy,
+            **queue.consumer,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "group.id": group,
+            "bootstrap.servers": self._cluster.bootstrap,
+        }
+
+        def make(rebalances: Rebalances) -> Consumer:
+            reported = rebalances.reported
+            return Consumer(config, environment=self.environment, on_assigned=reported, on_revoked=reported)
+
+        return await read_in_group(make, group, partitions, self._recorder, seconds)
+
+    async def final_read(self) -> None:
+        """Reads every topic from the beginning, and the register."""
+        seconds = self._options.reading_seconds
+        await self._queue.final_read(seconds)
+        if self.pipe:
+            await self._pipe.final_read(seconds)
+        if self.bank:
+            await self._bank.final_read(seconds)
+        await self.register.final_read(seconds)
+        if self.topics:
+            await self._topics.final_read(seconds)
+
+    def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
+        """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
+        asked = self._options.may_convict
+        unanswered = self.register.stuck or self._topics.stuck
+        if unanswered is not None and asked("stuck"):
+            return [f"at the end: stuck: {unanswered}"], ()
+        register = self.register.verdict() if asked("metadata-not-linearizable") else None
+        if register is not None and register.linearizable is False:
+            return [f"at the end: metadata-not-linearizable: {register.text}"], ()
+        wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-made-again") else []
+        if wrong:
+            return [f"at the end: topic-made-again: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        pipe = self._options.pipe_options
+        check = replace(
+            self._options.check,
+            pipes=((pipe.source, pipe.target),) if self.pipe else (),
+            banks=(self._options.bank_options.bank,) if self.bank else (),
+        )
+        found = [
+            anomaly
+            for anomaly in check_history(history, check).anomalies
+            if not anomaly.allowed and asked(anomaly.kind.value)
+        ]
+        found.sort(key=lambda anomaly: anomaly.kind is not AnomalyKind.STUCK)  # for it says what was not judged
+        found = shown_of(found)
+        violations = [f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found]
+        if register is not None and register.linearizable is None:
+            violations.append(f"at the end: kit-failed: the register was not judged: {register.text}")
+        return violations, tuple(found)
+
+
+def shown_of(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+    """Returns the first anomalies, in their order; the first of each kind is among them.
+
+    A control is convicted by kinds, so that many of one must not hide those of another.
+    """
+    first_of_kind = {anomaly.kind: place for place, anomaly in reversed(list(enumerate(anomalies)))}
+    rest = sorted(set(range(len(anomalies))) - set(first_of_kind.values()))
+    room = max(0, VIOLATIONS_SHOWN_MAX - len(first_of_kind))
+    return [anomalies[place] for place in sorted([*first_of_kind.values(), *rest[:room]])]

@@ -1,0 +1,214 @@
+"""Defines the options and the result of a simulated run. The seed draws options that are left open."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.cluster.simulated import ClusterShape
+from moldau_jepsen.coverage.coverage import Coverage
+from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
+from moldau_jepsen.simulation.campaign.figures import QUANTILES, RunFigures
+from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope, plan_of_seed
+from moldau_jepsen.workloads.bank import BankOptions
+from moldau_jepsen.workloads.pipe import PipeOptions
+from moldau_jepsen.workloads.queue import QueueOptions
+from moldau_jepsen.world.network.network import NetworkProfile
+from moldau_jepsen.world.world import derive_random
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from moldau_jepsen.checkers import Anomaly
+    from moldau_jepsen.history import Operation
+    from moldau_jepsen.reports.over_time import RunSeries
+
+SEVERAL_DIRECTORIES_PROBABILITY = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of a run. Times are virtual seconds."""
+
+    shape: ClusterShape = field(default_factory=ClusterShape)
+    workload: QueueOptions = field(
+        default_factory=lambda: QueueOptions(
+            partitions=3,
+            senders=2,
+            group_readers=2,
+            sends_per_second=40.0,
+            crash_every_s=10.0,
+            consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500},
+        )
+    )
+    transactions: bool | None = None
+    """Whether a transactional client works beside the others; drawn if None."""
+    transactional_producer: Mapping[str, object] = field(default_factory=dict)
+    """Configuration of its producer."""
+    pipe: bool | None = None
+    """Whether an exactly-once pipe works beside the others; drawn if None."""
+    pipe_options: PipeOptions = field(
+        default_factory=lambda: PipeOptions(consumer={"session.timeout.ms": 2_000, "heartbeat.interval.ms": 500})
+    )
+    topics: bool | None = False
+    """Whether a client deletes a topic and makes it again, all the while; drawn if None, as campaigns have it."""
+    bank: bool | None = False
+    """Whether money is moved between accounts beside the others; drawn if None, as campaigns have it."""
+    bank_options: BankOptions = field(default_factory=BankOptions)
+    seeks: bool | None = False
+    """Whether readers seek now and then; drawn if None, as campaigns have it."""
+    variety: bool | None = False
+    """Whether records have keys and headers of all kinds; drawn if None, as campaigns have it."""
+    core_first: bool | None = False
+    """Whether a core of the nodes must get on by itself before the rest is healed; drawn if None, as campaigns have
+    it."""
+    fault_seconds: float = 15.0
+    forming_seconds: float = 60.0
+    healing_seconds: float = 90.0
+    reading_seconds: float = 60.0
+    kinds: tuple[FaultKind, ...] = SIMULATED_KINDS
+    faults: tuple[PlannedFault, ...] | None = None
+    """Instead of the plan that the seed gives: for shrinking and for regressions."""
+    synced: bool | None = None
+    """Whether records are synced before they are acknowledged; drawn if None."""
+    directories: int | None = 1
+    """Log directories of each broker; drawn if None, as campaigns have it."""
+    struck: FaultScope | None = None
+    """Which nodes faults strike; drawn if None."""
+    config_changes_per_second: float = 5.0
+    """Changes of the topic's configuration, one after the other: they keep the quorum busy."""
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    check: CheckOptions = field(default_factory=CheckOptions)
+    by_history: bool = False
+    """Only what clients saw convicts: rules that are judged after each step do not end the run, nor does a cluster that
+    serves nobody. For negative controls, which put the checkers on trial."""
+    only: frozenset[str] = frozenset()
+    """The rules and checkers that may convict, by name; all if empty. It puts a single one on trial: whatever else goes
+    wrong, down to a node that dies of a broken invariant, is passed over and the run goes on."""
+
+    def may_convict(self, name: str) -> bool:
+        """Whether a rule or checker is asked at all."""
+        return not self.only or name in self.only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of one run."""
+
+    seed: int
+    trace_hash: str
+    violations: tuple[str, ...]
+    """Empty for a clean run."""
+    timeline: tuple[str, ...]
+    """Faults, elections and warnings, one line each, and the last events before the end of a failed run."""
+    virtual_seconds: float
+    wall_seconds: float
+    steps: int
+    events: int
+    faults: int
+    """Those that struck somebody."""
+    acknowledged: int
+    polled: int
+    faults_by_kind: Mapping[str, int] = field(default_factory=dict)
+    planned_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """Those that had their time: more than those that struck, where nobody was there that could or may be struck."""
+    outside: int | None = None
+    """How many nodes stayed outside of the core that was healed first; None if there was no such core."""
+    figures: RunFigures = field(default_factory=RunFigures)
+    coverage: Coverage = field(default_factory=Coverage)
+    anomalies: tuple[Anomaly, ...] = ()
+    """What the checkers found in the history; ``violations`` holds their text."""
+    history: tuple[Operation, ...] = ()
+    """Of a failed run: all that the clients did."""
+    plan: tuple[PlannedFault, ...] = ()
+    draws: Mapping[str, object] = field(default_factory=dict)
+    """What the seed drew of the fields of ``RunOptions`` that can be set."""
+    series: RunSeries | None = None
+    """The run over time; None if it was not looked at."""
+    mutant: str = ""
+    """The planted bug, if there was one."""
+    schedule: str = ""
+    """The file with the run's faults, where they are not those that the seed draws."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was violated."""
+        return not self.violations
+
+    @property
+    def replay_command(self) -> str:
+        """What runs it again."""
+        if self.schedule:
+            return f"moldau sim replay --schedule {self.schedule}"
+        return f"moldau sim run --seed {self.seed}" + (f" --mutant {self.mutant}" if self.mutant else "")
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the result as JSON values, without history and coverage."""
+        return {
+            "seed": self.seed,
+            "trace_hash": self.trace_hash,
+            "passed": self.passed,
+            "violations": list(self.violations),
+            "virtual_seconds": self.virtual_seconds,
+            "wall_seconds": self.wall_seconds,
+            "steps": self.steps,
+            "events": self.events,
+            "faults": self.faults,
+            "faults_by_kind": dict(self.faults_by_kind),
+            "planned_by_kind": dict(self.planned_by_kind),
+            "outside": self.outside,
+            "acknowledged": self.acknowledged,
+            "polled": self.polled,
+            "operations": dict(self.figures.operations),
+            "latency_ms": {name: self.figures.latency.quantile_ms(share) for name, share in QUANTILES.items()},
+            "realtime_lag_ms": {name: self.figures.lag.quantile_ms(share) for name, share in QUANTILES.items()},
+            "consumed": [asdict(group) for group in self.figures.groups],
+            "acknowledged_unread_by_groups": self.figures.unread,
+            "unavailable_s": list(self.figures.dark_s),
+            "replay": self.replay_command,
+            "timeline": list(self.timeline),
+        }
+
+
+def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
+    """Returns the faults that a seed draws."""
+    several = drawn_directories(seed, options) > 1
+    kinds = [kind for kind in options.kinds if several or kind not in NEEDS_DIRECTORIES]
+    return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
+
+
+def drawn_directories(seed: int, options: RunOptions) -> int:
+    """Returns the number of log directories of each broker; of a stream of its own, so that it shifts no other draw."""
+    if options.directories is not None:
+        return options.directories
+    return 2 if derive_random(seed, "log directories").random() < SEVERAL_DIRECTORIES_PROBABILITY else 1
+
+
+def draw_settings(draw: random.Random) -> dict[str, str]:
+    """Returns the times of a cluster: short ones let a run of some seconds see what takes minutes otherwise."""
+    session_ms = draw.choice((1_500, 3_000, 9_000))
+    return {
+        "replica.lag.time.max.ms": str(draw.choice((600, 2_000, 10_000))),
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // draw.choice((3, 5))),
+        "controller.quorum.election.timeout.ms": str(draw.choice((400, 1_000))),
+        "replica.fetch.wait.max.ms": str(draw.choice((100, 500))),
+        "group.min.session.timeout.ms": "500",
+        "group.initial.rebalance.delay.ms": str(draw.choice((0, 500))),
+        "log.segment.bytes": str(draw.choice((1 << 30, 16_384, 2_048))),
+        "log.index.interval.bytes": str(draw.choice((4_096, 64))),
+    }
+
+
+def draw_network(seed: int) -> NetworkProfile:
+    """Returns the network of a seed: near or far, smooth or rough."""
+    draw = derive_random(seed, "network profile")
+    return NetworkProfile(
+        delay_min=draw.choice((0.000_05, 0.000_2, 0.002)),
+        delay_jitter=draw.choice((0.000_1, 0.000_5, 0.005)),
+        spike_probability=draw.choice((0.0, 0.001, 0.01)),
+        fragment_probability=draw.choice((0.0, 0.05, 0.3)),
+        window_bytes=draw.choice((8 * 1024, 64 * 1024, 256 * 1024)),
+    )

@@ -1,0 +1,561 @@
+"""Defines profiles: runs with faults that concentrate on one part of the cluster.
+
+A swarm of all faults reaches most states, but narrow windows of a protocol need many faults of a few kinds. A profile
+names those kinds and matching time settings of the cluster; the seed draws the rest. Planted bugs are hunted with the
+profile that their rule needs. One in four seeds of a campaign uses a profile, so that the rules that convict a mutant
+also judge the real code under the same conditions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.cluster.simulated import ClusterShape
+from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
+from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.workloads.pipe import PipeOptions
+from moldau_jepsen.world.world import derive_random
+
+if TYPE_CHECKING:
+    from moldau_jepsen.workloads.queue import QueueOptions
+
+PROFILE_PROBABILITY = 0.25
+
+_PLAIN = RunOptions(pipe=False)
+
+
+def _workload(**changes: object) -> QueueOptions:
+    return replace(_PLAIN.workload, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One kind of run."""
+
+    name: str
+    text: str
+    options: RunOptions
+    kinds: tuple[FaultKind, ...]
+    strikes: tuple[int, int] = (6, 14)
+    """Fewest and most faults."""
+    lengths: tuple[float, float] = (0.2, 3.0)
+    """Shortest and longest fault, in virtual seconds."""
+    story: tuple[tuple[FaultKind, float, float], ...] = ()
+    """Faults that belong together, with begin and end in seconds; told again and again, a little differently, while
+    others strike."""
+    story_seconds: float = 5.0
+    """From one telling to the next."""
+
+    def of_seed(self, seed: int) -> RunOptions:
+        """Returns the run of a seed: the profile's options with a plan drawn."""
+        draw = derive_random(seed, "profile", self.name)
+        duration = self.options.fault_seconds
+        spans = []
+        start = 0.5
+        while self.story and start + self.story_seconds <= duration:
+            for kind, first, last in self.story:
+                shift = draw.uniform(0.0, 0.1)
+                spans.append((start + first + shift, start + last + shift, kind))
+            start += self.story_seconds
+        for _ in range(draw.randint(*self.strikes)):
+            begin = draw.uniform(0.0, duration * 0.9)
+            spans.append((begin, min(duration, begin + draw.uniform(*self.lengths)), draw.choice(self.kinds)))
+        faults = tuple(
+            PlannedFault(kind=kind, begin=begin, end=end, number=number)
+            for number, (begin, end, kind) in enumerate(sorted(spans, key=lambda span: span[0]))
+        )
+        return replace(self.options, faults=faults)
+
+
+ELECTIONS = Profile(
+    name="elections",
+    text="five controllers lose sight of each other and die, again and again, with short election timeouts",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(controllers=5, brokers=1, settings={"controller.quorum.election.timeout.ms": "120"}),
+        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        config_changes_per_second=25.0,
+        struck=FaultScope.CONTROLLERS,
+        transactions=False,
+        fault_seconds=10.0,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL,
+        FaultKind.KILL_MANY,
+        FaultKind.POWER,
+        FaultKind.POWER_ALL,
+        FaultKind.CRASH_POINT,
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+        FaultKind.HALVES,
+        FaultKind.BRIDGE,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+        FaultKind.DISK_SLOW,
+    ),
+    strikes=(15, 40),
+    lengths=(0.05, 1.2),
+)
+
+LOST_VOTERS = Profile(
+    name="lost-voters",
+    text="controllers lose their metadata logs, one at a time, while they are down and others die",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(brokers=1, settings={"controller.quorum.election.timeout.ms": "400"}),
+        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
+        config_changes_per_second=25.0,
+        struck=FaultScope.CONTROLLERS,
+        transactions=False,
+        fault_seconds=20.0,
+    ),
+    kinds=(FaultKind.LOST_LOG, FaultKind.LOST_LOG, FaultKind.LOST_LOG, FaultKind.KILL, FaultKind.CUT, FaultKind.POWER),
+    strikes=(6, 12),
+    lengths=(1.0, 4.0),
+)
+"""Hunts its own planted bug. It is none of ``PROFILES``, so that it shifts no campaign; the swarm strikes logs too."""
+
+REPLICATION = Profile(
+    name="replication",
+    text="leaders lose followers, or the controllers, for longer than either waits",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(group_readers=0, sends_per_second=60.0),
+        struck=FaultScope.BROKERS,
+        transactions=False,
+    ),
+    kinds=(
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+        FaultKind.BLIND,
+        FaultKind.BRIDGE,
+        FaultKind.HALVES,
+        FaultKind.LINK,
+        FaultKind.SLOW,
+        FaultKind.RESET,
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+    ),
+)
+
+LONE_LEADERS = replace(
+    REPLICATION,
+    name="lone-leaders",
+    text="as replication, and a leader alone may acknowledge (min.insync.replicas=1)",
+    options=replace(
+        REPLICATION.options,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+                "min.insync.replicas": "1",
+            }
+        ),
+    ),
+)
+
+DIVERGENCE = Profile(
+    name="divergence",
+    text="leaders die under load while one follower is ahead of the other",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "10000",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(
+            senders=3,
+            partitions=3,
+            assigned_readers=1,
+            group_readers=0,
+            sends_per_second=100.0,
+            in_flight_max=12,
+            crash_every_s=0.0,
+            producer={"linger.ms": 0, "batch.size": 64},
+        ),
+        struck=FaultScope.BROKERS,
+        config_changes_per_second=2.0,
+        fault_seconds=10.0,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_MANY,
+        FaultKind.SLOW,
+        FaultKind.SLOW,
+        FaultKind.LINK,
+        FaultKind.CUT,
+        FaultKind.CUT_ONE_WAY,
+    ),
+    strikes=(10, 24),
+    lengths=(0.1, 1.5),
+)
+
+CRASHES = Profile(
+    name="crashes",
+    text="several brokers die at once and come back at different times",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "2000",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(group_readers=0, sends_per_second=30.0),
+        struck=FaultScope.BROKERS,
+        transactions=False,
+    ),
+    kinds=(FaultKind.KILL, FaultKind.KILL, FaultKind.KILL_MANY, FaultKind.KILL_LEADER, FaultKind.RESTART),
+    strikes=(6, 14),
+    lengths=(0.3, 4.0),
+)
+
+OUTAGES = Profile(
+    name="outages",
+    text="a machine loses power and stays away: nobody hears its connections end",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}),
+        workload=_workload(group_readers=0, sends_per_second=10.0),
+        struck=FaultScope.BROKERS,
+        transactions=False,
+        synced=True,
+        config_changes_per_second=10.0,
+        fault_seconds=16.0,
+    ),
+    kinds=(FaultKind.POWER,),
+    strikes=(1, 2),
+    lengths=(10.0, 14.0),
+)
+
+REJOINS = Profile(
+    name="rejoins",
+    text="followers die and come back while their leader cannot reach the controllers",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "9000",
+                "broker.heartbeat.interval.ms": "1000",
+            }
+        ),
+        workload=_workload(group_readers=0, sends_per_second=60.0, crash_every_s=0.0),
+        struck=FaultScope.BROKERS,
+        transactions=False,
+    ),
+    kinds=(FaultKind.BLIND, FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
+    strikes=(0, 1),
+    lengths=(0.2, 1.5),
+    story=(
+        (FaultKind.HANG, 0.0, 1.9),  # a follower leaves the ISR, and stays registered
+        (FaultKind.BLIND, 1.05, 4.5),  # its leader cannot tell the controllers that it has caught up
+        # and when it can, the follower lives another life
+    ),
+)
+
+HANDOVERS = Profile(
+    name="handovers",
+    text="leadership is handed over while the old leader cannot hear of it and has an ISR change under way",
+    options=REJOINS.options,
+    kinds=(
+        FaultKind.BLIND,
+        FaultKind.BLIND,
+        FaultKind.PAUSE,
+        FaultKind.ELECT,
+        FaultKind.ELECT,
+        FaultKind.REASSIGN,
+        FaultKind.KILL_LEADER,
+    ),
+    strikes=(12, 24),
+    lengths=(0.7, 3.5),
+)
+
+CLEANING = Profile(
+    name="cleaning",
+    text="offsets are committed often into small segments, which are cleaned at once",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "offsets.topic.segment.bytes": "1024",
+                "offsets.topic.num.partitions": "1",
+                "log.cleaner.backoff.ms": "200",
+                "log.cleaner.min.cleanable.ratio": "0.01",
+                "log.flush.offset.checkpoint.interval.ms": "300",
+            }
+        ),
+        workload=_workload(group_readers=3, assigned_readers=0, sends_per_second=60.0, crash_every_s=5.0),
+        struck=FaultScope.BROKERS,
+        synced=True,
+    ),
+    kinds=(FaultKind.KILL, FaultKind.RESTART, FaultKind.CRASH_POINT, FaultKind.LINK),
+    strikes=(1, 4),
+)
+
+RETENTION = Profile(
+    name="retention",
+    text="logs grow beyond retention.bytes and lose their oldest segments",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(settings={"log.retention.check.interval.ms": "1000", "log.segment.bytes": "2048"}),
+        workload=_workload(
+            partitions=2,
+            assigned_readers=1,
+            group_readers=0,
+            sends_per_second=15.0,
+            crash_every_s=0.0,
+            padding_bytes=100,
+        ),
+        topic_settings={"retention.bytes": "12000"},
+        check=CheckOptions(final_phase=False),
+        struck=FaultScope.BROKERS,
+        transactions=False,
+        fault_seconds=45.0,
+        config_changes_per_second=0.5,
+    ),
+    kinds=(FaultKind.KILL, FaultKind.RESTART, FaultKind.LINK, FaultKind.SLOW),
+    strikes=(1, 4),
+)
+
+TRANSACTIONS = Profile(
+    name="transactions",
+    text="transactions, a third of them aborted, while coordinators and leaders come and go",
+    options=replace(
+        _PLAIN,
+        workload=_workload(senders=1, group_readers=1, sends_per_second=20.0),
+        struck=FaultScope.BROKERS,
+        transactions=True,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+        FaultKind.LINK,
+        FaultKind.RESET,
+        FaultKind.SLOW,
+        FaultKind.CUT,
+    ),
+    strikes=(4, 10),
+)
+
+PIPELINES = replace(
+    TRANSACTIONS,
+    name="pipelines",
+    text="many small batches of a transaction are on their way to one partition at once, and some are refused",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=_workload(
+            partitions=1,
+            senders=2,
+            group_readers=0,
+            sends_per_second=60.0,
+            in_flight_max=12,
+            crash_every_s=2.0,
+            producer={"linger.ms": 0, "batch.size": 64},
+        ),
+        transactional_producer={"linger.ms": 0, "batch.size": 64},
+    ),
+    strikes=(8, 16),
+    lengths=(0.2, 2.0),
+)
+
+IMPATIENT = replace(
+    REPLICATION,
+    name="impatient",
+    text="as replication, with producers that soon give an answer up",
+    options=replace(
+        REPLICATION.options,
+        workload=_workload(
+            group_readers=0, sends_per_second=60.0, producer={"request.timeout.ms": 1_000, "delivery.timeout.ms": 8_000}
+        ),
+    ),
+)
+
+GROUPS = Profile(
+    name="groups",
+    text="members of groups crash, fall silent and come back; what they commit decides what is read again",
+    options=replace(
+        _PLAIN,
+        workload=_workload(
+            senders=1,
+            assigned_readers=0,
+            group_readers=2,
+            sends_per_second=20.0,
+            crash_every_s=3.0,
+            consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
+        ),
+        transactions=False,
+        pipe=True,
+        pipe_options=PipeOptions(
+            workers=3,
+            crash_every_s=3.0,
+            consumer={"session.timeout.ms": 1_000, "heartbeat.interval.ms": 300},
+        ),
+        struck=FaultScope.ALL,
+    ),
+    kinds=(FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.PAUSE, FaultKind.LINK, FaultKind.KILL_LEADER),
+    strikes=(16, 24),
+    lengths=(1.2, 2.5),
+)
+
+MADE_AGAIN = Profile(
+    name="made-again",
+    text="a topic is deleted and made again while log directories fail and brokers are restarted",
+    options=replace(
+        _PLAIN,
+        workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=5.0, crash_every_s=0.0),
+        directories=2,
+        synced=True,
+        topics=True,
+        transactions=False,
+        struck=FaultScope.BROKERS,
+    ),
+    kinds=(FaultKind.DIRECTORY, FaultKind.DIRECTORY, FaultKind.RESTART, FaultKind.KILL, FaultKind.KILL_LEADER),
+    strikes=(10, 18),
+    lengths=(0.3, 2.5),
+)
+
+BANK = Profile(
+    name="bank",
+    text="money is moved in transactions while tellers and clerks pause and are usurped, and coordinators and leaders "
+    "come and go",
+    options=replace(
+        _PLAIN,
+        workload=_workload(senders=1, assigned_readers=1, group_readers=0, sends_per_second=10.0),
+        struck=FaultScope.ALL,
+        transactions=False,
+        bank=True,
+        seeks=True,
+        variety=True,
+    ),
+    kinds=(
+        FaultKind.PAUSE,
+        FaultKind.PAUSE,
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+        FaultKind.LINK,
+        FaultKind.RESET,
+        FaultKind.SLOW,
+        FaultKind.CUT,
+    ),
+    strikes=(6, 14),
+)
+
+DECISIONS = Profile(
+    name="decisions",
+    text="coordinators die and hand over while brokers are so slow that decided transactions wait for their markers",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "replica.lag.time.max.ms": "600",
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+            }
+        ),
+        workload=_workload(senders=1, assigned_readers=0, group_readers=1, sends_per_second=5.0),
+        struck=FaultScope.BROKERS,
+        transactions=True,
+        bank=True,
+        config_changes_per_second=0.5,
+        fault_seconds=25.0,
+    ),
+    kinds=(FaultKind.KILL_LEADER, FaultKind.KILL_LEADER, FaultKind.RESTART, FaultKind.SLOW),
+    strikes=(2, 5),
+    lengths=(0.3, 2.0),
+    story=(
+        (FaultKind.SLOW, 0.0, 3.5),  # a decision is durable, and answered, long before the last marker is
+        (FaultKind.SLOW, 0.0, 3.5),
+        (FaultKind.SLOW, 0.0, 3.5),
+        (FaultKind.KILL_LEADER, 2.0, 2.8),  # who loads the decision meanwhile has to carry it out
+    ),
+)
+
+DISKS = Profile(
+    name="disks",
+    text="brokers lose page caches, cannot read, and hold what has rotted, one after the other and in small segments",
+    options=replace(
+        _PLAIN,
+        shape=ClusterShape(
+            settings={
+                "broker.session.timeout.ms": "1500",
+                "broker.heartbeat.interval.ms": "300",
+                "log.segment.bytes": "2048",
+                "log.index.interval.bytes": "64",
+            }
+        ),
+        workload=_workload(group_readers=1, sends_per_second=30.0),
+        struck=FaultScope.BROKERS,
+        transactions=True,
+        synced=False,
+    ),
+    kinds=(
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.READ_ERROR,
+        FaultKind.BIT_ROT,
+        FaultKind.RESTART,
+        FaultKind.KILL_LEADER,
+        FaultKind.LINK,
+        FaultKind.LOSS,
+    ),
+    strikes=(6, 12),
+    lengths=(0.5, 3.5),
+)
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        ELECTIONS,
+        REPLICATION,
+        LONE_LEADERS,
+        DIVERGENCE,
+        CRASHES,
+        OUTAGES,
+        REJOINS,
+        HANDOVERS,
+        CLEANING,
+        TRANSACTIONS,
+        PIPELINES,
+        IMPATIENT,
+        GROUPS,
+        MADE_AGAIN,
+        DISKS,
+        BANK,
+        DECISIONS,
+    )
+}
+"""What a campaign draws from. Deletion of old records is not among them: its losses are what the topic asks for."""
+
+
+def drawn_profile(seed: int) -> Profile | None:
+    """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
+    draw = derive_random(seed, "which profile")
+    if draw.random() >= PROFILE_PROBABILITY:
+        return None
+    return PROFILES[draw.choice(list(PROFILES))]
+
+
+def drawn_options(seed: int) -> RunOptions:
+    """Returns what a campaign runs for a seed: the swarm of everything, or one of the profiles."""
+    profile = drawn_profile(seed)
+    options = RunOptions(directories=None, topics=None, bank=None) if profile is None else profile.of_seed(seed)
+    return replace(options, core_first=None, seeks=None, variety=None)

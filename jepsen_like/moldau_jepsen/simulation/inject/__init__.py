@@ -1,0 +1,1 @@
+"""Draws a plan of faults and executes it against a simulated cluster."""

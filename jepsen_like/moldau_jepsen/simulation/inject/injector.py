@@ -1,0 +1,134 @@
+"""The hands that carry a plan of faults out, and what the faults explain of what nodes do.
+
+What each kind does stands with its family: ``process_faults``, ``link_faults``, ``disk_faults``, ``rot_faults``,
+``moves``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.cluster.outside import NOBODY, Outside
+from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
+from moldau_jepsen.simulation.inject.disk_faults import DiskFaults
+from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.link_faults import LinkFaults
+from moldau_jepsen.simulation.inject.log_losses import LogLosses
+from moldau_jepsen.simulation.inject.moves import Moves
+from moldau_jepsen.simulation.inject.process_faults import ProcessFaults
+from moldau_jepsen.simulation.inject.rot_faults import RotFaults
+from moldau_jepsen.simulation.inject.targets import Targets
+from moldau_jepsen.world.world import derive_random
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from moldau_jepsen.cluster.simulated import SimulatedCluster
+
+
+class FaultInjector:
+    """Carries faults out."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        client_hosts: Sequence[str],
+        *,
+        synced: bool,
+        struck: FaultScope = FaultScope.ALL,
+        replaceable: bool = True,
+    ) -> None:
+        """``synced``: records are synced before they are acknowledged, so brokers may lose power at any time.
+
+        ``struck`` says which nodes faults choose from; cuts reach all others all the same. ``replaceable``: no
+        partition has a single replica, so that what rots on one disk is on another.
+        """
+        self._cluster = cluster
+        self._world = cluster.world
+        self.targets = Targets(cluster, client_hosts, synced=synced, struck=struck)
+        self.moves = Moves(cluster, lambda: self.targets.mark)
+        self._begun: dict[int, FaultKind] = {}
+        self._links = LinkFaults(self.targets)
+        self._disks = DiskFaults(self.targets)
+        self._rot = RotFaults(self.targets, replaceable=replaceable)
+        self.log_losses = LogLosses(self.targets, self.moves)
+        self._actions: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
+            **ProcessFaults(self.targets).actions,
+            **self._links.actions,
+            **self._disks.actions,
+            FaultKind.BIT_ROT: self._rot.strike,
+            FaultKind.LOST_LOG: self.log_losses.strike,
+            FaultKind.VOTERS: self.moves.remove_voter,
+            FaultKind.REASSIGN: self.moves.reassign,
+            FaultKind.MOVE_DIRECTORY: self.moves.move_directories,
+            FaultKind.ELECT: self.moves.elect,
+        }
+        assert len(self._actions) == len(SIMULATED_KINDS), "every kind has its action"
+
+    @property
+    def begun(self) -> Counter[str]:
+        """How many faults of each kind had their time."""
+        return Counter(kind.value for kind in self._begun.values())
+
+    @property
+    def struck(self) -> Counter[str]:
+        """How many of them have struck somebody: the others found nobody, or only nodes that must be spared."""
+        return Counter(kind.value for number, kind in self._begun.items() if number in self.targets.struck)
+
+    @property
+    def fault_scope(self) -> FaultScope:
+        """Which nodes faults choose from."""
+        return self.targets.fault_scope
+
+    def schedule(self, faults: Sequence[PlannedFault], start: float) -> None:
+        """Books the faults on the world's agenda, for virtual times from ``start`` on."""
+        for fault in faults:
+            self._world.agenda.call_at(start + fault.begin, partial(self._strike, fault, start))
+
+    def _strike(self, fault: PlannedFault, start: float) -> None:
+        draw = derive_random(self._world.seed, "fault", fault.number)
+        self._begun[fault.number] = fault.kind
+        self.targets.carry_out(fault.number)
+        self._world.trace.note("fault", fault.kind.value, f"until {start + fault.end:.3f}")
+        end = self._actions[fault.kind](draw)
+
+        def heal() -> None:
+            self._world.trace.note("heal", fault.kind.value)
+            end()
+
+        self._world.agenda.call_at(start + fault.end, heal)
+
+    def end_all(self, outside: Outside = NOBODY) -> None:
+        """Puts everything right at once: links, disks, clocks; starts what does not run.
+
+        Nodes outside stay down, or run and are cut off.
+        """
+        self._links.end_all([self._cluster.host(node_id) for node_id in outside.nodes] if outside.cut else [])
+        self._disks.end_all()
+        for machine in self._world.nodes.values():
+            machine.resume()
+        down = () if outside.cut else outside.nodes
+        self._cluster.keep_down(down)
+        self._cluster.start_all(without=down)
+
+    async def replace_disks(self, seconds: float) -> None:
+        """Waits until no broker holds damaged records. Raises ``ClusterNotReadyError`` if that takes longer."""
+        await self._rot.wait_replaced(seconds)
+
+    def may_fail(self, node_id: int) -> list[str]:
+        """Log directories of a node that its faults explain the failure of."""
+        if node_id in self.targets.disk_errors:
+            return self._cluster.log_directories(node_id)
+        return list(self.targets.directory_errors.get(node_id, ()))
+
+    def unexplained_directories(self) -> list[str]:
+        """Log directories that a broker has given up although no fault struck them, as ``broker-1: /data``."""
+        return [
+            f"{self._cluster.host(node_id)}: {path}"
+            for node_id in self._cluster.broker_ids
+            for path in self._cluster.offline_directories(node_id)
+            if path not in self.may_fail(node_id)
+        ]

@@ -1,0 +1,193 @@
+"""Faults of links: cuts of all shapes, resets, slowness, loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau_jepsen.faults.kinds import FaultKind
+from moldau_jepsen.faults.topology import ring_cuts
+from moldau_jepsen.world.network.hosts import ignored
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
+
+    from moldau_jepsen.simulation.inject.targets import Targets
+
+LOSS_LINKS_PROBABILITY = 0.6
+LOSS_PROBABILITIES = (0.01, 0.05, 0.2, 0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Trouble:
+    """What one fault does to one directed link: it makes it slow, or lossy."""
+
+    link: tuple[str, str]
+    extra_delay: float = 0.0  # seconds
+    bytes_per_second: float = 0.0
+    loss_probability: float = 0.0
+    mark: Callable[[], None] = ignored
+
+
+class LinkFaults:
+    """Strikes links. Every action returns what ends it, and does nothing once all faults were ended.
+
+    Where several faults strike one link, it is cut until the last of them ends, and as slow or lossy as the newest of
+    those that go on makes it.
+    """
+
+    def __init__(self, targets: Targets) -> None:
+        """All links are whole."""
+        self._targets = targets
+        self._world = targets.world
+        self._cluster = targets.cluster
+        self._cuts: dict[tuple[str, str], int] = {}  # how many faults cut a link now
+        self._troubles: list[_Trouble] = []  # that go on, the oldest first
+        self.actions: Mapping[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
+            FaultKind.CUT: self._cut_node,
+            FaultKind.CUT_ONE_WAY: self._cut_one_way,
+            FaultKind.HALVES: self._halves,
+            FaultKind.BRIDGE: self._bridge,
+            FaultKind.RING: self._ring,
+            FaultKind.LINK: self._cut_link,
+            FaultKind.BLIND: self._blind,
+            FaultKind.RESET: self._reset,
+            FaultKind.SLOW: self._slow,
+            FaultKind.LOSS: self._loss,
+        }
+
+    def end_all(self, outside: Sequence[str]) -> None:
+        """All links are whole again, but for those of the hosts ``outside``, which are cut off."""
+        self._cuts.clear()
+        self._troubles.clear()
+        self._world.network.heal_all(outside)
+
+    def _cut(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], None]:
+        if pairs:
+            self._targets.mark()
+        for pair in pairs:
+            self._cuts[pair] = self._cuts.get(pair, 0) + 1
+            self._world.network.cut(*pair)
+
+        def end() -> None:
+            for pair in pairs:
+                if pair not in self._cuts:
+                    continue  # all faults were ended; who stays outside is cut off still
+                self._cuts[pair] -= 1
+                if not self._cuts[pair]:
+                    del self._cuts[pair]
+                    self._world.network.heal(*pair)
+
+        return end
+
+    def _trouble(self, troubles: Sequence[_Trouble]) -> Callable[[], None]:
+        self._troubles += troubles
+        for trouble in troubles:
+            self._rule(trouble.link)
+
+        def end() -> None:
+            for trouble in troubles:
+                if trouble in self._troubles:
+                    self._troubles.remove(trouble)
+                    self._rule(trouble.link)
+
+        return end
+
+    def _rule(self, link: tuple[str, str]) -> None:
+        """Makes a link what the newest faults want it to be."""
+        slow = lossy = _Trouble(link=link)
+        for trouble in self._troubles:
+            if trouble.link == link:
+                slow, lossy = (slow, trouble) if trouble.loss_probability else (trouble, lossy)
+        self._world.network.slow_link(
+            *link, extra_delay=slow.extra_delay, bytes_per_second=slow.bytes_per_second, slowed=slow.mark
+        )
+        self._world.network.lossy_link(*link, probability=lossy.loss_probability, lost=lossy.mark)
+
+    def _others(self, host: str, draw: random.Random) -> list[str]:
+        others = [other for other in self._targets.hosts(self._targets.everybody) if other != host]
+        return others + (self._targets.clients if draw.random() < 0.5 else [])
+
+    def _cut_node(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(self._targets.leader_or_any(draw))
+        others = self._others(host, draw)
+        return self._cut([*((host, other) for other in others), *((other, host) for other in others)])
+
+    def _cut_one_way(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._targets.nodes))
+        others = self._others(host, draw)
+        if draw.random() < 0.5:
+            return self._cut([(host, other) for other in others])
+        return self._cut([(other, host) for other in others])
+
+    def _halves(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._targets.hosts(self._targets.nodes)
+        draw.shuffle(hosts)
+        middle = draw.randint(1, len(hosts) - 1)
+        return self._cut(_between(hosts[:middle], hosts[middle:]))
+
+    def _bridge(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._targets.hosts(self._targets.nodes)
+        draw.shuffle(hosts)
+        middle = len(hosts) // 2
+        return self._cut(_between(hosts[1 : middle + 1], hosts[middle + 1 :]))
+
+    def _ring(self, draw: random.Random) -> Callable[[], None]:
+        hosts = self._targets.hosts(self._targets.nodes)
+        draw.shuffle(hosts)
+        return self._cut(ring_cuts(hosts))
+
+    def _cut_link(self, draw: random.Random) -> Callable[[], None]:
+        one, other = draw.sample([*self._targets.hosts(self._targets.everybody), *self._targets.clients], 2)
+        return self._cut(_between([one], [other]))
+
+    def _blind(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._cluster.leaders() or self._cluster.broker_ids))
+        return self._cut(_between([host], self._targets.hosts(self._cluster.controller_ids)))
+
+    def _reset(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._targets.nodes))
+        others = [other for other in self._world.network.host_names if other != host]
+        active = True
+        mark = self._targets.mark
+
+        def strike() -> None:
+            if active:
+                if sum([self._world.network.reset_connections(host, other) for other in others]):
+                    mark()
+                self._world.agenda.call_after(draw.uniform(0.05, 1.5), strike)
+
+        def end() -> None:
+            nonlocal active
+            active = False
+
+        strike()
+        return end
+
+    def _slow(self, draw: random.Random) -> Callable[[], None]:
+        host = self._cluster.host(draw.choice(self._targets.nodes))
+        others = [other for other in self._world.network.host_names if other != host]
+        delay = draw.choice((0.005, 0.05, 0.3))
+        rate = draw.choice((0.0, 20_000.0, 500_000.0))
+        mark = self._targets.mark
+        return self._trouble(
+            [_Trouble(link=(host, other), extra_delay=delay, bytes_per_second=rate, mark=mark) for other in others]
+        )
+
+    def _loss(self, draw: random.Random) -> Callable[[], None]:
+        """Segments get lost between one node and some others, to and fro at rates of their own."""
+        host = self._cluster.host(self._targets.leader_or_any(draw))
+        mark = self._targets.mark
+        troubles = [
+            _Trouble(link=link, loss_probability=draw.choice(LOSS_PROBABILITIES), mark=mark)
+            for other in self._world.network.host_names
+            if other != host
+            for link in ((host, other), (other, host))
+            if draw.random() < LOSS_LINKS_PROBABILITY
+        ]
+        return self._trouble(troubles)
+
+
+def _between(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:
+    return [pair for one in left for other in right for pair in ((one, other), (other, one))]

@@ -1,0 +1,1 @@
+"""Invariants, and the observers that check them after every step."""

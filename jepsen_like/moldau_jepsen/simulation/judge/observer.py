@@ -1,0 +1,234 @@
+"""Reads the state of the nodes of a simulated cluster after every step and reports it to the judge (``invariants``).
+
+A step is one turn of the event loop. Only its own tasks change a node's memory, so the observer reads the nodes whose
+tasks have run. Most steps change no relevant state, so it compares a few numbers per replica, and reads logs only if a
+high watermark has moved or a leader begins. It reads the nodes' memory and disks; it changes nothing and draws no
+random numbers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.records import iterate_batches
+from moldau_broker.log.files.batches import CONTROL_BIT
+from moldau_jepsen.simulation.judge.invariants import BatchSeen, ClusterInvariants, PartitionKey, PartitionState
+from moldau_jepsen.simulation.judge.rules.committed import read_log
+from moldau_jepsen.simulation.judge.rules.producers import ProducerBatch
+from moldau_jepsen.simulation.judge.rules.watcher import RuleWatcher, is_cleaned
+
+if TYPE_CHECKING:
+    from moldau_broker.replication.replica import PartitionState as PartitionView
+    from moldau_broker.server.lifecycle.broker import Broker
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_jepsen.cluster.simulated import SimulatedCluster
+    from moldau_quorum.metadata.image import MetadataImage, TopicImage
+    from moldau_quorum.node.server import ControllerNode
+
+METADATA_BYTES_PER_STEP = 1 << 20
+
+
+class _ReplicaView:
+    """What was last seen of one replica of one process."""
+
+    __slots__ = ("key", "leader_epoch", "log_end", "partition", "seen", "verified")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.key = PartitionKey(partition.key.topic, partition.key.partition, partition.topic_id.hex)
+        self.seen: tuple[bool, PartitionView | None, int, int, object] = (False, None, -1, -1, None)
+        self.leader_epoch = -2  # of the leadership that was last judged
+        self.verified = -1  # batches below this offset were told to the judge; -1: none
+        self.log_end = 0
+
+
+class ClusterObserver:
+    """Watches a cluster: ``step_ended`` is for the watchers of the world's agenda."""
+
+    def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants) -> None:
+        """The rules assume that no broker loses what it told its leader it has: that power losses spare brokers that
+        do not sync before they answer.
+        """
+        self._cluster = cluster
+        self._judge = judge
+        self._machines = {node_id: machine.name for node_id, machine in cluster.machines.items()}
+        self._replicas: dict[tuple[int, int], dict[tuple[str, int], _ReplicaView]] = {}
+        self._images: dict[int, MetadataImage] = {}
+        self._topics: dict[int, dict[str, TopicImage]] = {}
+        self._metadata_read: dict[tuple[int, int], int] = {}
+        self._rules = RuleWatcher(cluster, judge, trio.current_time)
+        self.steps = 0
+
+    def broker_heard(self, host: str) -> None:
+        """A controller answers a heartbeat, or a registration, of the broker on that host."""
+        self._rules.broker_heard(host)
+
+    def step_ended(self) -> None:
+        """A step has ended."""
+        self.steps += 1
+        ran = self._cluster.world.agenda.ran
+        for node_id, broker in self._cluster.brokers.items():
+            if self._machines[node_id] in ran:
+                self._look_at_broker(node_id, broker)
+        for node_id, controller in self._cluster.controllers.items():
+            if self._machines[node_id] in ran:
+                self._look_at_controller(node_id, controller)
+        self._rules.look()
+
+    # --- controllers
+
+    def _look_at_controller(self, node_id: int, controller: ControllerNode) -> None:
+        leadership = controller.log.leadership
+        if leadership.active:
+            self._judge.controller_active(node_id, leadership.epoch)
+        log = controller.log
+        slot = (node_id, self._cluster.machines[node_id].incarnation)
+        position = self._metadata_read.get(slot, 1)
+        if log.high_watermark >= position:
+            position = max(position, log.log_start_index)
+            found = log.read_committed(position, METADATA_BYTES_PER_STEP)
+            for entry in found.entries:
+                self._judge.metadata_committed(node_id, entry.index, entry.epoch, zlib.crc32(entry.data))
+            self._metadata_read[slot] = found.next_index
+
+    # --- brokers
+
+    def _look_at_broker(self, node_id: int, broker: Broker) -> None:
+        image = broker.metadata.image
+        if self._images.get(node_id) is not image:
+            self._images[node_id] = image
+            self._look_at_image(node_id, image)
+        if not broker.is_built:
+            return
+        incarnation = self._cluster.machines[node_id].incarnation
+        views = self._replicas.setdefault((node_id, incarnation), {})
+        partitions = broker.context.replicas.partitions
+        if len(views) > len(partitions):
+            for key in [key for key in views if key not in partitions]:
+                self._look_at_the_last_of(node_id, incarnation, views.pop(key))
+        for key, partition in partitions.items():
+            view = views.get(key)
+            if view is None or view.partition is not partition:
+                if view is not None:
+                    self._look_at_the_last_of(node_id, incarnation, view)
+                view = views[key] = _ReplicaView(partition)
+            replica = partition.replica
+            # A replica cannot cut its log and reach the same end again in one turn: the second takes another answer.
+            now = (
+                replica.is_leader,
+                replica.state,
+                replica.high_watermark,
+                replica.log_end_offset,
+                replica.proposal,
+            )
+            if now != view.seen:
+                view.seen = now
+                self._look_at_replica(node_id, incarnation, view)
+
+    def _look_at_the_last_of(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
+        """A replica is gone; in the step in which it went it may have led, and acknowledged, once more."""
+        was_leader, state, watermark, _, _ = view.seen
+        last = view.partition.replica.high_watermark
+        if was_leader and state is not None and last > watermark:
+            self._judge.leader_watermark(view.key, node_id, incarnation, state.leader_epoch, last)
+
+    def _look_at_image(self, node_id: int, image: MetadataImage) -> None:
+        judge = self._judge
+        seen_by = f"broker {node_id}"
+        seen = self._topics.setdefault(node_id, {})
+        for topic in image.topics_by_name.values():
+            if seen.get(topic.name) is topic:
+                continue  # images share what has not changed
+            seen[topic.name] = topic
+            topic_id = topic.topic_id.hex
+            for number, partition in topic.partitions.items():
+                key = PartitionKey(topic.name, number, topic_id)
+                state = PartitionState(
+                    partition.leader, partition.leader_epoch, partition.isr, partition.replicas, partition.elr
+                )
+                judge.partition_state(key, partition.partition_epoch, state, seen_by)
+
+    def _look_at_replica(self, node_id: int, incarnation: int, view: _ReplicaView) -> None:
+        judge = self._judge
+        is_leader, state, watermark, log_end, _ = view.seen
+        assert state is not None
+        leader_epoch = state.leader_epoch
+        partition = view.partition
+        self._rules.replica_changed(node_id, view.key, partition, view.log_end)
+        view.log_end = log_end
+        if is_leader and leader_epoch != view.leader_epoch:
+            view.leader_epoch = leader_epoch
+            judge.leader(view.key, leader_epoch, node_id)
+            start = partition.log.log_start_offset
+            batches = batches_seen(partition, start, partition.log.log_end_offset)
+            if is_cleaned(partition):
+                judge.leader_ends(view.key, node_id, leader_epoch, partition.log.log_end_offset)
+            elif batches is not None:
+                found = {batch.base_offset: batch for batch in batches}
+                judge.elected(view.key, node_id, leader_epoch, start, found)
+        if is_leader:
+            judge.leader_watermark(view.key, node_id, incarnation, leader_epoch, watermark)
+        view.verified = min(view.verified, log_end)
+        first = max(view.verified, partition.log.log_start_offset)
+        if watermark > first:
+            batches = batches_seen(partition, first, min(watermark, partition.log.log_end_offset))
+            if is_cleaned(partition):
+                judge.committed_to(view.key, leader_epoch, watermark)
+                view.verified = watermark
+            elif batches is not None:
+                judge.committed(view.key, node_id, leader_epoch, batches)
+                view.verified = watermark
+        if is_leader:
+            self._look_at_followers(node_id, view, watermark)
+
+    def _look_at_followers(self, leader_id: int, view: _ReplicaView, watermark: int) -> None:
+        # Committed is what the metadata says, not what the leader believes.
+        states = self._judge.partition(view.key).states
+        committed = states.get(view.partition.replica.state.partition_epoch)
+        if committed is None or committed.leader_epoch != view.partition.replica.state.leader_epoch:
+            return
+        newest = states[max(states)]
+        for member in committed.isr:
+            broker = self._cluster.brokers.get(member)
+            if member == leader_id or broker is None or not broker.is_built:
+                continue
+            if member not in newest.isr:
+                continue  # it has left since, maybe for good and with its log; the leader has yet to hear of it
+            partition = broker.context.replicas.partitions.get(view.partition.key)
+            if partition is not None and partition.topic_id == view.partition.topic_id:
+                self._judge.isr_holds(view.key, leader_id, watermark, member, partition.log.log_end_offset)
+
+
+def batches_seen(partition: Partition, start: int, end: int) -> list[BatchSeen] | None:
+    """Returns the batches of a log from offset ``start`` to ``end`` (exclusive); None if the disk fails or rotted."""
+    if partition.log.failed:
+        return None
+    found: list[BatchSeen] = []
+    position = start
+    try:
+        while position < end:
+            data = read_log(partition, position, end)
+            if not data:
+                break
+            for _, header in iterate_batches(data):
+                if header.next_offset > end:
+                    return found
+                producer = ProducerBatch(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.last_sequence,
+                    bool(header.attributes & CONTROL_BIT),
+                )
+                found.append(
+                    BatchSeen(
+                        header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc, producer
+                    )
+                )
+                position = header.next_offset
+    except OSError:
+        return None
+    return found

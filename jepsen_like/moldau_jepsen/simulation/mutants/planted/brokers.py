@@ -1,0 +1,119 @@
+"""Bugs in how brokers replicate and acknowledge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from moldau.protocol.errors import ErrorCode
+from moldau.records import iterate_batches
+from moldau.runtime.net.buffers import byte_count
+from moldau.runtime.net.connection_loop import ConnectionLoop
+from moldau_broker.replication.follower import StepKind
+from moldau_broker.replication.purgatory import Purgatory
+from moldau_broker.replication.replica import Replica, Role
+from moldau_broker.server.replicas.delayed import Operation, ProduceOperation
+from moldau_broker.server.replicas.replica_fetcher import _Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.net.answers import Deferred, ResponsePart
+    from moldau.runtime.ports.environment import Buffer
+    from moldau_broker.replication.follower import Followed, Step
+    from moldau_broker.replication.purgatory import Delayed
+    from moldau_jepsen.simulation.mutants.planted import Patch
+
+
+def follower_acks_before_append() -> list[Patch]:
+    """A follower asks for what comes after records that it has received and not yet appended."""
+    original = _Source._perform
+    held: dict[Followed, Step] = {}
+
+    def perform(self: _Source, step: Step, now_ms: float) -> bool:
+        late = held.pop(step.followed, None)
+        if late is not None:
+            original(self, late, now_ms)
+        headers = [header for _, header in iterate_batches(step.answer.records)]
+        if step.kind is not StepKind.ADVANCE or not headers or not self.core.is_current(step.followed):
+            return original(self, step, now_ms)
+        held[step.followed] = step
+        last = headers[-1]
+        self.core.appended(step.followed, last.next_offset, last.partition_leader_epoch, step.followed.log_start_offset)
+        return True
+
+    return [(_Source, "_perform", perform)]
+
+
+def produce_completed_twice() -> list[Patch]:
+    """What leaves the purgatory by its condition leaves its deadline behind."""
+
+    def complete(self: Purgatory[object, object], delayed: Delayed[object, object]) -> bool:
+        self._forget(delayed)
+        return True
+
+    return [(Purgatory, "complete", complete)]
+
+
+def deposed_leader_acknowledges() -> list[Patch]:
+    """What waits when leadership ends is answered as if it were committed."""
+    original = Replica.acknowledgement
+
+    def acknowledgement(self: Replica, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+        if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
+            return ErrorCode.NONE
+        return original(self, leader_epoch, required_offset)
+
+    return [(Replica, "acknowledgement", acknowledgement)]
+
+
+def min_isr_ignored() -> list[Patch]:
+    """The high watermark moves, and appends are acknowledged, however small the ISR is."""
+    return [(Replica, "effective_min_isr", property(lambda self: 1))]
+
+
+def answers_sent_ahead_and_queued() -> list[Patch]:
+    """Answers that are ready go out ahead of one that is not, and then stand in the queue behind it as well."""
+    original = ConnectionLoop._dispatch
+
+    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        if answers and not self._answers and not isinstance(answers[-1], list | tuple):
+            for answer in answers:
+                if not isinstance(answer, list | tuple):
+                    break
+                await self._transmission.send(answer)
+        await original(self, answers)
+
+    return [(ConnectionLoop, "_dispatch", dispatch)]
+
+
+def produce_answered_twice() -> list[Patch]:
+    """What leaves the purgatory by its condition leaves its deadline behind, and each of them has the answer sent."""
+    dispatch_once = ConnectionLoop._dispatch
+    connections: dict[int, tuple[ConnectionLoop, Operation]] = {}
+
+    async def dispatch(self: ConnectionLoop, answers: list[Sequence[ResponsePart] | Deferred]) -> None:
+        for answer in answers:
+            if isinstance(answer, ProduceOperation):
+                connections[id(answer)] = (self, answer)
+        await dispatch_once(self, answers)
+
+    def finish(self: Operation) -> None:
+        if self._event.is_set() and id(self) in connections:
+            loop, operation = connections.pop(id(self))
+            assert isinstance(operation, ProduceOperation)
+            parts = [*operation._encode(operation.errors)]
+            loop._held.answer_queued(sum(byte_count(cast("Buffer", part)) for part in parts))
+            loop._answers.append(parts)
+            loop._work.notify()
+        self._event.set()
+
+    async def wait(self: ProduceOperation) -> Sequence[ResponsePart]:
+        await self.wait_finished()
+        return self._encode(self.errors)
+
+    return [
+        *produce_completed_twice(),
+        (ConnectionLoop, "_dispatch", dispatch),
+        (Operation, "finish", finish),
+        (ProduceOperation, "wait", wait),
+    ]

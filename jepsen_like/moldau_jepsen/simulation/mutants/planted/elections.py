@@ -1,0 +1,87 @@
+"""Bugs in elections of leaders and in changes of the ISR, as the controller decides them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from moldau_quorum.controller import partitions
+from moldau_quorum.controller.cluster import brokers
+from moldau_quorum.controller.partition_change import Election, PartitionChange
+from moldau_quorum.metadata import image
+
+if TYPE_CHECKING:
+    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_quorum.controller.context import Context
+    from moldau_quorum.metadata.image import MetadataImage, PartitionImage
+    from moldau_quorum.metadata.records import MetadataRecord, PartitionChangeRecord
+
+
+def unclean_election() -> list[Patch]:
+    original = PartitionChange.build
+
+    def build(self: PartitionChange) -> object:
+        self.election = Election.UNCLEAN
+        return original(self)
+
+    return [(PartitionChange, "build", build)]
+
+
+def elects_any_replica() -> list[Patch]:
+    original = PartitionChange._elect
+
+    def elect(self: PartitionChange, replicas: tuple[int, ...], isr: tuple[int, ...]) -> object:
+        elected = original(self, replicas, isr)
+        if elected.leader == self.partition.leader:
+            return elected
+        for replica in replicas:
+            if self.acceptable(replica) and replica != self.partition.leader:
+                return dataclasses.replace(elected, leader=replica)
+        return elected
+
+    return [(PartitionChange, "_elect", elect)]
+
+
+def stale_isr_change() -> list[Patch]:
+    return [(partitions, "_check_epochs", lambda broker_id, partition, data: None)]
+
+
+def empty_elr_taken_for_unchanged() -> list[Patch]:
+    """An ELR that becomes empty is taken for one of which the record says nothing."""
+    original = image.changed_partition
+
+    def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+        return original(before, record if record.elr else dataclasses.replace(record, elr=None))
+
+    return [(image, "changed_partition", changed_partition), (partitions, "changed_partition", changed_partition)]
+
+
+def epoch_kept_in_handover() -> list[Patch]:
+    """The leader epoch rises only where a leader is lost, not where it hands over to another replica in sync."""
+    original = image.changed_partition
+
+    def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+        after = original(before, record)
+        if before.leader >= 0 and before.leader in after.isr and after.leader != before.leader:
+            return dataclasses.replace(after, leader_epoch=before.leader_epoch)
+        return after
+
+    return [(image, "changed_partition", changed_partition), (partitions, "changed_partition", changed_partition)]
+
+
+def unfenced_is_in_sync() -> list[Patch]:
+    """A broker whose fence is lifted is back in every ISR at once, whatever it has missed."""
+    original = partitions.broker_unfenced
+
+    def broker_unfenced(seen: MetadataImage, context: Context, broker_id: int) -> list[MetadataRecord]:
+        records = original(seen, context, broker_id)
+        for topic, partition_id, partition in partitions.all_partitions(seen):
+            if partition.leader >= 0 and broker_id in partition.replicas and broker_id not in partition.isr:
+                change = partitions.begin_change(seen, context, topic, partition_id, partition, unfencing=broker_id)
+                change.isr = (*partition.isr, broker_id)
+                record = change.build()
+                if record is not None:
+                    records.append(record)
+        return records
+
+    return [(brokers, "broker_unfenced", broker_unfenced)]

@@ -1,0 +1,67 @@
+"""Bugs in logs: producers, syncs, look-ups."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from moldau_broker.log.directories import loading
+from moldau_broker.log.directories.claims import LogClaims
+from moldau_broker.log.directories.log_store import LogStore
+from moldau_broker.log.files.segment import LogSegment
+from moldau_broker.log.partition.partition_log import PartitionLog
+from moldau_broker.log.partition.producer_state import ProducerStateManager
+from moldau_broker.log.partition.segmented_log import SegmentedLog
+
+if TYPE_CHECKING:
+    import uuid
+
+    from moldau_broker.log.values import TopicPartition, Work
+    from moldau_jepsen.simulation.mutants.planted import Patch
+
+
+def dedup_off() -> list[Patch]:
+    return [(ProducerStateManager, "check", lambda self, header, origin: None)]
+
+
+def dedup_lost_on_failover() -> list[Patch]:
+    return [(PartitionLog, "_replicate_producer", lambda self, header, data: None)]
+
+
+def log_not_synced() -> list[Patch]:
+    original = SegmentedLog.flush_work
+
+    def flush_work(self: SegmentedLog, up_to_closed_only: bool = False) -> Work | None:
+        work = original(self, up_to_closed_only)
+        return None if work is None else dataclasses.replace(work, run=lambda: None)
+
+    return [(SegmentedLog, "flush_work", flush_work)]
+
+
+def former_log_kept() -> list[Patch]:
+    return [(loading, "_of_two_topics", lambda log, other: False)]
+
+
+def index_off_by_one() -> list[Patch]:
+    original = LogSegment.position_of
+    return [(LogSegment, "position_of", lambda self, offset: original(self, offset + 1))]
+
+
+def former_log_claimed() -> list[Patch]:
+    """Logs are known by the names of their partitions alone: that of a topic that was deleted is there again for the
+    next one of the name.
+    """
+    original = LogClaims.claim
+
+    def claim(
+        self: LogClaims, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int
+    ) -> PartitionLog | None:
+        log = self._table.current.get(topic_partition)
+        if log is not None:
+            log.topic_id = topic_id
+        return original(self, topic_partition, topic_id, now_ms)
+
+    def delete(self: LogStore, topic_partition: TopicPartition, now_ms: int) -> bool:
+        return topic_partition in self.table.current
+
+    return [(LogClaims, "claim", claim), (LogStore, "delete", delete)]

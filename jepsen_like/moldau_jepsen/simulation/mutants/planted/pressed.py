@@ -1,0 +1,66 @@
+"""Runs that press on one rule. Campaigns do not draw them: to the real code they show nothing new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moldau_jepsen.simulation.campaign.profiles import DECISIONS, GROUPS, REPLICATION, TRANSACTIONS
+
+TRANSFERS = replace(
+    TRANSACTIONS,
+    name="transfers",
+    text="nothing but transactions, so that those that overlap read each other's records at once",
+    options=replace(
+        TRANSACTIONS.options,
+        workload=replace(TRANSACTIONS.options.workload, senders=0, assigned_readers=0, group_readers=0),
+        fault_seconds=40.0,
+    ),
+    strikes=(0, 2),
+)
+
+SLOW_READERS = replace(
+    GROUPS,
+    name="slow-readers",
+    text="members of a group take two records at a time, and crash with more fetched",
+    options=replace(
+        GROUPS.options,
+        workload=replace(
+            GROUPS.options.workload,
+            senders=2,
+            sends_per_second=60.0,
+            consumer={**GROUPS.options.workload.consumer, "max.poll.records": 2},
+        ),
+        pipe=False,
+    ),
+    strikes=(4, 8),
+)
+
+HASTY_TELLERS = replace(
+    DECISIONS,
+    name="hasty-tellers",
+    text="as decisions, and tellers crash so often that many do so while they wait for what a coordinator has decided",
+    options=replace(DECISIONS.options, bank_options=replace(DECISIONS.options.bank_options, crash_every_s=1.0)),
+)
+
+PIPED = replace(
+    REPLICATION,
+    name="replication-piped",
+    text="as replication, with a pipe",
+    options=replace(REPLICATION.options, pipe=True),
+)
+
+_SMALL = {"linger.ms": 5, "batch.size": 64}
+
+SMALL_BATCHES = replace(
+    REPLICATION,
+    name="small-batches",
+    text="as replication, with transactions and a pipe, and batches of one record",
+    options=replace(
+        REPLICATION.options,
+        workload=replace(REPLICATION.options.workload, producer=_SMALL),
+        pipe=True,
+        pipe_options=replace(PIPED.options.pipe_options, partitions=1, producer=_SMALL),
+        transactions=True,
+        transactional_producer=_SMALL,
+    ),
+)

@@ -1,0 +1,1 @@
+"""A simulated world: virtual time, network and disks inside one trio run."""

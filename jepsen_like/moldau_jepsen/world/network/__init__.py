@@ -1,0 +1,1 @@
+"""The virtual network: hosts, links and TCP connections."""

@@ -1,0 +1,1 @@
+"""Virtual time: the scheduler, the timeline, clocks of nodes, paused processes."""

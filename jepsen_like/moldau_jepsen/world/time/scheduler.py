@@ -1,0 +1,167 @@
+"""Runs a trio program so that the same seed gives the same run, in any process and on any machine.
+
+Only this module uses trio's private names. trio's event loop is a generator that yields when it would wait for the
+operating system. This module never waits, but resumes the generator at once: when no task can run, the virtual clock
+moves to the next deadline or to the next call of the agenda. The kernel is polled only every ``TURNS_BETWEEN_POLLS``
+turns, because of signals and other threads.
+
+trio orders each batch of runnable tasks at random; with ``_ALLOW_DETERMINISTIC_SCHEDULING`` it sorts the batch by task
+number first and shuffles it with ``_r``, which is replaced here by a seeded stream for the thread of the run; trio in
+other threads of the process (a blocking client, link proxies) still draws from its own. The cyclic garbage
+collector is off during a run, so that no finalizer runs at a moment that depends on allocation counts. The extra
+``kit`` pins trio because of these names; another release is refused when a simulation starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import sniffio
+import trio
+import trio._core._run as _trio_run
+
+from moldau_jepsen.world.time.gate import MACHINE
+from moldau_jepsen.world.time.timeline import Agenda
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, MutableSequence
+
+    from moldau_jepsen.world.time.gate import TaskGate
+
+T = TypeVar("T")
+
+TURNS_BETWEEN_POLLS = 512
+STUCK_POLL_SECONDS = 1.0
+
+
+TRIO_SERIES = "0.35"
+"""The release series of trio whose event loop this module drives."""
+
+
+class TrioVersionError(RuntimeError):
+    """The installed trio is not of the release series whose event loop the simulation can drive."""
+
+
+def check_trio(version: str = trio.__version__) -> None:
+    """Refuses a trio release whose private names may differ.
+
+    Raises:
+        TrioVersionError: ``version`` is not of the series that this release was tested with.
+    """
+    if version.split(".")[:2] != TRIO_SERIES.split("."):
+        raise TrioVersionError(
+            f"the simulation drives the event loop of trio {TRIO_SERIES}, and trio {version} is installed; "
+            "run: pip install 'moldau[kit]'"
+        )
+
+
+class _ThreadStream(Random):
+    """Random numbers of trio's scheduler: one stream for the creating thread, another one for all other threads."""
+
+    def __init__(self, own: Random, others: Random) -> None:
+        self._owner = threading.get_ident()
+        self._own = own
+        self._others = others
+        super().__init__()
+
+    def random(self) -> float:
+        """Returns the next number of the calling thread's stream."""
+        return self._stream().random()
+
+    def getrandbits(self, k: int) -> int:
+        """Returns the next bits of the calling thread's stream."""
+        return self._stream().getrandbits(k)
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Shuffles with the calling thread's stream."""
+        if len(x) > 1:
+            self._stream().shuffle(x)
+
+    def seed(self, *_: object) -> None:
+        """Does nothing, because the streams are seeded when they are made."""
+
+    def _stream(self) -> Random:
+        return self._own if threading.get_ident() == self._owner else self._others
+
+
+def run_deterministic(
+    main: Callable[[], Awaitable[T]], seed: int, agenda: Agenda | None = None, gate: TaskGate | None = None
+) -> T:
+    """Runs ``main`` to its end on virtual time, with the order of tasks drawn from ``seed``; returns its result.
+
+    Time is the ``agenda``'s, and its calls are made between turns; the ``gate`` may hold tasks back. The function is
+    not reentrant and not for use in two threads at once; trio may run in other threads meanwhile.
+
+    Raises:
+        TrioVersionError: The installed trio is not the one that this module drives.
+    """
+    check_trio()
+    chosen = agenda if agenda is not None else Agenda()
+    previous = _trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    shared = _trio_run._r
+    library = sniffio.thread_local.name
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    _trio_run._r = _ThreadStream(Random(seed), shared)
+    sniffio.thread_local.name = "trio"
+    try:
+        runner = _trio_run.setup_runner(chosen.clock, (), False, True)
+        if gate is not None:
+            runner.runq = gate.queue
+        _drive(runner, _trio_run.unrolled_run(runner, main, ()), chosen)
+    finally:
+        sniffio.thread_local.name = library
+        _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = previous  # type: ignore[misc]
+        _trio_run._r = shared
+        if collecting:
+            gc.enable()
+    assert runner.main_task_outcome is not None, "the loop ends when the main task has"
+    return cast("T", runner.main_task_outcome.unwrap())
+
+
+def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: Agenda) -> None:
+    """Turns the event loop until it ends."""
+    clock, deadlines, runnable = agenda.clock, runner.deadlines, runner.runq
+    poll, turn, notify_watchers, watchers = (
+        runner.io_manager.get_events,
+        loop.send,
+        agenda.notify_watchers,
+        agenda.watchers,
+    )
+    next_moment, make_due_calls, ran = agenda.next_moment, agenda.make_due_calls, agenda.ran
+    turns = 0
+    events: Any = None  # The first value sent to a generator must be None.
+    while True:
+        if watchers:
+            # All tasks of the turn are in the queue at this point, because no deadline has passed.
+            deadlines.expire(clock.now)
+            ran.clear()
+            for task in runnable:
+                ran[task.context.get(MACHINE, "")] = None
+        try:
+            turn(events)
+        except StopIteration:
+            return
+        if watchers:
+            notify_watchers()
+        if next_moment() <= clock.now:
+            make_due_calls()
+        turns += 1
+        events = () if turns % TURNS_BETWEEN_POLLS else poll(0.0)
+        # Tasks in wait_all_tasks_blocked are woken by the loop itself when nothing else can run.
+        while not runnable and not events and not runner.waiting_for_idle:
+            deadline, moment = deadlines.next_deadline(), next_moment()
+            if moment <= deadline and moment < math.inf:
+                clock.now = max(clock.now, moment)
+                make_due_calls()
+            elif deadline < math.inf:
+                clock.now = max(clock.now, deadline)
+                break
+            else:  # Only a signal or another thread can make a task runnable.
+                events = poll(STUCK_POLL_SECONDS)

@@ -1,0 +1,243 @@
+"""A broker's copy of the metadata: an image that follows the committed log of the quorum.
+
+``MetadataFollower.run`` fetches from one controller at a time, the active one or any other, and changes to the next one
+if that controller dies, does not answer or is cut off from its quorum. The first fetch usually returns a snapshot, the
+later ones return new entries. Each step calls back once with a delta, in order, from the follower's task; the callback
+must not wait.
+
+The image is not kept on disk: a starting broker always fetches it. A broker that cannot reach any controller keeps its
+last image and continues to serve with it; it cannot become leader of another partition without a newer image.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.codec import ProtocolError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.tasks.supervision import BackoffPolicy
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.broker_side.controller_client import next_voter
+from moldau_quorum.broker_side.metadata_fetch import (
+    METADATA_FETCH_KEY,
+    METADATA_FETCH_VERSION,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from moldau_quorum.broker_side.reachability import Reachability
+from moldau_quorum.metadata.image import MetadataDelta, MetadataImage, delta_between
+from moldau_quorum.metadata.records import MetadataCorruptError, decode_command
+from moldau_quorum.metadata.snapshot import SnapshotReader
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from moldau.runtime.ports.environment import Environment
+
+CONNECT_TIMEOUT_MS: Final = 1_000
+FETCH_WAIT_MS: Final = 500
+"""Duration of a long poll: an idle follower fetches twice a second, so it notices within a second that its controller
+hangs."""
+FETCH_GRACE_MS: Final = 1_000
+"""Time beyond the long poll that a response may take before the follower tries another controller."""
+RETRY_BACKOFF_MS: Final = 20
+"""Default of ``controller.quorum.retry.backoff.ms``: the first wait, after each controller has failed once."""
+RETRY_BACKOFF_MS_MAX: Final = 1_000
+"""Maximum of the doubling wait, so that the follower finds a recovered quorum within a second."""
+
+
+class InconsistentClusterError(Exception):
+    """The controllers belong to another cluster than this node."""
+
+
+class MetadataFollower:
+    """Follows the committed metadata log and keeps ``image`` up to date."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        voters: Mapping[int, tuple[str, int]],
+        *,
+        node_id: int,
+        cluster_id: str = "",
+        on_delta: Callable[[MetadataDelta], None],
+        on_leader: Callable[[int], None] | None = None,
+        on_voters: Callable[[Mapping[int, tuple[str, int]]], None] | None = None,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
+    ) -> None:
+        """Takes the voters (host and port by node id) and the callbacks.
+
+        ``on_delta`` gets every non-empty step, ``on_leader`` the id of each newly elected controller, and ``on_voters``
+        the controllers whenever they have changed (KIP-853); the follower itself applies such changes. ``cluster_id``,
+        if not empty, must be that of the controllers.
+        """
+        self._environment = environment
+        self._voters = dict(sorted(voters.items()))
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._on_delta = on_delta
+        self._on_leader = on_leader
+        self._leader_epoch = 0
+        self._on_voters = on_voters
+        self._open = connect or self._open_plain
+        self._target = environment.random.choice(list(self._voters))
+        self._changed = Signal()
+        self._log = EventLogger("moldau.metadata-follower", node=node_id)
+        self._backoff = BackoffPolicy(
+            initial_ms=retry_backoff_ms, max_ms=max(retry_backoff_ms, RETRY_BACKOFF_MS_MAX), jitter=0.5
+        )
+        self.reachability = Reachability(environment.clock, self._log)
+        self._caught_up = False
+        self.image = MetadataImage()
+        """The newest image; the follower replaces it and never changes it."""
+
+    @property
+    def voters(self) -> Mapping[int, tuple[str, int]]:
+        """Host and port of the controllers, by id."""
+        return self._voters
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the image has once reached the committed offset of a controller."""
+        return self._caught_up
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follows until cancelled; reports started when the image has caught up for the first time.
+
+        Raises:
+            InconsistentClusterError: the controllers belong to another cluster.
+        """
+        started = False
+        while True:
+            if self._target not in self._voters:
+                self._target = next_voter(self._voters, self._target)
+            host, port = self._voters[self._target]
+            try:
+                with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                    connection = await self._open(host, port)
+                try:
+                    while True:
+                        await self._step(connection)
+                        self.reachability.answered(self._target)
+                        if self._caught_up and not started:
+                            started = True
+                            task_status.started()
+                finally:
+                    connection.close()
+            except (OSError, trio.TooSlowError, ProtocolError, KafkaError, MetadataCorruptError) as error:
+                self.reachability.failed(self._target, error, self._voters)
+                if isinstance(error, MetadataCorruptError):
+                    self._log.warning("metadata-fetch-failed", controller=self._target, error=error)
+                self._target = next_voter(self._voters, self._target)
+                rounds, position = divmod(self.reachability.failures, len(self._voters))
+                # Another controller may be up, so try it soon. Each round in which all have failed doubles the wait.
+                delay_ms = self._backoff.delay_ms(max(1, rounds), self._environment.random)
+                await trio.sleep((delay_ms if position == 0 else min(delay_ms, self._backoff.initial_ms)) / 1000)
+
+    async def wait_for_offset(self, offset: int) -> None:
+        """Waits until the image contains ``offset``. The caller sets the deadline."""
+        await self._changed.wait_until(lambda: self.image.offset >= offset)
+
+    async def wait_until(self, condition: Callable[[MetadataImage], bool]) -> None:
+        """Waits until ``condition`` holds for the newest image. The caller sets the deadline."""
+        await self._changed.wait_until(lambda: condition(self.image))
+
+    async def _open_plain(self, host: str, port: int) -> RpcConnection:
+        return await RpcConnection.open(self._environment, host, port, f"broker-{self._node_id}")
+
+    async def _fetch(
+        self, connection: RpcConnection, *, snapshot_offset: int = -1, piece: int = 0
+    ) -> MetadataFetchResponse:
+        request = MetadataFetchRequest(
+            cluster_id=self._cluster_id,
+            node_id=self._node_id,
+            next_offset=self.image.offset + 1,
+            wait_ms=FETCH_WAIT_MS if self._caught_up else 0,
+            snapshot_offset=snapshot_offset,
+            piece=piece,
+        )
+        with trio.fail_after((FETCH_WAIT_MS + FETCH_GRACE_MS) / 1000):
+            body = await connection.request_raw(
+                METADATA_FETCH_KEY, METADATA_FETCH_VERSION, encode_fetch_request(request)
+            )
+        response = decode_fetch_response(body)
+        if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise InconsistentClusterError(
+                f"controller {self._target} does not belong to this node's cluster {self._cluster_id}"
+            )
+        if response.error_code != ErrorCode.NONE:
+            raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")
+        if response.leader_id >= 0 and response.leader_epoch > self._leader_epoch:
+            self._leader_epoch = response.leader_epoch
+            if self._on_leader is not None:
+                self._on_leader(response.leader_id)
+        voters = {node_id: (host, port) for node_id, host, port in response.voters}
+        if voters and voters != self._voters:
+            self._voters = voters
+            if self._on_voters is not None:
+                self._on_voters(voters)
+        return response
+
+    async def _step(self, connection: RpcConnection) -> None:
+        response = await self._fetch(connection)
+        if response.snapshot_offset >= 0:
+            image = await self._read_snapshot(connection, response)
+            self._advance(delta_between(self.image, image))
+        elif response.entries:
+            editor = self.image.edit()
+            last_offset, last_epoch = self.image.offset, self.image.epoch
+            for offset, told_epoch, command in response.entries:
+                epoch = told_epoch if command else last_epoch  # Raft's own entries hold no command
+                if offset <= last_offset or epoch < last_epoch:
+                    raise MetadataCorruptError(
+                        f"offset {offset}, epoch {epoch} follows offset {last_offset}, epoch {last_epoch}"
+                    )
+                if command:
+                    editor.replay_command(decode_command(command))
+                last_offset, last_epoch = offset, epoch
+            self._advance(editor.finish(offset=last_offset, epoch=last_epoch))
+        if self.image.offset >= response.committed_offset >= 0:
+            self._caught_up = True
+            self._changed.notify()
+
+    async def _read_snapshot(self, connection: RpcConnection, response: MetadataFetchResponse) -> MetadataImage:
+        """Reads the rest of a snapshot whose first pieces are in ``response``."""
+        reader = SnapshotReader()
+        offset = response.snapshot_offset
+        count = 0
+        while True:
+            for piece in response.pieces:
+                reader.feed(piece)
+                await trio.lowlevel.checkpoint()
+            count += len(response.pieces)
+            if response.complete:
+                image = reader.finish()
+                if image.offset <= self.image.offset or image.epoch < self.image.epoch:
+                    raise MetadataCorruptError(
+                        f"a snapshot of offset {image.offset}, epoch {image.epoch} is older than offset "
+                        f"{self.image.offset}, epoch {self.image.epoch}"
+                    )
+                return image
+            if not response.pieces:
+                raise MetadataCorruptError("a snapshot ends before its last piece")
+            response = await self._fetch(connection, snapshot_offset=offset, piece=count)
+            if response.snapshot_offset != offset:
+                raise MetadataCorruptError(f"snapshot {response.snapshot_offset} instead of {offset}")
+
+    def _advance(self, delta: MetadataDelta) -> None:
+        cluster_id = delta.image.cluster_id
+        if cluster_id and self._cluster_id and cluster_id != self._cluster_id:
+            raise InconsistentClusterError(
+                f"controller {self._target} belongs to cluster {cluster_id}, this node to {self._cluster_id}"
+            )
+        self._cluster_id = self._cluster_id or cluster_id
+        self.image = delta.image
+        self._on_delta(delta)
+        self._changed.notify()

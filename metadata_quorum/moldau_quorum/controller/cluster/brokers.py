@@ -1,0 +1,262 @@
+"""Decisions about brokers: registration, heartbeats, fencing, controlled shutdown (KIP-631, KIP-841, KIP-966)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from moldau_quorum.controller.cluster.directories import directories_failed, newly_offline
+from moldau_quorum.controller.cluster.features import unsupported_feature
+from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, Result
+from moldau_quorum.controller.partitions import all_partitions, broker_unfenced, brokers_gone, leads_any
+from moldau_quorum.metadata.directory_ids import is_reserved
+from moldau_quorum.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    Endpoint,
+    MetadataRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+
+if TYPE_CHECKING:
+    from moldau_quorum.controller.cluster.sessions import BrokerSessions, Session
+    from moldau_quorum.metadata.image import BrokerImage, MetadataImage
+
+PRODUCER_ID_MAX: Final = 2**63 - 1
+ENDPOINTS_MAX: Final = 64
+
+
+def register_broker(
+    request: BrokerRegistrationRequest,
+    image: MetadataImage,
+    context: Context,
+    sessions: BrokerSessions,
+) -> Result[BrokerRegistrationResponse]:
+    """Registers a broker's new incarnation, or answers the retry of a registration.
+
+    The broker epoch is larger than all earlier ones, and at most the offset of the record, so that a broker has caught
+    up with its own registration when its metadata offset has reached its epoch.
+    """
+    refusal = _registration_refusal(request, image, context, sessions)
+    if refusal is not None:
+        return Result(response=BrokerRegistrationResponse(error_code=refusal))
+    existing = image.brokers.get(request.broker_id)
+    if existing is not None and existing.incarnation_id == request.incarnation_id and _same(existing, request):
+        # The broker did not get the response to its first attempt.
+        return Result(response=BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))
+    records: list[MetadataRecord] = []
+    if existing is not None:
+        clean = request.previous_broker_epoch == existing.broker_epoch
+        records.extend(brokers_gone(image, context, {request.broker_id: None}, lost_state=not clean))
+    epoch = max([image.offset, *[broker.broker_epoch for broker in image.brokers.values()]]) + 1
+    records.append(
+        RegisterBrokerRecord(
+            broker_id=request.broker_id,
+            incarnation_id=request.incarnation_id,
+            broker_epoch=epoch,
+            endpoints=_endpoints(request),
+            features=_features(request),
+            rack=request.rack,
+            fenced=True,
+            in_controlled_shutdown=False,
+            log_dirs=tuple(request.log_dirs),
+        )
+    )
+    return Result(records=tuple(records), response=BrokerRegistrationResponse(broker_epoch=epoch))
+
+
+def _endpoints(request: BrokerRegistrationRequest) -> tuple[Endpoint, ...]:
+    return tuple(
+        Endpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+        for e in request.listeners
+    )
+
+
+def _features(request: BrokerRegistrationRequest) -> tuple[tuple[str, int, int], ...]:
+    return tuple(
+        (feature.name, feature.min_supported_version, feature.max_supported_version) for feature in request.features
+    )
+
+
+def _same(existing: BrokerImage, request: BrokerRegistrationRequest) -> bool:
+    return (
+        existing.endpoints == _endpoints(request)
+        and existing.rack == request.rack
+        and existing.features == _features(request)
+        and existing.log_dirs == tuple(request.log_dirs)
+    )
+
+
+def _registration_refusal(
+    request: BrokerRegistrationRequest,
+    image: MetadataImage,
+    context: Context,
+    sessions: BrokerSessions,
+) -> ErrorCode | None:
+    if request.cluster_id and image.cluster_id and request.cluster_id != image.cluster_id:
+        return ErrorCode.INCONSISTENT_CLUSTER_ID
+    names = [listener.name for listener in request.listeners]
+    if (
+        request.broker_id < 0
+        or not 1 <= len(names) <= ENDPOINTS_MAX
+        or len(set(names)) != len(names)
+        or any(not listener.host or not 0 < listener.port < 65536 for listener in request.listeners)
+        or request.incarnation_id == UUID(int=0)
+        or len(set(request.log_dirs)) != len(request.log_dirs)
+        or any(is_reserved(directory) for directory in request.log_dirs)
+    ):
+        return ErrorCode.INVALID_REGISTRATION
+    for broker_id, other in sorted(image.brokers.items()):
+        # With two brokers on one directory, or on a copy of it, the directory's contents would be unknown.
+        if broker_id != request.broker_id and any(directory in other.log_dirs for directory in request.log_dirs):
+            return ErrorCode.INVALID_REGISTRATION
+    existing = image.brokers.get(request.broker_id)
+    if (
+        existing is not None
+        and existing.incarnation_id != request.incarnation_id
+        and sessions.alive(request.broker_id, context.now_ms)
+    ):
+        return ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    if unsupported_feature(_features(request), image) is not None:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return None
+
+
+def heartbeat(
+    request: BrokerHeartbeatRequest, image: MetadataImage, context: Context, sessions: BrokerSessions
+) -> Result[BrokerHeartbeatResponse]:
+    """Moves a broker between fenced, unfenced and controlled shutdown, and handles its failed log directories.
+
+    The function only reads ``sessions``; the shell updates them before it asks for the decision.
+    """
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        return Result(response=BrokerHeartbeatResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED))
+    if broker.broker_epoch != request.broker_epoch:
+        return Result(response=BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    caught_up = request.current_metadata_offset >= broker.broker_epoch
+    failed = newly_offline(broker, request.offline_log_dirs) if image.records_directories else ()
+    if failed:  # the next heartbeat does the rest, because it sees the changes of this one
+        return Result(
+            records=tuple(directories_failed(image, context, broker, failed)),
+            response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced),
+        )
+    records: list[MetadataRecord] = []
+    fenced, should_shut_down = broker.fenced, False
+    if broker.fenced:
+        if request.want_shut_down:
+            should_shut_down = True
+        elif not request.want_fence and caught_up:
+            fenced = False
+            records = unfence_records(image, context, broker)
+    elif request.want_fence:
+        fenced = True
+        should_shut_down = request.want_shut_down
+        records = fence_records(image, context, {request.broker_id: None})
+    elif request.want_shut_down and not broker.in_controlled_shutdown:
+        records = _begin_shutdown(image, context, broker)
+    elif broker.in_controlled_shutdown:
+        session = sessions.get(request.broker_id)
+        should_shut_down = _may_stop(request.broker_id, image, context, sessions, session)
+        if should_shut_down:  # fence it, so that its next incarnation need not wait until this session ends
+            fenced = True
+            records = fence_records(image, context, {request.broker_id: None})
+    return Result(
+        records=tuple(records),
+        response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
+    )
+
+
+def _begin_shutdown(image: MetadataImage, context: Context, broker: BrokerImage) -> list[MetadataRecord]:
+    records = brokers_gone(image, context, {broker.broker_id: None})
+    records.append(
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=True
+        )
+    )
+    return records
+
+
+def _may_stop(
+    broker_id: int, image: MetadataImage, context: Context, sessions: BrokerSessions, session: Session | None
+) -> bool:
+    """Returns whether the broker leads no partition and the other brokers have seen that."""
+    if session is not None and session.shutdown_offset >= 0:
+        lowest = sessions.lowest_offset(broker_id, context.now_ms)
+        if lowest is not None and lowest < session.shutdown_offset:
+            return False
+    return not leads_any(image, broker_id)
+
+
+def unfence_records(image: MetadataImage, context: Context, broker: BrokerImage) -> list[MetadataRecord]:
+    """Unfences a broker and elects leaders for the leaderless partitions that it has replicas of."""
+    unfence = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False)
+    return [unfence, *broker_unfenced(image, context, broker.broker_id)]
+
+
+def fence_records(image: MetadataImage, context: Context, broker_ids: dict[int, None]) -> list[MetadataRecord]:
+    """Fences brokers and moves all their leaderships, in one decision."""
+    unfenced = {
+        broker_id: None
+        for broker_id in broker_ids
+        if broker_id in image.brokers and not image.brokers[broker_id].fenced
+    }
+    if not unfenced:
+        return []
+    records = brokers_gone(image, context, unfenced)
+    records.extend(
+        BrokerRegistrationChangeRecord(
+            broker_id=broker_id, broker_epoch=image.brokers[broker_id].broker_epoch, fenced=True
+        )
+        for broker_id in unfenced
+    )
+    return records
+
+
+def unregister_broker(
+    request: UnregisterBrokerRequest, image: MetadataImage, context: Context
+) -> Result[UnregisterBrokerResponse]:
+    """Removes a broker's registration; a broker that still runs registers again by itself.
+
+    The removal also deletes the broker epoch that distinguishes an unclean restart from a clean one. So the broker
+    cannot stay an eligible leader (KIP-966).
+    """
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        return Result(
+            response=UnregisterBrokerResponse(
+                error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+                error_message=f"broker {request.broker_id} is not registered",
+            )
+        )
+    records = brokers_gone(image, context, {request.broker_id: None}, lost_state=True)
+    records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
+    return Result(records=tuple(records), response=UnregisterBrokerResponse())
+
+
+def allocate_producer_ids(
+    request: AllocateProducerIdsRequest, image: MetadataImage, context: Context
+) -> Result[AllocateProducerIdsResponse]:
+    """Allocates a block of producer ids to a broker; no other broker ever gets these ids (KIP-730)."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.broker_epoch != request.broker_epoch:
+        return Result(response=AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    first = image.next_producer_id
+    if first > PRODUCER_ID_MAX - PRODUCER_ID_BLOCK:
+        return Result(response=AllocateProducerIdsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+    record = ProducerIdsRecord(
+        broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
+    )
+    response = AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK)
+    return Result(records=(record,), response=response)
+
+
+def partitions_on(image: MetadataImage, broker_id: int) -> int:
+    """Returns the number of replicas that a broker holds."""
+    return sum(1 for _, _, partition in all_partitions(image) if broker_id in partition.replicas)

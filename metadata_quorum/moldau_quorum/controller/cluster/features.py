@@ -1,0 +1,237 @@
+"""Feature levels of the cluster (KIP-584, KIP-778, KIP-1022).
+
+A level may be raised when every registered broker and every voter supports it. ``metadata.version`` (``records``) may
+be lowered safely if no metadata is lost. An unsafe downgrade deletes the metadata that the lower level cannot
+represent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, Context, RefusedError, Result
+from moldau_quorum.metadata.directory_ids import is_reserved
+from moldau_quorum.metadata.image import RESOURCE_BROKER
+from moldau_quorum.metadata.records import (
+    METADATA_LEVEL_DIRECTORIES,
+    METADATA_LEVEL_FIRST,
+    METADATA_LEVEL_LATEST,
+    METADATA_VERSION,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau_quorum.metadata.image import MetadataImage
+
+TRANSACTION_VERSION: Final = "transaction.version"
+
+SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
+    METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
+    "group.version": (0, 1),
+    TRANSACTION_VERSION: (0, 1),
+    ELR_FEATURE: (0, 1),
+}
+"""Lowest and highest level that this version of Moldau supports.
+
+From ``transaction.version`` 2 on, Kafka's clients do not add partitions to their transactions: brokers add them when a
+batch or an offset arrives, and the end of each transaction raises the epoch (KIP-890, EndTxn 5). Moldau's brokers do
+not support this.
+"""
+
+FORMER_LEVELS: Final[dict[str, int]] = {TRANSACTION_VERSION: 2}
+"""Levels that earlier versions set although no code used them. A node reads a log that has them, and the active
+controller lowers them to the highest supported level."""
+
+INITIAL_FEATURES: Final[dict[str, int]] = {
+    METADATA_VERSION: METADATA_LEVEL_LATEST,
+    "group.version": 1,
+    TRANSACTION_VERSION: 1,
+    ELR_FEATURE: 1,
+}
+"""The levels of a new cluster."""
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def initial_features(supported: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Returns the levels of a new cluster whose first controller has these supported ranges."""
+    return {name: min(level, supported[name][1]) for name, level in sorted(INITIAL_FEATURES.items())}
+
+
+def unsupported_level(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> str | None:
+    """Describes the first of a cluster's levels that a node does not support; None if it supports all."""
+    for name, level in sorted(features.items()):
+        lowest, highest = supported.get(name, (0, 0))
+        if not lowest <= level <= max(highest, FORMER_LEVELS.get(name, 0)):
+            return f"the cluster is at {name} {level}, this node supports {lowest} to {highest} only"
+    return None
+
+
+def lowered_features(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> list[FeatureLevelRecord]:
+    """Returns the records with which an active controller lowers ``FORMER_LEVELS`` to its supported levels."""
+    return [
+        FeatureLevelRecord(name=name, level=supported[name][1])
+        for name, level in sorted(features.items())
+        if name in FORMER_LEVELS and level > supported[name][1]
+    ]
+
+
+def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: MetadataImage) -> str | None:
+    """Returns the first finalised feature whose level a broker does not support; None if it supports all.
+
+    Of the features that the broker does not mention, only ``metadata.version`` counts as unsupported, and only if the
+    broker mentions any feature.
+    """
+    ranges = {name: (lowest, highest) for name, lowest, highest in offered}
+    for name, level in sorted(image.features.items()):
+        if name in ranges:
+            lowest, highest = ranges[name]
+            if not lowest <= level <= highest:
+                return name
+        elif name == METADATA_VERSION and offered:
+            return name
+    return None
+
+
+def update_features(
+    request: UpdateFeaturesRequest, image: MetadataImage, context: Context
+) -> Result[UpdateFeaturesResponse]:
+    """Raises or lowers levels; the request succeeds or fails as a whole."""
+    records: list[MetadataRecord] = []
+    results: list[UpdatableFeatureResult] = []
+    failure: RefusedError | None = None
+    for update in request.feature_updates:
+        try:
+            changes = _update(update, image, context)
+        except RefusedError as refusal:
+            failure = failure or refusal
+            results.append(
+                UpdatableFeatureResult(feature=update.feature, error_code=refusal.code, error_message=refusal.message)
+            )
+            continue
+        records.extend(changes)
+        results.append(UpdatableFeatureResult(feature=update.feature, error_code=ErrorCode.NONE, error_message=None))
+    if failure is not None:
+        return Result(
+            response=UpdateFeaturesResponse(error_code=failure.code, error_message=failure.message, results=results)
+        )
+    done = () if request.validate_only else tuple(records)
+    return Result(records=done, response=UpdateFeaturesResponse(error_message=None, results=results))
+
+
+def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) -> list[MetadataRecord]:
+    name, level = update.feature, update.max_version_level
+    if name not in SUPPORTED_FEATURES:
+        raise RefusedError(
+            ErrorCode.FEATURE_UPDATE_FAILED,
+            f"feature {name!r} is unknown; known are {', '.join(sorted(SUPPORTED_FEATURES))}",
+        )
+    lowest, highest = SUPPORTED_FEATURES[name]
+    if not (lowest <= level <= highest or (level == 0 and lowest == 0)):
+        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"level {level} of {name} is outside {lowest}..{highest}")
+    present = image.features.get(name, 0)
+    if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"upgrade type {update.upgrade_type} is unknown")
+    if level < present and update.upgrade_type == UPGRADE and not update.allow_downgrade:
+        raise RefusedError(
+            ErrorCode.FEATURE_UPDATE_FAILED, f"{name} is at {present}: lowering it to {level} needs a downgrade request"
+        )
+    if level == present:
+        return []
+    for _, broker in sorted(image.brokers.items()):
+        if broker.features:
+            _check_node(f"broker {broker.broker_id}", name, level, {f: (low, high) for f, low, high in broker.features})
+    for controller_id, ranges in sorted(context.controller_features.items()):
+        _check_node(f"controller {controller_id}", name, level, ranges)
+    if name == METADATA_VERSION and level < present and update.upgrade_type != UNSAFE_DOWNGRADE:
+        forgotten = forgotten_at(level, image)
+        if forgotten is not None:
+            raise RefusedError(
+                ErrorCode.FEATURE_UPDATE_FAILED,
+                f"level {level} would forget {forgotten}: this needs an unsafe downgrade",
+            )
+    change = FeatureLevelRecord(name=name, level=level)
+    return [change, *_eligible_replicas_records(level, image, context)] if name == ELR_FEATURE else [change]
+
+
+def _check_node(node: str, name: str, level: int, ranges: Mapping[str, tuple[int, int]] | None) -> None:
+    """Checks that a node supports a level.
+
+    A feature that a node does not mention has no meaning for it, except ``metadata.version``, which all nodes must
+    read.
+
+    Raises:
+        RefusedError: the node does not support the level, or did not report its levels.
+    """
+    if ranges is None:
+        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"{node} did not say which levels of {name} it supports")
+    if level == 0 or (name not in ranges and name != METADATA_VERSION):
+        return
+    low, high = ranges.get(name, (0, 0))
+    if not low <= level <= high:
+        raise RefusedError(ErrorCode.FEATURE_UPDATE_FAILED, f"{node} supports levels {low}..{high} of {name} only")
+
+
+def forgotten_at(level: int, image: MetadataImage) -> str | None:
+    """Describes recorded metadata that a lower ``metadata.version`` cannot represent; None if there is none.
+
+    The directory of a replica may be deleted if its broker has only one, because it is then known without a record.
+    """
+    if level >= METADATA_LEVEL_DIRECTORIES:
+        return None
+    for name in sorted(image.topics_by_name):
+        topic = image.topics_by_name[name]
+        for partition_id in range(len(topic.partitions)):
+            partition = topic.partitions[partition_id]
+            for replica, directory in zip(partition.replicas, partition.directories, strict=False):
+                broker = image.brokers.get(replica)
+                if is_reserved(directory) and image.replica_online(partition, replica):
+                    continue
+                if broker is None or broker.log_dirs != (directory,):
+                    return f"in which log directory broker {replica} holds {name}-{partition_id}"
+    return None
+
+
+def _eligible_replicas_records(level: int, image: MetadataImage, context: Context) -> list[MetadataRecord]:
+    """Returns the further records of turning eligible leader replicas on or off (KIP-966)."""
+    if level > 0:
+        return min_insync_records(image, context)
+    for topic in image.topics_by_id.values():
+        for partition in topic.partitions.values():
+            if partition.elr or not partition.isr:
+                raise RefusedError(
+                    ErrorCode.FEATURE_UPDATE_FAILED,
+                    f"topic {topic.name!r} has partitions that need their eligible leader replicas: "
+                    "bring their brokers back first",
+                )
+    return []
+
+
+def min_insync_records(image: MetadataImage, context: Context) -> list[MetadataRecord]:
+    """Makes the controller's ``min.insync.replicas`` the default of all brokers if there is no such default.
+
+    If the controller's file does not set it, no record is written, so that the built-in default of 1 does not replace
+    the values in the brokers' files.
+    """
+    minimum = context.settings.min_insync_replicas
+    if minimum is None or MIN_INSYNC_REPLICAS in image.config(RESOURCE_BROKER, ""):
+        return []
+    return [
+        ConfigRecord(
+            resource_type=RESOURCE_BROKER,
+            resource_name="",
+            name=MIN_INSYNC_REPLICAS,
+            value=str(minimum),
+        )
+    ]

@@ -1,0 +1,118 @@
+"""Broker sessions: the active controller's soft state about which brokers are alive.
+
+A session lasts ``broker.session.timeout.ms`` from the last heartbeat. When the connection that carried the heartbeat
+breaks, the rest of the session is cut to ``broker.session.grace.ms``: the connections of a dead process break, and a
+live process reconnects and sends a heartbeat within that time. If the broker's host meanwhile refuses connections to
+its listener, the process is dead and the session ends at once (``moldau_quorum.node.broker_probe``). Safety never
+depends on sessions; they only decide when the controller asks for records that fence a broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One broker's session."""
+
+    broker_epoch: int
+    deadline_ms: float
+    """Time at which the controller fences the broker unless a heartbeat arrives first."""
+    connection: object | None = None
+    """The connection that carried the last heartbeat; compared by identity."""
+    metadata_offset: int = -1
+    """Last offset of the metadata log that the broker has applied."""
+    shutdown_offset: int = -1
+    """Metadata offset that all other brokers must reach before this one may stop; -1 if it is not shutting down."""
+
+
+class BrokerSessions:
+    """Sessions by broker id. Empty when the controller is not active."""
+
+    def __init__(self, *, timeout_ms: float, grace_ms: float) -> None:
+        """Takes ``broker.session.timeout.ms`` and ``broker.session.grace.ms``."""
+        self._timeout_ms = timeout_ms
+        self._grace_ms = grace_ms
+        self._sessions: dict[int, Session] = {}
+
+    def get(self, broker_id: int) -> Session | None:
+        """Returns the session of a broker, or None."""
+        return self._sessions.get(broker_id)
+
+    def clear(self) -> None:
+        """Removes all sessions."""
+        self._sessions.clear()
+
+    def start(self, broker_id: int, broker_epoch: int, deadline_ms: float) -> None:
+        """Starts a session for a registered broker that has not yet sent this controller a heartbeat."""
+        self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=deadline_ms)
+
+    def extend(self, delay_ms: float) -> None:
+        """Extends all sessions by a time in which this process was stalled and could not receive heartbeats."""
+        for session in self._sessions.values():
+            session.deadline_ms += delay_ms
+
+    def touch(
+        self, broker_id: int, broker_epoch: int, now_ms: float, *, connection: object | None, metadata_offset: int = -1
+    ) -> Session:
+        """Renews a session after a heartbeat or a registration."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            session = self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=0)
+        session.deadline_ms = now_ms + self._timeout_ms
+        session.connection = connection
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+        return session
+
+    def remove(self, broker_id: int) -> None:
+        """Removes a broker's session."""
+        self._sessions.pop(broker_id, None)
+
+    def connection_closed(self, connection: object, now_ms: float) -> list[int]:
+        """Shortens the sessions whose last heartbeat came over the connection; returns their brokers."""
+        silent = []
+        for broker, session in self._sessions.items():
+            if session.connection is connection:
+                session.connection = None
+                session.deadline_ms = min(session.deadline_ms, now_ms + self._grace_ms)
+                silent.append(broker)
+        return silent
+
+    def silent(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
+        """Returns whether the session holds, its connection closed, and no heartbeat arrived since."""
+        session = self._sessions.get(broker_id)
+        return (
+            session is not None
+            and session.broker_epoch == broker_epoch
+            and session.connection is None
+            and session.deadline_ms > now_ms
+        )
+
+    def end(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
+        """Ends the session of a broker whose process is dead, unless the broker has registered again."""
+        session = self._sessions.get(broker_id)
+        if session is not None and session.broker_epoch == broker_epoch:
+            session.deadline_ms = min(session.deadline_ms, now_ms)
+
+    def expired(self, now_ms: float) -> list[int]:
+        """Returns the brokers whose session has ended, sorted."""
+        return sorted(broker for broker, session in self._sessions.items() if session.deadline_ms <= now_ms)
+
+    def alive(self, broker_id: int, now_ms: float) -> bool:
+        """Returns whether the broker's session holds."""
+        session = self._sessions.get(broker_id)
+        return session is not None and session.deadline_ms > now_ms
+
+    def next_deadline_ms(self) -> float | None:
+        """Returns the time at which the next session ends; None if there is no session."""
+        return min((session.deadline_ms for session in self._sessions.values()), default=None)
+
+    def lowest_offset(self, excluding: int, now_ms: float) -> int | None:
+        """Returns the lowest metadata offset of the live brokers except ``excluding``; None if there is none."""
+        offsets = [
+            session.metadata_offset
+            for broker, session in self._sessions.items()
+            if broker != excluding and session.deadline_ms > now_ms
+        ]
+        return min(offsets, default=None)

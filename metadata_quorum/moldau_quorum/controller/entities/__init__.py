@@ -1,0 +1,1 @@
+"""Decisions about configurations, client quotas, SCRAM credentials and access control entries."""

@@ -1,0 +1,217 @@
+"""Decisions about access control entries (KIP-140, KIP-290). The controller stores them; brokers enforce them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from moldau.protocol.messages.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from moldau.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
+
+if TYPE_CHECKING:
+    from moldau_quorum.metadata.image import MetadataImage
+
+ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
+RESOURCE_TYPES: Final = range(2, 8)
+"""Topic, group, cluster, transactional id, delegation token, user."""
+OPERATIONS: Final = range(2, 16)
+PERMISSIONS: Final = range(2, 4)
+WILDCARD: Final = "*"
+CLUSTER_RESOURCE: Final = 4
+CLUSTER_NAME: Final = "kafka-cluster"
+ACLS_MAX: Final = 100_000
+
+
+def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Context) -> Result[CreateAclsResponse]:
+    """Adds entries; an entry that already exists is not an error."""
+    records: list[MetadataRecord] = []
+    results: list[AclCreationResult] = []
+    present = {_identity(entry) for entry in image.acls.values()}
+    for creation in request.creations:
+        code, message = ErrorCode.NONE, None
+        try:
+            _check(creation)
+            if len(present) >= ACLS_MAX:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"the limit of {ACLS_MAX} entries is reached")
+            entry = AccessControlEntryRecord(
+                acl_id=context.new_uuid(),
+                resource_type=creation.resource_type,
+                resource_name=creation.resource_name,
+                pattern_type=creation.resource_pattern_type,
+                principal=creation.principal,
+                host=creation.host,
+                operation=creation.operation,
+                permission_type=creation.permission_type,
+            )
+            if _identity(entry) not in present:
+                present.add(_identity(entry))
+                records.append(entry)
+        except RefusedError as refusal:
+            code, message = refusal.code, refusal.message
+        results.append(AclCreationResult(error_code=code, error_message=message))
+    return Result(records=tuple(records), response=CreateAclsResponse(results=results))
+
+
+def _identity(entry: AccessControlEntryRecord) -> tuple[int, str, int, str, str, int, int]:
+    return (
+        entry.resource_type,
+        entry.resource_name,
+        entry.pattern_type,
+        entry.principal,
+        entry.host,
+        entry.operation,
+        entry.permission_type,
+    )
+
+
+def _check(creation: AclCreation) -> None:
+    if creation.resource_type not in RESOURCE_TYPES:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"resource type {creation.resource_type} cannot have an ACL")
+    if creation.resource_pattern_type not in (LITERAL, PREFIXED):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "the pattern type must be 3 (literal) or 4 (prefixed)")
+    if creation.operation not in OPERATIONS or creation.permission_type not in PERMISSIONS:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "operation or permission type is unknown")
+    if not creation.resource_name or not creation.host:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "resource name and host cannot be empty")
+    if ":" not in creation.principal:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"principal {creation.principal!r} is not of the form User:name")
+    if creation.resource_type == CLUSTER_RESOURCE and creation.resource_name != CLUSTER_NAME:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"the only cluster resource is {CLUSTER_NAME!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """A filter of entries (KIP-290); None and ``ANY`` match everything."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission_type: int
+
+    def check(self) -> None:
+        """Checks that the filter can be compared with entries.
+
+        Raises:
+            RefusedError: a field has the type "unknown".
+        """
+        if 0 in (self.resource_type, self.pattern_type, self.operation, self.permission_type):
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "the filter has an unknown type")
+
+    def matches(self, entry: AccessControlEntryRecord) -> bool:
+        """Returns whether an entry passes the filter."""
+        return (
+            self.resource_type in (ANY, entry.resource_type)
+            and self._matches_name(entry)
+            and self.principal in (None, entry.principal)
+            and self.host in (None, entry.host)
+            and self.operation in (ANY, entry.operation)
+            and self.permission_type in (ANY, entry.permission_type)
+        )
+
+    def _matches_name(self, entry: AccessControlEntryRecord) -> bool:
+        if self.pattern_type in (LITERAL, PREFIXED) and self.pattern_type != entry.pattern_type:
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type == MATCH:
+            if entry.pattern_type == PREFIXED:
+                return self.resource_name.startswith(entry.resource_name)
+            return entry.resource_name in (self.resource_name, WILDCARD)
+        return self.resource_name == entry.resource_name
+
+
+def _matching(acl_filter: AclFilter, image: MetadataImage) -> list[AccessControlEntryRecord]:
+    return sorted((entry for entry in image.acls.values() if acl_filter.matches(entry)), key=_identity)
+
+
+def describe_acls(request: DescribeAclsRequest, image: MetadataImage, context: Context) -> Result[DescribeAclsResponse]:
+    """Returns the entries that pass a filter, by resource."""
+    acl_filter = AclFilter(
+        resource_type=request.resource_type_filter,
+        resource_name=request.resource_name_filter,
+        pattern_type=request.pattern_type_filter,
+        principal=request.principal_filter,
+        host=request.host_filter,
+        operation=request.operation,
+        permission_type=request.permission_type,
+    )
+    try:
+        acl_filter.check()
+    except RefusedError as refusal:
+        return Result(response=DescribeAclsResponse(error_code=refusal.code, error_message=refusal.message))
+    resources: dict[tuple[int, str, int], list[AclDescription]] = {}
+    for entry in _matching(acl_filter, image):
+        key = (entry.resource_type, entry.resource_name, entry.pattern_type)
+        resources.setdefault(key, []).append(
+            AclDescription(
+                principal=entry.principal,
+                host=entry.host,
+                operation=entry.operation,
+                permission_type=entry.permission_type,
+            )
+        )
+    described = [
+        DescribeAclsResource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=entries)
+        for (kind, name, pattern), entries in resources.items()
+    ]
+    return Result(response=DescribeAclsResponse(error_message=None, resources=described))
+
+
+def delete_acls(request: DeleteAclsRequest, image: MetadataImage, context: Context) -> Result[DeleteAclsResponse]:
+    """Removes all entries that pass a filter."""
+    removed: dict[int, MetadataRecord] = {}
+    results: list[DeleteAclsFilterResult] = []
+    for wanted in request.filters:
+        acl_filter = AclFilter(
+            resource_type=wanted.resource_type_filter,
+            resource_name=wanted.resource_name_filter,
+            pattern_type=wanted.pattern_type_filter,
+            principal=wanted.principal_filter,
+            host=wanted.host_filter,
+            operation=wanted.operation,
+            permission_type=wanted.permission_type,
+        )
+        try:
+            acl_filter.check()
+        except RefusedError as refusal:
+            results.append(DeleteAclsFilterResult(error_code=refusal.code, error_message=refusal.message))
+            continue
+        matching: list[DeleteAclsMatchingAcl] = []
+        for entry in _matching(acl_filter, image):
+            removed[entry.acl_id.int] = RemoveAccessControlEntryRecord(acl_id=entry.acl_id)
+            matching.append(
+                DeleteAclsMatchingAcl(
+                    error_message=None,
+                    resource_type=entry.resource_type,
+                    resource_name=entry.resource_name,
+                    pattern_type=entry.pattern_type,
+                    principal=entry.principal,
+                    host=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission_type,
+                )
+            )
+        results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
+    return Result(records=tuple(removed.values()), response=DeleteAclsResponse(filter_results=results))

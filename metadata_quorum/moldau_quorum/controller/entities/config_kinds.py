@@ -1,0 +1,108 @@
+"""The types of resources that have a configuration in the metadata: their keys, sources and valid names.
+
+Topics, groups and client metrics subscriptions override the brokers' values; a broker's dynamic values override its own
+file. Logger levels are not in the metadata: each broker changes its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.runtime.config import (
+    BROKER_CONFIG,
+    CLIENT_METRICS_CONFIG,
+    GROUP_CONFIG,
+    TOPIC_CONFIG,
+    ConfigSchema,
+    ConfigSource,
+)
+from moldau_quorum.controller.context import RefusedError
+from moldau_quorum.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NODE_ID_DIGITS_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverrideKind:
+    """A type of resource whose keys fall back to keys of brokers."""
+
+    schema: ConfigSchema
+    source: ConfigSource
+    """The source of values that are set for the resource itself."""
+
+
+OVERRIDE_KINDS: Final[Mapping[int, OverrideKind]] = {
+    RESOURCE_TOPIC: OverrideKind(schema=TOPIC_CONFIG, source=ConfigSource.DYNAMIC_TOPIC),
+    RESOURCE_GROUP: OverrideKind(schema=GROUP_CONFIG, source=ConfigSource.DYNAMIC_GROUP),
+    RESOURCE_CLIENT_METRICS: OverrideKind(schema=CLIENT_METRICS_CONFIG, source=ConfigSource.DYNAMIC_CLIENT_METRICS),
+}
+
+
+def schema_of(resource_type: int) -> ConfigSchema:
+    """Returns the schema of a type of resource.
+
+    Raises:
+        RefusedError: the configuration of this type is not in the metadata.
+    """
+    if resource_type == RESOURCE_BROKER:
+        return BROKER_CONFIG
+    if resource_type in OVERRIDE_KINDS:
+        return OVERRIDE_KINDS[resource_type].schema
+    if resource_type == RESOURCE_BROKER_LOGGER:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed at their broker, key by key")
+    raise RefusedError(
+        ErrorCode.INVALID_REQUEST,
+        f"resources of type {resource_type} have no configuration; "
+        "2 is topic, 4 broker, 8 broker logger, 16 client metrics, 32 group",
+    )
+
+
+def check_resource(resource_type: int, name: str, image: MetadataImage) -> None:
+    """Checks that a resource can have a configuration in the metadata.
+
+    Raises:
+        RefusedError: it cannot.
+    """
+    schema_of(resource_type)
+    if resource_type == RESOURCE_TOPIC and name not in image.topics_by_name:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    if resource_type == RESOURCE_BROKER and name:
+        _check_node(name, image)
+    if resource_type in (RESOURCE_GROUP, RESOURCE_CLIENT_METRICS) and not name:
+        what = "group" if resource_type == RESOURCE_GROUP else "client metrics subscription"
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"the name of the {what} is empty; there is no default of all")
+
+
+def _check_node(name: str, image: MetadataImage) -> None:
+    if len(name) > NODE_ID_DIGITS_MAX or not (name.isascii() and name.isdecimal()) or name != str(int(name)):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id")
+    is_known = int(name) in image.brokers or int(name) in image.controllers
+    if not is_known and not image.config(RESOURCE_BROKER, name):
+        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"no node with id {name} is registered")
+
+
+def check_known(schema: ConfigSchema, name: str, before: Mapping[str, str]) -> None:
+    """Checks that a key is known or is set already.
+
+    The check comes before all others, so that the search for the nearest known key runs at most once per resource.
+
+    Raises:
+        RefusedError: INVALID_CONFIG.
+    """
+    try:
+        schema.key(name)
+    except KeyError:
+        if name not in before:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, schema.unknown(name)) from None

@@ -1,0 +1,170 @@
+"""Decisions about client quotas (KIP-546, KIP-612). The controller stores them; brokers enforce them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntityData,
+    AlterClientQuotasResponseEntryData,
+    OpData,
+)
+from moldau.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.metadata.image import MetadataImage, QuotaEntity, quota_sort_key
+from moldau_quorum.metadata.records import ClientQuotaRecord, MetadataRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+
+CLIENT_QUOTAS: Final[Mapping[str, bool]] = {
+    "producer_byte_rate": True,
+    "consumer_byte_rate": True,
+    "request_percentage": False,
+    "controller_mutation_rate": False,
+}
+"""Quotas of users and client ids; the value says whether the quota is a whole number."""
+IP_QUOTAS: Final[Mapping[str, bool]] = {"connection_creation_rate": True}
+
+MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
+
+
+def alter_client_quotas(
+    request: AlterClientQuotasRequest, image: MetadataImage, context: Context
+) -> Result[AlterClientQuotasResponse]:
+    """Sets and removes quotas; each entity succeeds or fails as a whole."""
+    records: list[MetadataRecord] = []
+    outcomes: list[AlterClientQuotasResponseEntryData] = []
+    seen: dict[QuotaEntity, None] = {}
+    for entry in request.entries:
+        code, message = ErrorCode.NONE, None
+        try:
+            entity = _entity(entry)
+            if entity in seen:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "the entity appears twice in the request")
+            seen[entity] = None
+            records.extend(_changes(entity, entry.ops, image))
+        except RefusedError as refusal:
+            code, message = refusal.code, refusal.message
+        outcomes.append(outcome(entry, code, message))
+    return Result(
+        records=() if request.validate_only else tuple(records), response=AlterClientQuotasResponse(entries=outcomes)
+    )
+
+
+def outcome(
+    entry: AlterClientQuotasRequestEntryData, code: ErrorCode, message: str | None
+) -> AlterClientQuotasResponseEntryData:
+    """Returns the response for one entity."""
+    return AlterClientQuotasResponseEntryData(
+        error_code=code,
+        error_message=message,
+        entity=[
+            AlterClientQuotasResponseEntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+            for part in entry.entity
+        ],
+    )
+
+
+def _entity(entry: AlterClientQuotasRequestEntryData) -> QuotaEntity:
+    parts: dict[str, str | None] = {}
+    for part in entry.entity:
+        if part.entity_type not in (USER, CLIENT_ID, IP):
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"entity type {part.entity_type!r} is unknown")
+        if part.entity_type in parts:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"entity type {part.entity_type!r} appears twice")
+        if part.entity_name == "":
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "an entity name cannot be empty")
+        parts[part.entity_type] = part.entity_name
+    if not parts:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "the entity is empty")
+    if IP in parts and len(parts) > 1:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "an ip entity cannot be combined with others")
+    return tuple(sorted(parts.items()))
+
+
+def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataImage) -> list[MetadataRecord]:
+    valid = IP_QUOTAS if entity[0][0] == IP else CLIENT_QUOTAS
+    present = image.quota(entity)
+    records: list[MetadataRecord] = []
+    seen: dict[str, None] = {}
+    for operation in operations:
+        if operation.key not in valid:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"quota {operation.key!r} is unknown; known are {', '.join(valid)}"
+            )
+        if operation.key in seen:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key!r} appears twice")
+        seen[operation.key] = None
+        if operation.remove:
+            if operation.key in present:
+                records.append(ClientQuotaRecord(entity=entity, key=operation.key, value=None))
+            continue
+        value = operation.value
+        if not math.isfinite(value) or value <= 0:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be above 0, not {value}")
+        if valid[operation.key] and abs(value - round(value)) > 1e-6:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be a whole number, not {value}")
+        if present.get(operation.key) != value:
+            records.append(ClientQuotaRecord(entity=entity, key=operation.key, value=float(value)))
+    return records
+
+
+def describe_client_quotas(
+    request: DescribeClientQuotasRequest, image: MetadataImage, context: Context
+) -> Result[DescribeClientQuotasResponse]:
+    """Returns the quotas of entities that match every component.
+
+    ``strict`` excludes entities that have further types.
+    """
+    components: dict[str, ComponentData] = {}
+    for component in request.components:
+        if component.entity_type not in (USER, CLIENT_ID, IP) or component.entity_type in components:
+            return _describe_refused(f"entity type {component.entity_type!r} is unknown or appears twice")
+        if component.match_type not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
+            return _describe_refused(f"match type {component.match_type} is unknown")
+        if component.match_type == MATCH_EXACT and component.match is None:
+            return _describe_refused("an exact match needs a name")
+        components[component.entity_type] = component
+    entries: list[EntryData] = []
+    for entity in sorted(image.quotas, key=quota_sort_key):
+        if not _matches(dict(entity), components, strict=request.strict):
+            continue
+        entries.append(
+            EntryData(
+                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                values=[ValueData(key=key, value=value) for key, value in sorted(image.quotas[entity].items())],
+            )
+        )
+    return Result(response=DescribeClientQuotasResponse(error_message=None, entries=entries))
+
+
+def _describe_refused(message: str) -> Result[DescribeClientQuotasResponse]:
+    return Result(
+        response=DescribeClientQuotasResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message, entries=None)
+    )
+
+
+def _matches(entity: dict[str, str | None], components: dict[str, ComponentData], *, strict: bool) -> bool:
+    for kind, component in components.items():
+        if kind not in entity:
+            return False
+        if component.match_type == MATCH_EXACT and entity[kind] != component.match:
+            return False
+        if component.match_type == MATCH_DEFAULT and entity[kind] is not None:
+            return False
+    return not strict or len(entity) == len(components)

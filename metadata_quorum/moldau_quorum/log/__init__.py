@@ -1,0 +1,1 @@
+"""The replicated metadata log: one port, two engines."""

@@ -1,0 +1,117 @@
+"""What a leader knows of one other member, and how much it may send to it.
+
+    PROBE      the leader does not know where the logs agree: one message with entries at a time
+    REPLICATE  the logs agree up to ``match``: messages are sent ahead of their answers, bounded by count and bytes
+    SNAPSHOT   the entries that the member needs are gone: pieces of a snapshot are sent, one at a time
+
+(As in etcd-io/raft ``tracker/progress.go``.) A lost message is noticed by the next heartbeat, which follows it in the
+log: the member refuses it, and the leader probes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau_quorum.log.raft.core.types import SnapshotPoint
+
+
+class ProgressState(enum.Enum):
+    """How a member is being served."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Invariant: ``match < next``; in flight are messages that end at or after ``match``, in order."""
+
+    next: int
+    """Index of the next entry to send."""
+    match: int = 0
+    """Last index known to be durable there and to agree."""
+    state: ProgressState = ProgressState.PROBE
+    last_seen_ms: float
+    """When the member last answered in this epoch (or when the epoch began)."""
+    last_sent_ms: float = float("-inf")
+    last_caught_up_ms: float = float("-inf")
+    """When it was last known to hold all that the leader held."""
+    answered: bool = False
+    """Whether it has answered in this epoch."""
+    read_sequence: int = 0
+    """Highest read sequence that it has echoed."""
+    probe_sent: bool = False
+    """PROBE: entries are on their way; wait for the answer or the next heartbeat."""
+    commit_sent: int = 0
+    """Highest commit index that was sent behind entries that the member may hold."""
+    snapshot: SnapshotPoint | None = None
+    """SNAPSHOT: what is being sent, also when a newer one has been taken meanwhile; else None."""
+    snapshot_piece: int = 0
+    """SNAPSHOT: the piece that is on its way or due."""
+    piece_sent_ms: float = float("-inf")
+    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
+    """(last index, bytes) of each message without an answer."""
+    _in_flight_bytes: int = 0
+
+    def room(self, messages_max: int, bytes_max: int) -> bool:
+        """Whether another message with entries may be sent now."""
+        if self.state is ProgressState.PROBE:
+            return not self.probe_sent
+        if self.state is ProgressState.REPLICATE:
+            return len(self._in_flight) < messages_max and self._in_flight_bytes < bytes_max
+        return False
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """Entries up to ``last_index`` have been sent."""
+        if self.state is ProgressState.PROBE:
+            self.probe_sent = True
+            return
+        assert self.state is ProgressState.REPLICATE, "no entries are sent beside a snapshot"
+        assert last_index >= self.next, "a message with entries moves the sender on"
+        self.next = last_index + 1
+        self._in_flight.append((last_index, size_bytes))
+        self._in_flight_bytes += size_bytes
+
+    def accepted(self, match_index: int) -> bool:
+        """The member agrees up to ``match_index``; returns whether that is news."""
+        while self._in_flight and self._in_flight[0][0] <= match_index:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
+        advanced = match_index > self.match
+        self.match = max(self.match, match_index)
+        self.next = max(self.next, self.match + 1)
+        if self.state is ProgressState.PROBE:
+            self.become_replicate()
+        return advanced
+
+    def become_replicate(self) -> None:
+        """The logs agree up to ``match``: send on from there."""
+        self._change(ProgressState.REPLICATE)
+        self.next = self.match + 1
+
+    def become_probe(self, next_index: int) -> None:
+        """Where the logs agree is unknown: try at ``next_index``."""
+        self._change(ProgressState.PROBE)
+        self.next = max(self.match + 1, next_index)
+
+    def become_snapshot(self, point: SnapshotPoint) -> None:
+        """What comes next is no longer at hand: send a snapshot instead."""
+        self._change(ProgressState.SNAPSHOT)
+        self.snapshot = point
+        self.snapshot_piece = 0
+
+    def retry(self, now_ms: float, piece_timeout_ms: float) -> None:
+        """A heartbeat interval has passed: what is still without an answer may be sent again."""
+        if self.state is not ProgressState.SNAPSHOT or now_ms - self.piece_sent_ms >= piece_timeout_ms:
+            self.probe_sent = False
+
+    def _change(self, state: ProgressState) -> None:
+        self.state = state
+        self.probe_sent = False
+        self.snapshot = None
+        self._in_flight.clear()
+        self._in_flight_bytes = 0

@@ -1,0 +1,629 @@
+"""The Raft core: messages and time in, messages and entries out; no I/O, no clock, no randomness of its own.
+
+Inputs are ``receive``, ``tick``, ``propose``, ``read_index``, ``synced`` and the few others below, each with the time.
+What follows from them piles up until ``take_ready`` hands it out as one ``Ready``. Its owner then must
+
+1. write ``hard_state`` and ``entries`` (the first entry replaces whatever stands at its index and after),
+2. send ``messages`` at any time,
+3. make all that was written up to this ``Ready`` durable, and only then send ``messages_synced`` and call ``synced``,
+4. apply ``committed`` in order.
+
+A node promises nothing that is not durable: votes and acknowledgements are in ``messages_synced``; its own vote and its
+own entries count only after ``synced``. The leader's requests leave early, because they promise nothing (Raft thesis
+section 10.2.1), and so do answers to heartbeats, which speak only of what is durable already. Entries are applied once
+they are committed and durable here.
+
+    FOLLOWER -> PRECANDIDATE -> CANDIDATE -> LEADER        elections with pre-vote (thesis section 9.6)
+    any state, higher epoch -> FOLLOWER
+    LEADER, no majority heard for an election timeout -> FOLLOWER      check-quorum (thesis section 6.2)
+
+A node that hears a leader refuses to vote (leader stickiness, thesis section 4.2.3), unless the leader itself asked for
+the election. What a leader does beyond this file is in ``leader.py``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from moldau_quorum.log.port import ZERO_UUID
+from moldau_quorum.log.raft.core.leader import LeaderRole
+from moldau_quorum.log.raft.core.membership import ConfigurationHistory
+from moldau_quorum.log.raft.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from moldau_quorum.log.raft.core.plausible import check_plausible
+from moldau_quorum.log.raft.core.ready import Outgoing, ReadReady, Ready, Role, SnapshotPiece
+from moldau_quorum.log.raft.core.types import (
+    NO_NODE,
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    SnapshotPoint,
+    decode_configuration,
+)
+from moldau_quorum.log.raft.directories import VoterDirectories
+from moldau_quorum.log.raft.envelope import EPOCH_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from moldau_quorum.log.port import ElectionTiming, LogLimits
+    from moldau_quorum.log.raft.core.entry_log import EntryLog
+
+COMMITTED_BYTES_MAX: Final = 1024 * 1024
+"""Entries handed out for application at once; the rest follows with the next ``Ready``."""
+
+
+class RaftCore:
+    """One member. Invariant: applied <= commit_index <= last index; applied <= durable index."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        timing: ElectionTiming,
+        limits: LogLimits,
+        seed: int,
+        now_ms: float,
+        hard_state: HardState,
+        log: EntryLog,
+        snapshot: SnapshotPoint | None,
+        bootstrap: Configuration,
+        directory_id: UUID = ZERO_UUID,
+    ) -> None:
+        """All of ``hard_state``, ``log`` and ``snapshot`` is durable, and the snapshot is applied.
+
+        ``bootstrap`` is the membership where neither snapshot nor log holds one. ``seed`` drives election timeouts.
+        ``directory_id`` is that of this node's disk (``directories``).
+        """
+        self.directories = VoterDirectories(node_id, directory_id)
+        self.node_id = node_id
+        self.timing = timing
+        self.limits = limits
+        self.hard_state = hard_state
+        self.log = log
+        self.snapshot = snapshot
+        self.role = Role.FOLLOWER
+        self.leader_id: int | None = None
+        self.leader: LeaderRole | None = None
+        self.now_ms = now_ms
+        self.commit_index = self.applied_index = snapshot.index if snapshot else 0
+        self.durable_index = log.last_index
+        self.installing: SnapshotPoint | None = None
+        self._incoming: tuple[SnapshotPoint, int] | None = None  # snapshot being received, next piece
+        self._configurations = ConfigurationHistory(snapshot, bootstrap)
+        start = max(self.commit_index, log.base_index) + 1
+        if start <= log.last_index:
+            self._configurations.appended(log.slice(start, log.last_index, 1 << 62))
+        self._random_state = seed & (1 << 64) - 1
+        self._heard_ms = float("-inf")  # last sign of life of the leader
+        self._votes: dict[int, bool] = {}
+        self._own_vote_number: int | None = None  # own vote counts when this Ready is durable
+        self._transferred = False
+        self._number = 1  # of the next Ready
+        self._hard_state_dirty = False
+        self._hard_state_number = 0  # the Ready that wrote the present hard state
+        self._synced_number = 0
+        self._dirty_from: int | None = None  # first index to be written
+        self._written: deque[tuple[int, int]] = deque()  # (Ready, last index it wrote that still stands)
+        self._messages: list[Outgoing] = []
+        self._messages_synced: list[Outgoing] = []
+        self._reads: list[ReadReady] = []
+        self._snapshot_pieces: list[SnapshotPiece] = []
+        self._reset_election_timer()
+
+    # --- state that others look at
+
+    @property
+    def epoch(self) -> int:
+        """Present epoch."""
+        return self.hard_state.epoch
+
+    @property
+    def configuration(self) -> Configuration:
+        """Membership in force: the newest in the log, committed or not."""
+        return self._configurations.current
+
+    @property
+    def configuration_index(self) -> int:
+        """Where the membership in force stands in the log."""
+        return self._configurations.current_index
+
+    def configuration_at(self, index: int) -> Configuration:
+        """Membership as of ``index``, which must not lie before the newest snapshot."""
+        return self._configurations.at(index)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether ``take_ready`` has anything to hand out."""
+        return bool(
+            self._hard_state_dirty
+            or self._dirty_from is not None
+            or self._messages
+            or self._messages_synced
+            or self._reads
+            or self._snapshot_pieces
+            or self.applicable_index > self.applied_index
+            or (self.leader is not None and self.leader.has_work)
+        )
+
+    @property
+    def applicable_index(self) -> int:
+        """Up to here entries may be applied."""
+        return self.applied_index if self.installing else min(self.commit_index, self.durable_index)
+
+    def next_deadline_ms(self) -> float:
+        """When ``tick`` has something to do, at the latest."""
+        return self.leader.next_deadline_ms() if self.leader is not None else self._election_deadline_ms
+
+    # --- helpers shared with the leader
+
+    def send(self, recipient: int, message: Message) -> None:
+        """Sends once everything up to here is durable."""
+        self._messages_synced.append(Outgoing(recipient=recipient, message=message))
+
+    def send_early(self, recipient: int, message: Message) -> None:
+        """Sends at once: the message promises nothing."""
+        self._messages.append(Outgoing(recipient=recipient, message=message))
+
+    def read_done(self, read_id: int, index: int) -> None:
+        """Ends a read."""
+        self._reads.append(ReadReady(read_id=read_id, index=index))
+
+    def append_entries(self, entries: Sequence[Entry]) -> None:
+        """Adds entries after the last."""
+        if self._dirty_from is None:
+            self._dirty_from = self.log.last_index + 1
+        self.log.append(entries)
+        if self._configurations.appended(entries):
+            self.directories.changed(self.configuration)
+            if self.leader is not None:
+                self.leader.configuration_changed()
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to ``index`` are committed."""
+        assert index <= self.log.last_index, "only what is in the log can be committed here"
+        self.commit_index = max(self.commit_index, index)
+
+    def draw(self) -> float:
+        """Next number in [0, 1) of the core's own sequence (splitmix64)."""
+        self._random_state = (self._random_state + 0x9E3779B97F4A7C15) & (1 << 64) - 1
+        value = self._random_state
+        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
+        value = (value ^ value >> 27) * 0x94D049BB133111EB & (1 << 64) - 1
+        return (value ^ value >> 31) / (1 << 64)
+
+    def _truncate(self, last_index: int) -> None:
+        """Drops entries that conflict with the leader's."""
+        assert last_index >= self.commit_index, "a committed entry would be lost"
+        self.log.truncate(last_index)
+        self.durable_index = min(self.durable_index, last_index)
+        self._written = deque((number, min(index, last_index)) for number, index in self._written)
+        if self._dirty_from is None or self._dirty_from > last_index:
+            self._dirty_from = last_index + 1
+        self._configurations.truncated(last_index)
+
+    def _reset_election_timer(self) -> None:
+        low, high = self.timing.election_timeout_ms_min, self.timing.election_timeout_ms_max
+        self._election_deadline_ms = self.now_ms + low + (high - low) * self.draw()
+
+    def _set_hard_state(self, epoch: int, voted_for: int) -> None:
+        assert epoch >= self.epoch, "epochs never fall"
+        self.hard_state = HardState(epoch=epoch, voted_for=voted_for)
+        self._hard_state_dirty = True
+        self._hard_state_number = self._number
+
+    # --- roles
+
+    def become_follower(self, epoch: int, leader_id: int | None) -> None:
+        """Follows ``leader_id``, or nobody yet, in ``epoch``."""
+        if epoch > self.epoch:
+            self._set_hard_state(epoch, NO_NODE)
+        if self.leader is not None:
+            self.leader.resign()
+            self.leader = None
+        self.role = Role.FOLLOWER
+        self.leader_id = leader_id
+        self._transferred = False
+        self._votes = {}
+        self._own_vote_number = None
+        self._reset_election_timer()
+
+    def _campaign(self, *, pre_vote: bool) -> None:
+        """Starts an election, if this node may vote in it.
+
+        It is repeated sooner than a silent leader is given up: asking costs nothing, since others that hear a leader do
+        not answer, and a split vote is to be settled quickly.
+        """
+        self._reset_election_timer()
+        if not self._may_lead() or self.epoch >= EPOCH_MAX:
+            return
+        pause_ms = self.timing.heartbeat_interval_ms if pre_vote else self.timing.election_timeout_ms_min / 2
+        self._election_deadline_ms = self.now_ms + pause_ms * (1 + self.draw())
+        self.leader_id = None
+        self._votes = {}
+        self._own_vote_number = None  # a vote for itself that is not durable yet belongs to an election that is over
+        epoch = self.epoch + 1
+        self.role = Role.PRECANDIDATE if pre_vote else Role.CANDIDATE
+        if not pre_vote:
+            self._set_hard_state(epoch, self.node_id)
+            self._own_vote_number = self._number
+        request = VoteRequest(
+            epoch=epoch,
+            pre_vote=pre_vote,
+            transfer=self._transferred,
+            last_index=self.log.last_index,
+            last_epoch=self.log.last_epoch,
+        )
+        for voter in sorted(self.configuration.voters):
+            if voter != self.node_id:
+                self.send(voter, request)
+        if pre_vote:
+            self._count_vote(self.node_id, granted=True)
+
+    def _may_lead(self) -> bool:
+        """Voters may; so may one whose removal is in its log but perhaps not committed.
+
+        It may be the only one that holds that entry, so that nobody could be elected without it (Raft thesis section
+        4.2.2). Its own vote does not count.
+        """
+        if self.directories.is_own_voter(self.configuration):
+            return True
+        uncommitted = self.commit_index < self.configuration_index
+        return uncommitted and self.directories.is_own_voter(self._configurations.previous)
+
+    @property
+    def _founds(self) -> bool:
+        """Whether this node has no entry yet, so that only all voters together can let it stand (``directories``)."""
+        return self.directories.are_known and self.log.last_index == 0
+
+    def _count_vote(self, voter: int, *, granted: bool) -> None:
+        configuration = self.configuration
+        if voter in configuration.voters:
+            self._votes.setdefault(voter, granted)
+        in_favour = sum(1 for voter in configuration.voters if self._votes.get(voter))
+        against = sum(1 for voter in configuration.voters if self._votes.get(voter) is False)
+        needed = configuration.quorum
+        if self._founds and self.role is Role.PRECANDIDATE:
+            needed = len(configuration.voters)
+        if in_favour >= needed:
+            if self.role is Role.PRECANDIDATE:
+                self._campaign(pre_vote=False)
+            else:
+                self._become_leader()
+        elif against > len(configuration.voters) - configuration.quorum:
+            self.become_follower(self.epoch, None)
+
+    def _become_leader(self) -> None:
+        assert self.role is Role.CANDIDATE, "leaders come from candidates"
+        assert self.hard_state.voted_for == self.node_id, "a leader has voted for itself"
+        self.role = Role.LEADER
+        self.leader_id = self.node_id
+        self._own_vote_number = None
+        self.leader = LeaderRole(self)
+        self.leader.open_epoch()
+
+    # --- inputs
+
+    def tick(self, now_ms: float) -> None:
+        """Time has passed. To be called at ``next_deadline_ms``, and at any other time."""
+        self.now_ms = max(self.now_ms, now_ms)
+        if self.leader is not None:
+            self.leader.tick()
+        elif self.now_ms >= self._election_deadline_ms:
+            self._transferred = False
+            self._campaign(pre_vote=True)
+
+    def receive(
+        self,
+        sender: int,
+        message: Message,
+        now_ms: float,
+        sender_directory: UUID = ZERO_UUID,
+        addressed_directory: UUID = ZERO_UUID,
+    ) -> None:
+        """Takes a message. Lost, repeated, late and reordered messages do no harm.
+
+        ``addressed_directory`` is what the sender takes this node's directory for; zero where it does not know.
+
+        Raises:
+            MessageError: no member of this quorum can have sent it; nothing has changed.
+        """
+        self.now_ms = max(self.now_ms, now_ms)
+        check_plausible(self, sender, message)
+        if isinstance(message, VoteResponse | AppendResponse | SnapshotResponse):
+            self.directories.take_answer(self.configuration, sender, sender_directory)
+        if message.epoch < self.epoch:
+            self._receive_stale(sender, message)
+            return
+        if message.epoch > self.epoch and not self._enter_epoch(sender, message):
+            return
+        match message:
+            case VoteRequest():
+                self._on_vote_request(sender, message, addressed_directory)
+            case VoteResponse():
+                self._on_vote_response(sender, message)
+            case AppendRequest():
+                self._follow(sender)
+                self._on_append_request(sender, message)
+            case SnapshotRequest():
+                self._follow(sender)
+                self._on_snapshot_request(sender, message)
+            case AppendResponse():
+                if self.leader is not None:
+                    self.leader.on_append_response(sender, message)
+            case SnapshotResponse():
+                if self.leader is not None:
+                    self.leader.on_snapshot_response(sender, message)
+            case TimeoutNow():
+                if self.role is Role.FOLLOWER and self.leader_id == sender:
+                    self._transferred = True
+                    self._campaign(pre_vote=False)
+
+    def peer_refused(self, peer: int, now_ms: float) -> None:
+        """The host of ``peer`` refuses connections: its process is dead. If it led, do not wait out the timeout.
+
+        A hint for speed alone: the election that follows still asks with a pre-vote whether others agree.
+        """
+        self.now_ms = max(self.now_ms, now_ms)
+        if self.role is Role.FOLLOWER and self.leader_id == peer:
+            self.leader_id = None
+            grace_ms = self.timing.refused_grace_ms * self.draw()
+            self._election_deadline_ms = min(self._election_deadline_ms, self.now_ms + grace_ms)
+
+    def propose(self, data: bytes) -> Entry | None:
+        """Appends an entry as leader; None if this node does not lead or hands its leadership over."""
+        return self.leader.propose(EntryKind.DATA, data) if self.leader is not None else None
+
+    def synced(self, number: int) -> None:
+        """All that was written up to and including the ``Ready`` of that number is durable."""
+        assert number < self._number, "only what was handed out can be durable"
+        self._synced_number = max(self._synced_number, number)
+        while self._written and self._written[0][0] <= number:
+            self.durable_index = max(self.durable_index, self._written.popleft()[1])
+        if self._own_vote_number is not None and self._own_vote_number <= number:
+            self._own_vote_number = None
+            assert self.role is Role.CANDIDATE, "only candidates wait for their own vote"
+            self._count_vote(self.node_id, granted=True)
+        if self.leader is not None:
+            self.leader.advance_commit()
+
+    def take_ready(self) -> Ready:
+        """Hands out what has piled up, and counts ``committed`` as applied."""
+        if self.leader is not None:
+            self.leader.flush()
+        entries: tuple[Entry, ...] = ()
+        if self._dirty_from is not None:
+            if self._dirty_from <= self.log.last_index:
+                entries = self.log.slice(self._dirty_from, self.log.last_index, 1 << 62)
+            self._written.append((self._number, self.log.last_index))
+            self._dirty_from = None
+        committed: tuple[Entry, ...] = ()
+        if self.applicable_index > self.applied_index:
+            committed = self.log.slice(self.applied_index + 1, self.applicable_index, COMMITTED_BYTES_MAX)
+            self.applied_index = committed[-1].index
+        ready = Ready(
+            number=self._number,
+            hard_state=self.hard_state if self._hard_state_dirty else None,
+            entries=entries,
+            messages=tuple(self._messages),
+            messages_synced=tuple(self._messages_synced),
+            committed=committed,
+            reads=tuple(self._reads),
+            snapshot_pieces=tuple(self._snapshot_pieces),
+        )
+        self._number += 1
+        self._hard_state_dirty = False
+        self._messages, self._messages_synced, self._reads, self._snapshot_pieces = [], [], [], []
+        if self.leader is not None:
+            self.leader.applied(self.applied_index)
+        return ready
+
+    # --- epochs
+
+    def _receive_stale(self, sender: int, message: Message) -> None:
+        """A sender of an older epoch learns ours; what it sent is void."""
+        if isinstance(message, AppendRequest | SnapshotRequest):
+            self.send(sender, AppendResponse(epoch=self.epoch, accepted=False))
+        elif isinstance(message, VoteRequest):
+            self.send(sender, VoteResponse(epoch=self.epoch, pre_vote=message.pre_vote, granted=False))
+
+    def _enter_epoch(self, sender: int, message: Message) -> bool:
+        """Handles a newer epoch; returns whether the message is still to be processed."""
+        if isinstance(message, VoteRequest):
+            if not message.transfer and self._hears_leader():
+                return False
+            if not message.pre_vote:
+                self.become_follower(message.epoch, None)
+        elif isinstance(message, VoteResponse) and message.pre_vote and message.granted:
+            pass  # the epoch is the one that was asked about; nobody is in it yet
+        elif isinstance(message, AppendRequest | SnapshotRequest):
+            self.become_follower(message.epoch, sender)
+        else:
+            self.become_follower(message.epoch, None)
+        return True
+
+    def _hears_leader(self) -> bool:
+        """Whether a leader is alive as far as this node can tell (leader stickiness)."""
+        if self.role is Role.LEADER:
+            return True
+        return self.leader_id is not None and self.now_ms - self._heard_ms < self.timing.election_timeout_ms_min
+
+    def _follow(self, sender: int) -> None:
+        """The leader of this epoch shows itself."""
+        assert self.role is not Role.LEADER, "two leaders in one epoch"
+        if self.role is not Role.FOLLOWER or self.leader_id is None:
+            self.become_follower(self.epoch, sender)
+        assert self.leader_id == sender, "two leaders in one epoch"
+        self._heard_ms = self.now_ms
+        self._reset_election_timer()
+
+    # --- votes
+
+    def _log_is_up_to_date(self, request: VoteRequest) -> bool:
+        """Whether the sender's log holds all that may be committed in this node's (Raft section 5.4.1)."""
+        return (request.last_epoch, request.last_index) >= (self.log.last_epoch, self.log.last_index)
+
+    def _may_promise(self, request: VoteRequest, addressed_directory: UUID) -> bool:
+        """A node without entries may be a voter that was emptied: it helps those who know its directory.
+
+        Before the first election nobody knows directories: a pre-vote of another node without entries finds them out.
+        """
+        if not self._founds or addressed_directory == self.directories.own:
+            return True
+        return request.pre_vote and request.last_index == 0
+
+    def _on_vote_request(self, sender: int, request: VoteRequest, addressed_directory: UUID) -> None:
+        up_to_date = self._log_is_up_to_date(request) and self._may_promise(request, addressed_directory)
+        if request.pre_vote:
+            granted = up_to_date and request.epoch > self.epoch
+            epoch = request.epoch if granted else self.epoch
+            self.send(sender, VoteResponse(epoch=epoch, pre_vote=True, granted=granted))
+            return
+        voted_for = self.hard_state.voted_for
+        granted = up_to_date and (voted_for == sender or (voted_for == NO_NODE and self.leader_id is None))
+        if granted:
+            if voted_for == NO_NODE:
+                self._set_hard_state(self.epoch, sender)
+            self._reset_election_timer()
+        self.send(sender, VoteResponse(epoch=self.epoch, pre_vote=False, granted=granted))
+
+    def _on_vote_response(self, sender: int, response: VoteResponse) -> None:
+        if response.pre_vote:
+            asked = self.role is Role.PRECANDIDATE
+            relevant = asked and response.epoch == (self.epoch + 1 if response.granted else self.epoch)
+        else:
+            relevant = self.role is Role.CANDIDATE
+        if relevant:
+            self._count_vote(sender, granted=response.granted)
+
+    # --- following
+
+    def _on_append_request(self, sender: int, request: AppendRequest) -> None:
+        if self.installing is not None:
+            return  # the log is about to be replaced; the leader repeats what is not answered
+        log = self.log
+        prev_index, entries = request.prev_index, request.entries
+        if prev_index < self.commit_index:
+            # What is committed agrees with every leader: only what comes after is of interest.
+            entries = entries[self.commit_index - prev_index :]
+        elif log.epoch_at(prev_index) != request.prev_epoch:
+            self._refuse_append(sender, request)
+            return
+        for position, entry in enumerate(entries):
+            if log.epoch_at(entry.index) != entry.epoch:
+                if entry.index <= log.last_index:
+                    self._truncate(entry.index - 1)
+                self.append_entries(entries[position:])
+                break
+        match_index = max(prev_index + len(request.entries), self.commit_index)
+        self.commit_to(max(self.commit_index, min(request.commit_index, match_index)))
+        if not request.entries and self._hard_state_number <= self._synced_number:
+            # A heartbeat is answered at once with what is durable: a slow disk shall not look like a dead node.
+            self.send_early(sender, self._acceptance(request, min(match_index, self.durable_index)))
+        else:
+            self.send(sender, self._acceptance(request, match_index))
+
+    def _acceptance(self, request: AppendRequest, match_index: int) -> AppendResponse:
+        return AppendResponse(
+            epoch=self.epoch, accepted=True, match_index=match_index, read_sequence=request.read_sequence
+        )
+
+    def _refuse_append(self, sender: int, request: AppendRequest) -> None:
+        hint_index = self.log.agreement_bound(request.prev_index, request.prev_epoch)
+        self.send(
+            sender,
+            AppendResponse(
+                epoch=self.epoch,
+                accepted=False,
+                rejected_index=request.prev_index,
+                hint_index=hint_index,
+                hint_epoch=self.log.epoch_at(hint_index) or 0,
+                read_sequence=request.read_sequence,
+            ),
+        )
+
+    def _on_snapshot_request(self, sender: int, request: SnapshotRequest) -> None:
+        if request.index <= self.commit_index:
+            self.send(
+                sender,
+                AppendResponse(
+                    epoch=self.epoch,
+                    accepted=True,
+                    match_index=self.commit_index,
+                    read_sequence=request.read_sequence,
+                ),
+            )
+            return
+        if self.installing is not None:
+            return
+        wanted = self._wanted_piece(request)
+        if request.piece == wanted:
+            point = SnapshotPoint(
+                index=request.index,
+                epoch=request.index_epoch,
+                configuration=decode_configuration(request.configuration),
+            )
+            last = request.piece + 1 == request.piece_count
+            self._snapshot_pieces.append(SnapshotPiece(point=point, piece=wanted, last=last, data=request.data))
+            wanted += 1
+            self._incoming = None if last else (point, wanted)
+            self.installing = point if last else None
+            if last:
+                return  # answered when it is installed
+        self.send(
+            sender,
+            SnapshotResponse(
+                epoch=self.epoch, index=request.index, next_piece=wanted, read_sequence=request.read_sequence
+            ),
+        )
+
+    def _wanted_piece(self, request: SnapshotRequest) -> int:
+        if self._incoming is None:
+            return 0
+        point, wanted = self._incoming
+        return wanted if (point.index, point.epoch) == (request.index, request.index_epoch) else 0
+
+    # --- snapshots
+
+    def snapshot_installed(self, point: SnapshotPoint) -> None:
+        """The snapshot is durable, the state machine restored, and the log on disk goes on behind it."""
+        assert self.installing == point, "only what was received is installed"
+        self.installing = None
+        if self.log.epoch_at(point.index) == point.epoch:
+            self.durable_index = max(self.durable_index, point.index)
+        else:
+            assert self.role is not Role.LEADER, "a leader holds all that is committed"
+            self.log.reset(point.index, point.epoch)
+            self.durable_index = point.index
+            self._written.clear()
+            self._dirty_from = None
+            self._configurations.reset(point)
+        self.commit_index = max(self.commit_index, point.index)
+        self.applied_index = max(self.applied_index, point.index)
+        self.snapshot = point
+        self._configurations.compacted(point)
+        if self.role is Role.FOLLOWER and self.leader_id is not None:
+            self.send(self.leader_id, AppendResponse(epoch=self.epoch, accepted=True, match_index=self.commit_index))
+
+    def snapshot_refused(self, point: SnapshotPoint) -> None:
+        """What was received is no snapshot: nothing has changed, and the leader will offer it again."""
+        assert self.installing == point, "only what was received is refused"
+        self.installing = None
+
+    def snapshot_taken(self, point: SnapshotPoint, base_index: int) -> None:
+        """A snapshot of applied entries is durable; entries up to ``base_index`` are dropped."""
+        assert base_index <= point.index <= self.applied_index, "a snapshot holds what was applied"
+        self.log.compact(base_index)
+        self.snapshot = point
+        self._configurations.compacted(point)

@@ -1,0 +1,92 @@
+"""Voters are known by their id and the directory that holds their log (KIP-853).
+
+A voter whose directory was lost has forgotten its promises, and must not vote under its old id: with a second one that
+forgot, what was committed would be gone. Each node has a random directory id, every message names the directories of
+both ends, and the membership says which directory belongs to which voter. What a node of another directory answers does
+not count.
+
+``controller.quorum.voters`` names no directories. So the first election of a quorum is special: a node without entries
+stands only when every configured voter has answered that it has none either, which tells it all directories, and the
+first leader writes them into the membership right behind the entry that opens its epoch. A voter without entries votes
+for nobody who does not know its directory. So voters that were emptied cannot begin a second history while another
+voter still holds the first. In a membership of an older version the leader fills in the directories as it hears them.
+
+Without a directory id of its own (the pysyncobj engine, and cores under test) a node knows voters by id alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moldau_quorum.log.port import ZERO_UUID
+from moldau_quorum.log.raft.core.types import Configuration
+from moldau_quorum.log.raft.envelope import WrongDirectoryError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau_quorum.log.port import VoterEndpoint
+
+
+class VoterDirectories:
+    """What one node knows of the directories of all."""
+
+    def __init__(self, node_id: int, own: UUID) -> None:
+        """``own`` is zero where voters are known by id alone."""
+        self._node_id = node_id
+        self.own = own
+        self._heard: dict[int, UUID] = {}
+
+    @property
+    def are_known(self) -> bool:
+        """Whether voters are told apart by their directories at all."""
+        return self.own != ZERO_UUID
+
+    def of(self, configuration: Configuration, member_id: int) -> UUID:
+        """The directory of a member: as the membership says, else as it was heard, else zero."""
+        member = configuration.member(member_id)
+        if member is not None and member.directory_id != ZERO_UUID:
+            return member.directory_id
+        return self._heard.get(member_id, ZERO_UUID)
+
+    def is_own_voter(self, configuration: Configuration) -> bool:
+        """Whether this node, with this directory, has a vote."""
+        voter = configuration.voters.get(self._node_id)
+        return voter is not None and (not self.are_known or voter.directory_id in (ZERO_UUID, self.own))
+
+    def take_answer(self, configuration: Configuration, sender: int, directory: UUID) -> None:
+        """Checks who answers, and remembers its directory.
+
+        Raises:
+            WrongDirectoryError: the membership has another directory for that node.
+        """
+        member = configuration.member(sender)
+        if not self.are_known or member is None:
+            return
+        if member.directory_id not in (ZERO_UUID, directory):
+            raise WrongDirectoryError(
+                f"node {sender} answers from directory {directory}, but the quorum knows it by {member.directory_id}: "
+                "remove the voter and add it again"
+            )
+        if directory != ZERO_UUID:
+            self._heard[sender] = directory
+
+    def changed(self, configuration: Configuration) -> None:
+        """Forgets the directories of nodes that are no members: they may come back with others."""
+        self._heard = {key: value for key, value in self._heard.items() if configuration.member(key) is not None}
+
+    def completed(self, configuration: Configuration) -> Configuration | None:
+        """The membership with all directories that are known by now; None if that adds nothing."""
+        if not self.are_known:
+            return None
+
+        def known(member: VoterEndpoint) -> VoterEndpoint:
+            directory = self.own if member.voter_id == self._node_id else self.of(configuration, member.voter_id)
+            return member if member.directory_id != ZERO_UUID else replace(member, directory_id=directory)
+
+        completed = Configuration(
+            voters={key: known(member) for key, member in configuration.voters.items()},
+            learners={key: known(member) for key, member in configuration.learners.items()},
+        )
+        return completed if completed != configuration else None

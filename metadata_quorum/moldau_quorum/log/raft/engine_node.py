@@ -1,0 +1,133 @@
+"""What the shell asks of an engine without an event loop; ``RaftNode`` is one, the hardened pysyncobj another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau_quorum.log.port import CommittedRange, Leadership, QuorumStatus, SnapshotReader
+    from moldau_quorum.log.raft.core.types import Configuration
+    from moldau_quorum.log.raft.envelope import Envelope, Identity, Payload
+    from moldau_quorum.log.raft.node import NodeStatistics, Pending
+    from moldau_quorum.log.raft.storage.snapshot_jobs import Job
+    from moldau_quorum.log.raft.storage.wal import SyncWork
+
+
+class EngineNode(Protocol):
+    """See ``RaftNode``, whose methods these are, for what they do."""
+
+    leadership: Leadership
+    applied_index: int
+    identity: Identity
+    snapshot_refusal: str | None
+
+    @property
+    def epoch(self) -> int:
+        """Present epoch."""
+        ...
+
+    @property
+    def configuration(self) -> Configuration:
+        """Membership in force; another object when it has changed."""
+        ...
+
+    @property
+    def log_start_index(self) -> int:
+        """First index that can be read."""
+        ...
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether ``begin_sync`` has work."""
+        ...
+
+    @property
+    def has_job(self) -> bool:
+        """Whether ``take_job`` has work."""
+        ...
+
+    def restore_job(self) -> Job | None:
+        """To be done before anything else."""
+        ...
+
+    def prepare(self, envelope: Envelope, payload_format: int, payload: Payload) -> Callable[[float], None]:
+        """Checks a message and returns what takes it at a given time; both may raise ``MessageError``."""
+        ...
+
+    def envelope(self, recipient: int) -> Envelope:
+        """The envelope of the next message to a member."""
+        ...
+
+    def tick(self, now_ms: float) -> None:
+        """Time has passed."""
+        ...
+
+    def next_deadline_ms(self) -> float:
+        """When ``tick`` has something to do."""
+        ...
+
+    def peer_refused(self, peer: int, now_ms: float) -> None:
+        """The host of a peer refuses connections."""
+        ...
+
+    def process(self) -> None:
+        """Carries out what follows from the inputs."""
+        ...
+
+    def take_outbox(self) -> list[tuple[int, bytes]]:
+        """Messages that may be sent now."""
+        ...
+
+    def begin_sync(self) -> SyncWork | None:
+        """What makes all writes durable."""
+        ...
+
+    def sync_done(self, work: SyncWork) -> None:
+        """It has been run."""
+        ...
+
+    def take_job(self) -> Job | None:
+        """Long work on snapshots."""
+        ...
+
+    def propose(self, data: bytes, *, epoch: int, notify: Callable[[], None]) -> Pending:
+        """Appends an entry."""
+        ...
+
+    def read(self, notify: Callable[[], None]) -> Pending:
+        """Begins a linearizable read."""
+        ...
+
+    def change_configuration(self, configuration: Configuration, *, notify: Callable[[], None]) -> Pending:
+        """Appends a membership."""
+        ...
+
+    def transfer(self, target: int) -> None:
+        """Begins to hand the leadership over."""
+        ...
+
+    def member_match(self, member: int) -> int | None:
+        """How much of the log another member is known to hold."""
+        ...
+
+    def read_committed(self, from_index: int, bytes_max: int) -> CommittedRange:
+        """Committed entries."""
+        ...
+
+    def open_snapshot(self) -> SnapshotReader | None:
+        """The newest durable snapshot."""
+        ...
+
+    def status(self, now_ms: float, wall_ms: int) -> QuorumStatus:
+        """State of the quorum."""
+        ...
+
+    def statistics(self) -> NodeStatistics:
+        """Counters."""
+        ...
+
+    def close(self) -> None:
+        """Closes the files without syncing."""
+        ...

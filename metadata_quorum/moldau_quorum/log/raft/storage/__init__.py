@@ -1,0 +1,1 @@
+"""Files of a voter: the write-ahead log and snapshots, over the Disk port."""

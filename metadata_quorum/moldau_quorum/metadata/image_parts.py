@@ -1,0 +1,144 @@
+"""The parts of a metadata image: controllers, brokers, topics and partitions.
+
+All are immutable values. ``moldau_quorum.metadata.image`` composes and re-exports them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau_quorum.metadata import directory_ids
+from moldau_quorum.metadata import records as r
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau_quorum.metadata.persistent_map import PersistentMap
+
+RESOURCE_TOPIC: Final = 2
+RESOURCE_BROKER: Final = 4
+RESOURCE_BROKER_LOGGER: Final = 8
+RESOURCE_CLIENT_METRICS: Final = 16
+RESOURCE_GROUP: Final = 32
+"""Kafka's numbers of the resource types that have a configuration."""
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Pairs of entity type and name (None: the default entity), sorted by type."""
+ResourceKey = tuple[int, str]
+"""Kafka's number of the resource type, and the resource's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerImage:
+    """A registered controller."""
+
+    controller_id: int
+    incarnation_id: UUID
+    endpoints: tuple[r.Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A registered broker."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: UUID
+    endpoints: tuple[r.Endpoint, ...]
+    rack: str | None = None
+    fenced: bool = True
+    """A fenced broker leads no partition, is in no ISR except as its last member, and is hidden from clients."""
+    in_controlled_shutdown: bool = False
+    features: tuple[tuple[str, int, int], ...] = ()
+    log_dirs: tuple[UUID, ...] = ()
+    """Ids of the working log directories; empty if the broker reported none."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker may become leader or join an ISR."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener_name: str) -> r.Endpoint | None:
+        """Returns the endpoint of a listener, or None."""
+        for endpoint in self.endpoints:
+            if endpoint.name == listener_name:
+                return endpoint
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """The state of one partition.
+
+    Invariants: ``isr`` and ``elr`` are disjoint parts of ``replicas``; ``leader`` is in ``isr`` or ``r.NO_LEADER``;
+    ``directories`` is empty or as long as ``replicas``.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    directories: tuple[UUID, ...] = ()
+
+    def directory(self, broker_id: int) -> UUID:
+        """Returns the log directory of a replica, as far as is known (``directory_ids``)."""
+        if not self.directories or broker_id not in self.replicas:
+            return directory_ids.MIGRATING
+        return self.directories[self.replicas.index(broker_id)]
+
+    @property
+    def preferred_leader(self) -> int:
+        """The first replica."""
+        return self.replicas[0]
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """A topic and its partitions."""
+
+    name: str
+    topic_id: UUID
+    partitions: PersistentMap[int, PartitionImage]
+    """Partitions by number, 0 to n-1; iterate with ``range(len(partitions))`` where order matters."""
+
+
+def changed_partition(before: PartitionImage, record: r.PartitionChangeRecord) -> PartitionImage:
+    """Returns the partition after a change."""
+    new_leader = record.leader != r.NO_LEADER_CHANGE
+    return PartitionImage(
+        replicas=before.replicas if record.replicas is None else record.replicas,
+        isr=before.isr if record.isr is None else record.isr,
+        leader=record.leader if new_leader else before.leader,
+        leader_epoch=before.leader_epoch + new_leader,
+        partition_epoch=record.partition_epoch,
+        adding_replicas=before.adding_replicas if record.adding_replicas is None else record.adding_replicas,
+        removing_replicas=before.removing_replicas if record.removing_replicas is None else record.removing_replicas,
+        elr=before.elr if record.elr is None else record.elr,
+        last_known_elr=before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
+        leader_recovery_state=before.leader_recovery_state
+        if record.leader_recovery_state is None
+        else record.leader_recovery_state,
+        directories=before.directories if record.directories is None else record.directories,
+    )
+
+
+def check_directories(directories: tuple[UUID, ...], replicas: tuple[int, ...]) -> None:
+    """Checks that each replica has a directory, or none has.
+
+    Raises:
+        MetadataCorruptError: the lengths differ.
+    """
+    if directories and len(directories) != len(replicas):
+        raise r.MetadataCorruptError(f"{len(directories)} directories do not fit the replicas {replicas}")

@@ -1,0 +1,1 @@
+"""A controller process: its server, the active controller, quorum administration."""

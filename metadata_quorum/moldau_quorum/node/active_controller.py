@@ -1,0 +1,574 @@
+"""The active controller: one task that decides, one queue before it.
+
+While this node leads the metadata log, requests queue up (bounded) and ``ActiveController.run`` decides them one after
+the other against the *projection*: the committed image with everything on top that this controller epoch has decided
+before. A decision's records become one command, which is proposed at once and replayed on the projection; its answer
+waits until the command is committed. So many decisions are under way at a time, and share the log's writes.
+
+A deposed controller cannot do harm: a proposal names the epoch it was decided in, the log refuses it in any other, and
+if a command did slip in, or one before it was lost, the sequence in its header makes every replica ignore it
+(``records``). An answer whose command was refused or lost says NOT_CONTROLLER, and the sender tries again elsewhere.
+
+Answers without records also wait for what the projection showed them: nothing uncommitted is ever told. And they wait
+for a read barrier, for no commit shows that this node still led when it decided: "it is so already" may have been true
+until another controller changed it. Heartbeats do not: they are many, and what they tell lasts for one session.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import trio
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.tls.context import plain_environment
+from moldau_quorum.broker_side.controller_client import REPEATABLE_APIS
+from moldau_quorum.controller.cluster.brokers import fence_records
+from moldau_quorum.controller.cluster.features import (
+    SUPPORTED_FEATURES,
+    initial_features,
+    lowered_features,
+    min_insync_records,
+)
+from moldau_quorum.controller.cluster.sessions import BrokerSessions
+from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, Context, Settings, min_insync_command
+from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
+from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
+from moldau_quorum.log.port import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
+from moldau_quorum.metadata.image import RESOURCE_BROKER
+from moldau_quorum.metadata.records import (
+    ClusterRecord,
+    Command,
+    CommandTooLargeError,
+    ControllerChangeRecord,
+    Endpoint,
+    FeatureLevelRecord,
+    MetadataCorruptError,
+    MetadataRecord,
+    RegisterControllerRecord,
+    decode_command,
+    encode_command,
+)
+from moldau_quorum.node.broker_probe import BrokerProbes
+from moldau_quorum.node.voter_features import ask_controller_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.ports.environment import Environment
+    from moldau_quorum.log.port import Leadership
+    from moldau_quorum.metadata.image import MetadataImage
+    from moldau_quorum.node.state_machine import MetadataStateMachine
+    from moldau_quorum.node.voter_features import FeatureRanges
+
+QUEUE_MAX: Final = 10_000
+"""Requests that wait for their decision; more are answered REQUEST_TIMED_OUT, which clients retry after a while."""
+RECORDS_PER_COMMAND_MAX: Final = 50_000
+"""Larger decisions (a broker with many leaders dies) become several commands; their records stand each for itself."""
+SPLITTABLE_APIS: Final = frozenset(
+    (
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+    )
+)
+"""Requests whose records may be spread over commands: each record is right by itself, in the order given."""
+REBALANCE_LIMIT: Final = 1_000
+"""Leaders that an automatic rebalance moves at a time."""
+STALL_MS: Final = 100.0
+"""When this task comes so much too late, it was the process that stood still, and sessions are extended."""
+ANSWER_TIMEOUT_MS: Final = 30_000.0
+BUSY_RETRY_MS: Final = 10.0
+"""Pause before a log that was busy is asked again."""
+DECISIONS_PER_TURN: Final = 64
+"""Decisions between two checkpoints."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingAnswer:
+    """A request in the queue, then its answer under way."""
+
+    request: Request
+    connection: object | None
+    deadline_ms: float
+    response: Response | None = None
+    wrote: bool = False
+    """Whether records were written for it."""
+    proposal: Proposal | None = None
+    """What must be committed before ``response`` may be told; None if nothing must."""
+    unconfirmed_epoch: int | None = None
+    """Reign that must be confirmed before ``response`` may be told; None if nothing need be, or a commit does it."""
+    controller_features: Mapping[int, FeatureRanges | None] = field(default_factory=dict)
+    """What the other voters support, where the request changes levels."""
+    decided: trio.Event = field(default_factory=trio.Event)
+
+
+class NotActiveError(Exception):
+    """This node is not the active controller, or ceased to be it before the answer was certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveStatistics:
+    """Counts since the start of the process."""
+
+    active: bool
+    decisions: int
+    commands: int
+    refused_busy: int
+    queue_length: int
+    brokers_fenced: int
+
+
+class ActiveController:
+    """Decides while this node leads. ``run`` must be running."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: Settings,
+        log: MetadataLog,
+        machine: MetadataStateMachine,
+        *,
+        node_id: int,
+        incarnation_id: UUID,
+        endpoints: Callable[[], tuple[Endpoint, ...]],
+        cluster_id: str = "",
+        features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    ) -> None:
+        """``cluster_id`` names a cluster that has none yet; empty draws one. ``features`` are the levels that this node
+        supports."""
+        self._features = features
+        self._environment = environment
+        self._settings = settings
+        self._metadata_log = log
+        self._machine = machine
+        self._node_id = node_id
+        self._incarnation_id = incarnation_id
+        self._endpoints = endpoints
+        self._new_cluster_id = cluster_id
+        self._log = EventLogger("moldau.controller", node=node_id)
+        self._wanted: Leadership | None = None
+        """Leadership that ``run`` has yet to act on."""
+        self._epoch: int | None = None
+        """Epoch of the present controller epoch; None when not active."""
+        self._projection: MetadataImage = machine.image
+        self._sequence = -1
+        self._last_proposal: Proposal | None = None
+        self._queue: deque[PendingAnswer] = deque()
+        self._work = Signal()
+        self._woken = False
+        self._sessions = BrokerSessions(
+            timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
+        )
+        self._probes = BrokerProbes(plain_environment(environment))
+        self._next_rebalance_ms = float("inf")
+        self._decisions = self._commands = self._refused_busy = self._fenced = 0
+        machine.on_leadership(self._leadership_changed)
+
+    @property
+    def active(self) -> bool:
+        """Whether this node decides."""
+        return self._epoch is not None
+
+    def statistics(self) -> ActiveStatistics:
+        """Counts."""
+        return ActiveStatistics(
+            active=self.active,
+            decisions=self._decisions,
+            commands=self._commands,
+            refused_busy=self._refused_busy,
+            queue_length=len(self._queue),
+            brokers_fenced=self._fenced,
+        )
+
+    async def update_features(self, request: UpdateFeaturesRequest, connection: object | None) -> Response:
+        """Asks the other voters what they support, then queues the request. Raises ``NotActiveError``."""
+        ranges = await ask_controller_features(self._environment, self._metadata_log.voters, self._node_id)
+        return await self.answer(self.submit(request, connection, ranges))
+
+    def submit(
+        self,
+        request: Request,
+        connection: object | None,
+        controller_features: Mapping[int, FeatureRanges | None] | None = None,
+    ) -> PendingAnswer:
+        """Queues a request; ``answer`` waits for its response. Raises ``NotActiveError``."""
+        if self._epoch is None:
+            raise NotActiveError
+        now_ms = self._environment.clock.monotonic_ms()
+        pending = PendingAnswer(
+            request=request,
+            connection=connection,
+            deadline_ms=now_ms + ANSWER_TIMEOUT_MS,
+            controller_features={} if controller_features is None else controller_features,
+        )
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._touch(request, connection, now_ms)
+        if len(self._queue) >= QUEUE_MAX:
+            self._refused_busy += 1
+            pending.response = error_response(
+                request, ErrorCode.REQUEST_TIMED_OUT, f"{QUEUE_MAX} requests wait for the controller: try again later"
+            )
+            pending.decided.set()
+            return pending
+        self._queue.append(pending)
+        self._wake()
+        return pending
+
+    async def answer(self, pending: PendingAnswer) -> Response:
+        """Waits until the decision is made and certain. Raises ``NotActiveError`` when that did not come about."""
+        remaining_ms = max(0.0, pending.deadline_ms - self._environment.clock.monotonic_ms())
+        with trio.move_on_after(remaining_ms / 1000):
+            await pending.decided.wait()
+            if pending.response is None:
+                return self._lost(pending)
+            try:
+                if pending.proposal is not None:
+                    await pending.proposal.wait_committed()
+                if pending.unconfirmed_epoch is not None:
+                    await self._metadata_log.read_barrier()
+                    if self._epoch != pending.unconfirmed_epoch:
+                        return self._lost(pending)  # another controller epoch was confirmed
+            except (NotLeaderError, OutcomeUnknownError):
+                return self._lost(pending)
+            return pending.response
+        return error_response(
+            pending.request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not commit the change in time"
+        )
+
+    def _lost(self, pending: PendingAnswer) -> Response:
+        """The answer to a request that was not committed in this controller epoch. Raises ``NotActiveError`` where the
+        sender may ask another controller at once.
+
+        What was written may be committed yet by the next leader of the quorum. Sent again, it would be executed twice,
+        and might undo what came in between.
+        """
+        if not pending.wrote or pending.request.__api_key__ in REPEATABLE_APIS:
+            raise NotActiveError
+        return error_response(
+            pending.request,
+            ErrorCode.REQUEST_TIMED_OUT,
+            "the controller was deposed before the change was committed: it may still take effect",
+        )
+
+    def connection_closed(self, connection: object) -> None:
+        """A connection ended; brokers whose session lived on it get the grace period."""
+        if self._epoch is not None:
+            for broker_id in self._sessions.connection_closed(connection, self._environment.clock.monotonic_ms()):
+                self._probe(broker_id)
+            self._wake()
+
+    def _probe(self, broker_id: int) -> None:
+        """Asks the host of a broker that went silent whether its process is dead."""
+        broker, session = self._projection.brokers.get(broker_id), self._sessions.get(broker_id)
+        if broker is None or session is None or not broker.endpoints:
+            return
+        broker_epoch, endpoint, clock = session.broker_epoch, broker.endpoints[0], self._environment.clock
+
+        def refused() -> None:
+            self._log.info("broker-process-gone", broker=broker_id, broker_epoch=broker_epoch)
+            self._sessions.end(broker_id, broker_epoch, clock.monotonic_ms())
+            self._wake()
+
+        self._probes.start(
+            endpoint.host,
+            endpoint.port,
+            is_silent=lambda: self._sessions.silent(broker_id, broker_epoch, clock.monotonic_ms()),
+            refused=refused,
+        )
+
+    def _leadership_changed(self, leadership: Leadership) -> None:
+        if self._epoch is not None and not (leadership.active and leadership.epoch == self._epoch):
+            self._depose()
+        self._wanted = leadership if leadership.active else None
+        self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._work.notify()
+
+    # --- the deciding task
+
+    async def run(self) -> None:
+        """Decides until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probes.run)
+            await self._decide_forever()
+
+    async def _decide_forever(self) -> None:
+        while True:
+            self._woken = False
+            if self._wanted is not None and self._epoch != self._wanted.epoch:
+                await self._begin_controller_epoch(self._wanted)
+            if self._epoch is not None:
+                await self._decide_timed()
+                await self._decide_queued()
+            else:
+                self._drop_queue()
+            if self._woken:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._wait_for_work()
+
+    async def _wait_for_work(self) -> None:
+        """Waits until something is queued or due."""
+        due_ms = float("inf")
+        if self._epoch is not None:
+            due_ms = min(self._sessions.next_deadline_ms() or float("inf"), self._next_rebalance_ms)
+        clock = self._environment.clock
+        with trio.move_on_after(max(0.0, due_ms - clock.monotonic_ms()) / 1000):
+            await self._work.wait_until(lambda: self._woken)
+        late_ms = clock.monotonic_ms() - due_ms
+        if late_ms > STALL_MS:
+            # Stopped or starved, this process could not hear the heartbeats that came meanwhile.
+            self._log.warning("stalled", late_ms=late_ms)
+            self._sessions.extend(late_ms)
+
+    async def _begin_controller_epoch(self, leadership: Leadership) -> None:
+        self._epoch = leadership.epoch
+        self._projection = image = self._machine.image
+        self._sequence = -1
+        self._last_proposal = None
+        now_ms = self._environment.clock.monotonic_ms()
+        self._sessions.clear()
+        for _, broker in sorted(image.brokers.items()):
+            if not broker.fenced:
+                self._sessions.start(broker.broker_id, broker.broker_epoch, now_ms + self._settings.broker_takeover_ms)
+        if self._settings.auto_leader_rebalance_enable:
+            self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
+        self._log.info("active", epoch=leadership.epoch, offset=image.offset)
+        self._warn_of_other_minimum(image)
+        records: list[MetadataRecord] = [
+            ControllerChangeRecord(controller_id=self._node_id, epoch=leadership.epoch),
+            *self._bootstrap_records(image),
+            *lowered_features(image.features, self._features),
+        ]
+        known = image.controllers.get(self._node_id)
+        endpoints = self._endpoints()
+        if known is None or known.incarnation_id != self._incarnation_id or known.endpoints != endpoints:
+            records.append(
+                RegisterControllerRecord(
+                    controller_id=self._node_id, incarnation_id=self._incarnation_id, endpoints=endpoints
+                )
+            )
+        await self._propose(records)
+        if self._epoch is not None:
+            await self._propose(elect_leaderless(self._projection, self._context()))
+
+    def _bootstrap_records(self, image: MetadataImage) -> list[MetadataRecord]:
+        """What a new cluster begins with."""
+        if image.cluster_id:
+            return []
+        cluster_id = self._new_cluster_id or draw_cluster_id(self._draw_uuid())
+        return [
+            ClusterRecord(cluster_id=cluster_id),
+            *[FeatureLevelRecord(name=name, level=level) for name, level in initial_features(self._features).items()],
+            *min_insync_records(image, self._context()),
+        ]
+
+    def _warn_of_other_minimum(self, image: MetadataImage) -> None:
+        """Warns where the cluster goes by another ``min.insync.replicas`` than this controller's file says."""
+        wanted = self._settings.min_insync_replicas
+        held = image.config(RESOURCE_BROKER, "").get(MIN_INSYNC_REPLICAS, "that of each broker's file")
+        if image.cluster_id and wanted is not None and held != str(wanted):
+            self._log.warning(
+                "min-insync-replicas-overridden", file=wanted, in_force=held, change=min_insync_command(wanted)
+            )
+
+    def _depose(self) -> None:
+        self._log.info("deposed", epoch=self._epoch)
+        self._epoch = None
+        self._wanted = None
+        self._machine.expect_nothing()
+        self._sessions.clear()
+        self._next_rebalance_ms = float("inf")
+        self._drop_queue()
+
+    def _drop_queue(self) -> None:
+        while self._queue:
+            self._queue.popleft().decided.set()  # without a response: not the controller
+
+    def _draw_uuid(self) -> UUID:
+        while True:
+            drawn = UUID(int=self._environment.random.getrandbits(128), version=4)
+            if drawn.int > 1:
+                return drawn
+
+    def _context(self) -> Context:
+        now_ms = self._environment.clock.monotonic_ms()
+        return Context(
+            settings=self._settings,
+            now_ms=now_ms,
+            new_uuid=self._draw_uuid,
+            draw_below=self._environment.random.randrange,
+        )
+
+    async def _propose(self, records: Iterable[MetadataRecord]) -> None:
+        """Writes records as one command (or several, where they are very many) and replays them on the projection.
+
+        Each command is decoded and replayed as every replica will do it before it enters the log: an entry that cannot
+        be replayed would end all controllers, at every start.
+
+        Raises:
+            CommandTooLargeError: a command exceeds the bound of one entry; nothing of it was written.
+            MetadataCorruptError: a command cannot be replayed; nothing of it was written.
+        """
+        pending = list(records)
+        while pending and self._epoch is not None:
+            chunk, pending = pending[:RECORDS_PER_COMMAND_MAX], pending[RECORDS_PER_COMMAND_MAX:]
+            command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(chunk))
+            data = encode_command(command, self._projection.metadata_level)
+            editor = self._projection.edit()
+            accepted = editor.replay_command(decode_command(data))
+            assert accepted, "the projection refuses the active controller's own command"
+            proposal = await self._propose_command(data)
+            if proposal is None:
+                return
+            position = proposal.position
+            image = editor.finish_image(offset=position.index, epoch=position.epoch)
+            self._machine.expect(self._projection, image)
+            self._projection = image
+            self._sequence += 1
+            self._last_proposal = proposal
+            self._commands += 1
+
+    async def _propose_command(self, data: bytes) -> Proposal | None:
+        """Proposes; waits while the log is busy. None when the controller epoch is over."""
+        while self._epoch is not None:
+            try:
+                return self._metadata_log.propose_nowait(data, epoch=self._epoch)
+            except NotLeaderError:
+                self._depose()
+            except LogBusyError:
+                await self._wait_for_last()
+        return None
+
+    async def _wait_for_last(self) -> None:
+        last = self._last_proposal
+        if last is None or last.position.index <= self._metadata_log.high_watermark:
+            await trio.sleep(BUSY_RETRY_MS / 1000)  # busy with something else: others' proposals, or a hand-over
+            return
+        try:
+            await last.wait_committed()
+        except (NotLeaderError, OutcomeUnknownError):
+            if self._epoch is not None:
+                self._depose()
+
+    async def _decide_queued(self) -> None:
+        decided = 0
+        while self._queue and self._epoch is not None:
+            pending = self._queue.popleft()
+            await self._decide(pending)
+            decided += 1
+            if decided % DECISIONS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+                await self._decide_timed()
+
+    async def _decide(self, pending: PendingAnswer) -> None:
+        """Decides one request."""
+        self._decisions += 1
+        request = pending.request
+        context = self._context()
+        if pending.controller_features:
+            context = replace(context, controller_features=pending.controller_features)
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._touch(request, pending.connection, context.now_ms)
+        before = self._last_proposal
+        response = await self._decide_and_propose(request, context)
+        pending.wrote = self._last_proposal is not before
+        if self._epoch is not None:
+            pending.response = response
+            pending.proposal = self._last_proposal
+            if not pending.wrote and not isinstance(request, BrokerHeartbeatRequest):
+                pending.unconfirmed_epoch = self._epoch
+            self._after(request, response, pending.connection, context.now_ms)
+        pending.decided.set()
+
+    async def _decide_and_propose(self, request: Request, context: Context) -> Response:
+        """Decides and writes; what cannot be decided or written is refused, and nothing has changed."""
+        knowledge = DecisionInputs(image=self._projection, context=context, sessions=self._sessions)
+        try:
+            result = CHANGES[request.__api_key__](request, knowledge)
+        except AssertionError:
+            raise  # a broken invariant: this node must not go on
+        except Exception as error:  # noqa: BLE001 - decisions are pure, so one that fails has changed nothing
+            self._log.error("decision-failed", exception=error, request=type(request).__name__)
+            return error_response(
+                request, ErrorCode.UNKNOWN_SERVER_ERROR, "the controller could not decide: see its log"
+            )
+        spent_ms = self._environment.clock.monotonic_ms() - context.now_ms
+        if spent_ms > STALL_MS:
+            self._sessions.extend(spent_ms)  # nobody could be heard meanwhile
+        response: Response = result.response
+        if len(result.records) > RECORDS_PER_COMMAND_MAX and request.__api_key__ not in SPLITTABLE_APIS:
+            message = f"the request needs {len(result.records)} records, more than {RECORDS_PER_COMMAND_MAX}: split it"
+            return error_response(request, ErrorCode.POLICY_VIOLATION, message)
+        try:
+            await self._propose(result.records)
+        except CommandTooLargeError as error:
+            return error_response(request, ErrorCode.POLICY_VIOLATION, f"{error}: split the request")
+        except MetadataCorruptError as error:
+            self._log.error("decision-not-replayable", exception=error, request=type(request).__name__)
+            return error_response(
+                request, ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's decision cannot be replayed: see its log"
+            )
+        return response
+
+    def _touch(self, request: BrokerHeartbeatRequest, connection: object | None, now_ms: float) -> None:
+        broker = self._projection.brokers.get(request.broker_id)
+        if broker is not None and broker.broker_epoch == request.broker_epoch:
+            self._sessions.touch(
+                request.broker_id,
+                request.broker_epoch,
+                now_ms,
+                connection=connection,
+                metadata_offset=request.current_metadata_offset,
+            )
+
+    def _after(self, request: Request, response: Response, connection: object | None, now_ms: float) -> None:
+        """Soft state that follows from a decision."""
+        if isinstance(request, BrokerRegistrationRequest) and isinstance(response, BrokerRegistrationResponse):
+            if response.error_code == ErrorCode.NONE:
+                self._sessions.touch(request.broker_id, response.broker_epoch, now_ms, connection=connection)
+        elif isinstance(request, BrokerHeartbeatRequest) and isinstance(response, BrokerHeartbeatResponse):
+            session = self._sessions.get(request.broker_id)
+            broker = self._projection.brokers.get(request.broker_id)
+            if session is None or broker is None:
+                return
+            if broker.in_controlled_shutdown and session.shutdown_offset < 0:
+                session.shutdown_offset = self._projection.offset
+
+    async def _decide_timed(self) -> None:
+        """Fences brokers whose session is over, and rebalances leaders when it is time."""
+        now_ms = self._environment.clock.monotonic_ms()
+        expired = self._sessions.expired(now_ms)
+        if expired:
+            for broker_id in expired:
+                self._sessions.remove(broker_id)
+            records = fence_records(self._projection, self._context(), dict.fromkeys(expired))
+            if records:
+                self._fenced += len(expired)
+                self._log.warning("fencing", brokers=expired, records=len(records))
+                await self._propose(records)
+        if now_ms >= self._next_rebalance_ms and self._epoch is not None:
+            self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
+            await self._propose(balance_leaders(self._projection, self._context(), limit=REBALANCE_LIMIT))
+
+
+def draw_cluster_id(drawn: UUID) -> str:
+    """Kafka's form of a cluster id: 22 characters of URL-safe base64."""
+    import base64
+
+    return base64.urlsafe_b64encode(drawn.bytes).decode("ascii").rstrip("=")

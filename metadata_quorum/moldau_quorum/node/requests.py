@@ -1,0 +1,312 @@
+"""What a controller listener serves: Kafka's APIs for brokers and administrators, and the two private ones.
+
+One ``ControllerConnection`` per connection. Changes go to the active controller's queue, reads wait for a read
+barrier, and everything that only the active controller can answer is refused with NOT_CONTROLLER elsewhere. Envelopes
+(KIP-590) are unpacked: brokers forward what clients ask of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.codec import ProtocolError, decode
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.framing import RequestHeader, decode_request_header, encode_response
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
+from moldau.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
+from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
+from moldau.runtime.net.answers import CloseConnection, ResponsePart
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
+from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
+from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs, error_response
+from moldau_quorum.log.port import (
+    QUORUM_MESSAGE_KEY,
+    NotLeaderError,
+    OutcomeUnknownError,
+    QuorumMessageRefusedError,
+)
+from moldau_quorum.metadata.records import MetadataCorruptError
+from moldau_quorum.node.active_controller import ActiveController, NotActiveError
+from moldau_quorum.node.leadership_transfer import (
+    LEADERSHIP_TRANSFER_KEY,
+    decode_transfer_request,
+    encode_transfer_response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from moldau.protocol.schema import Request, Response
+    from moldau_quorum.log.port import MetadataLog, QuorumSession
+    from moldau_quorum.node.metadata_service import MetadataService
+    from moldau_quorum.node.quorum_admin import QuorumAdmin
+    from moldau_quorum.node.state_machine import MetadataStateMachine
+
+READ_TIMEOUT_MS: Final = 10_000.0
+
+SERVED_APIS: Final = tuple(
+    sorted(
+        {
+            *CHANGES,
+            *READS,
+            ApiKey.API_VERSIONS,
+            ApiKey.DESCRIBE_CLUSTER,
+            ApiKey.DESCRIBE_QUORUM,
+            ApiKey.ADD_RAFT_VOTER,
+            ApiKey.REMOVE_RAFT_VOTER,
+            ApiKey.UPDATE_RAFT_VOTER,
+            ApiKey.ENVELOPE,
+        }
+    )
+)
+"""What ApiVersions tells; the private APIs are not told."""
+
+
+class _Answer:
+    """A ``Deferred`` around a coroutine function."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
+        self._make = make
+
+    async def wait(self) -> Sequence[ResponsePart]:
+        return (await self._make(),)
+
+
+class ControllerService:
+    """What all connections share."""
+
+    def __init__(
+        self,
+        *,
+        active: ActiveController,
+        log: MetadataLog,
+        machine: MetadataStateMachine,
+        metadata: MetadataService,
+        quorum: QuorumAdmin,
+        make_knowledge: Callable[[], DecisionInputs],
+        node_id: int,
+        features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    ) -> None:
+        """``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are what this node
+        supports."""
+        self._features = features
+        self.active = active
+        self.log = log
+        self.machine = machine
+        self.metadata = metadata
+        self.quorum = quorum
+        self.make_knowledge = make_knowledge
+        self.logger = EventLogger("moldau.controller-server", node=node_id)
+
+    def api_versions(self) -> ApiVersionsResponse:
+        """What is served, and the features."""
+        image = self.machine.image
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=key, min_version=APIS[key].versions.first, max_version=APIS[key].versions.last)
+                for key in SERVED_APIS
+            ],
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+                for name, (lowest, highest) in sorted(self._features.items())
+            ],
+            finalized_features_epoch=image.offset,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in sorted(image.features.items())
+            ],
+        )
+
+    def begin(self, request: Request, connection: object) -> Callable[[], Awaitable[Response]]:
+        """Takes any request but ApiVersions and Envelope; the function returned waits for the response.
+
+        Changes are in the active controller's queue when this returns, so that pipelined requests keep their order; but
+        for changes of feature levels, which wait for what the other voters support.
+
+        Raises:
+            NotActiveError: only the active controller can answer; the function may raise it too.
+        """
+        key = request.__api_key__
+        if isinstance(request, UpdateFeaturesRequest):
+            if not self.active.active:
+                raise NotActiveError
+            return lambda: self.active.update_features(request, connection)
+        if key in CHANGES:
+            pending = self.active.submit(request, connection)
+            return lambda: self.active.answer(pending)
+        if key in READS:
+            return lambda: self._read(request)
+        match request:
+            case DescribeQuorumRequest():
+                return _ready(self.quorum.describe_quorum(request))
+            case DescribeClusterRequest():
+                return _ready(self.quorum.describe_cluster(request))
+            case AddRaftVoterRequest():
+                return lambda: self.quorum.add_voter(request)
+            case RemoveRaftVoterRequest():
+                return lambda: self.quorum.remove_voter(request)
+            case UpdateRaftVoterRequest():
+                return lambda: self.quorum.update_voter(request)
+        raise AssertionError(f"API {key} is advertised but not served")
+
+    async def _read(self, request: Request) -> Response:
+        with trio.move_on_after(READ_TIMEOUT_MS / 1000):
+            try:
+                await self.log.read_barrier()
+            except (NotLeaderError, OutcomeUnknownError) as error:
+                raise NotActiveError from error  # a read has no outcome to be unknown: it is asked again elsewhere
+            return READS[request.__api_key__](request, self.make_knowledge()).response  # type: ignore[no-any-return]
+        return error_response(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
+
+
+class ControllerConnection:
+    """Serves one connection (a ``ConnectionHandler``)."""
+
+    def __init__(self, service: ControllerService, refusal_of_host: Callable[[str], str | None] | None = None) -> None:
+        """``refusal_of_host`` says why the peer cannot be the controller at a host, None if it can."""
+        self._service = service
+        self._refusal_of_host = refusal_of_host
+        self._session: QuorumSession | None = None
+
+    def handle(self, frame: memoryview) -> list[ResponsePart] | _Answer | None:
+        """Takes one request."""
+        try:
+            header = decode_request_header(frame)
+            if header.api_key == QUORUM_MESSAGE_KEY:
+                self._take_quorum_message(frame[header.body_offset :])
+                return None
+            if header.api_key == METADATA_FETCH_KEY:
+                return self._fetch_metadata(header, frame)
+            if header.api_key == LEADERSHIP_TRANSFER_KEY:
+                return self._transfer_leadership(header, frame)
+            return self._handle_api(header, frame)
+        except (ProtocolError, MetadataCorruptError) as error:
+            raise CloseConnection(f"malformed request: {error}") from error
+
+    def flush(self) -> None:
+        """Nothing is gathered: the log gathers its writes itself."""
+
+    def closed(self) -> None:
+        """The connection ended."""
+        self._service.active.connection_closed(self)
+        if self._session is not None:
+            self._session.close()
+
+    def _take_quorum_message(self, body: memoryview) -> None:
+        if self._session is None:
+            self._session = self._service.log.accept_session(self._refusal_of_host)
+        try:
+            self._session.handle(body)
+        except QuorumMessageRefusedError as error:
+            raise CloseConnection(str(error), is_logged=True) from error
+
+    def _fetch_metadata(self, header: RequestHeader, frame: memoryview) -> _Answer:
+        request = decode_fetch_request(frame[header.body_offset :])
+
+        async def answer() -> bytes:
+            return _private_frame(header, encode_fetch_response(await self._service.metadata.fetch(request)))
+
+        return _Answer(answer)
+
+    def _transfer_leadership(self, header: RequestHeader, frame: memoryview) -> _Answer:
+        target_id = decode_transfer_request(frame[header.body_offset :])
+
+        async def answer() -> bytes:
+            return _private_frame(header, encode_transfer_response(await self._service.quorum.transfer(target_id)))
+
+        return _Answer(answer)
+
+    def _handle_api(self, header: RequestHeader, frame: memoryview) -> list[ResponsePart] | _Answer:
+        key, version = header.api_key, header.api_version
+        if key not in SERVED_APIS:
+            raise CloseConnection(f"API {key} is not served on a controller listener")
+        if version not in APIS[key].versions:
+            if key == ApiKey.API_VERSIONS:
+                refusal = self._service.api_versions()
+                refusal.error_code = ErrorCode.UNSUPPORTED_VERSION
+                return [encode_response(refusal, 0, header.correlation_id)]
+            raise CloseConnection(f"version {version} of API {key} is not served, only {APIS[key].versions}")
+        # The decision comes later than this call, so it must not look at the borrowed frame.
+        request = decode(APIS[key].request, version, bytes(frame), header.body_offset)
+        if isinstance(request, ApiVersionsRequest):
+            return [encode_response(self._service.api_versions(), version, header.correlation_id)]
+        if isinstance(request, EnvelopeRequest):
+            return self._handle_envelope(request, version, header.correlation_id)
+
+        try:
+            wait = self._service.begin(request, self)
+        except NotActiveError:
+            return [encode_response(_not_controller(request), version, header.correlation_id)]
+
+        async def answer() -> bytes:
+            try:
+                response = await wait()
+            except NotActiveError:
+                response = _not_controller(request)
+            return encode_response(response, version, header.correlation_id)
+
+        return _Answer(answer)
+
+    def _handle_envelope(
+        self, envelope: EnvelopeRequest, version: int, correlation_id: int
+    ) -> list[ResponsePart] | _Answer:
+        def refused(code: ErrorCode) -> bytes:
+            return encode_response(EnvelopeResponse(error_code=code), version, correlation_id)
+
+        frame = bytes(envelope.request_data)
+        header = decode_request_header(frame)
+        key, inner_version = header.api_key, header.api_version
+        if key not in SERVED_APIS or key in (ApiKey.ENVELOPE, ApiKey.API_VERSIONS):
+            raise CloseConnection(f"API {key} cannot be forwarded in an envelope")
+        if inner_version not in APIS[key].versions:
+            return [refused(ErrorCode.UNSUPPORTED_VERSION)]
+        request = decode(APIS[key].request, inner_version, frame, header.body_offset)
+        try:
+            wait = self._service.begin(request, self)
+        except NotActiveError:
+            return [refused(ErrorCode.NOT_CONTROLLER)]
+
+        async def answer() -> bytes:
+            try:
+                inner = await wait()
+            except NotActiveError:
+                return refused(ErrorCode.NOT_CONTROLLER)
+            data = encode_response(inner, inner_version, header.correlation_id)
+            return encode_response(EnvelopeResponse(response_data=data), version, correlation_id)
+
+        return _Answer(answer)
+
+
+def _private_frame(header: RequestHeader, body: bytes) -> bytes:
+    """A response of a private API: size, correlation id, body."""
+    return (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body
+
+
+def _ready(response: Response) -> Callable[[], Awaitable[Response]]:
+    async def wait() -> Response:
+        return response
+
+    return wait
+
+
+def _not_controller(request: Request) -> Response:
+    return error_response(
+        request, ErrorCode.NOT_CONTROLLER, "this node is not the active controller, or ceased to be it meanwhile"
+    )

@@ -1,0 +1,334 @@
+"""Runs a controller: one node of the metadata quorum, and the active controller when it leads.
+
+    listeners (Kafka framing)  ->  ControllerConnection  ->  ActiveController (queue, one deciding task)
+                                          |                         | propose
+                                          +-> MetadataLog engine <--+--> MetadataStateMachine (committed image)
+
+Everything lives in one nursery: a damaged log, a failed disk or a broken invariant ends the node, which is the safe
+state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import trio
+
+from moldau.runtime.config import (
+    Config,
+    ListenerEndpoint,
+    addresses,
+    bootstraps_from_itself,
+    controller_listener_names,
+    controller_listeners,
+    controller_protocol,
+    metadata_log_dir,
+    quorum_voters,
+)
+from moldau.runtime.net.connection_tally import ConnectionTally
+from moldau.runtime.net.server import Server, ServerLimits, serve
+from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.tls.context import ListenerTls, listener_tls, outgoing_environment
+from moldau_quorum.broker_side.discovery import discover_voters
+from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
+from moldau_quorum.controller.cluster.sessions import BrokerSessions
+from moldau_quorum.controller.context import Context, Settings
+from moldau_quorum.controller.dispatch import DecisionInputs
+from moldau_quorum.log.factory import metadata_log
+from moldau_quorum.log.port import (
+    ElectionTiming,
+    EngineName,
+    LogLimits,
+    MembershipChangeError,
+    MetadataLogConfig,
+    MetadataLogFactory,
+    NotLeaderError,
+)
+from moldau_quorum.metadata.records import Endpoint
+from moldau_quorum.node.active_controller import ActiveController
+from moldau_quorum.node.directory import NodeDirectory, open_node_directory
+from moldau_quorum.node.metadata_service import MetadataService
+from moldau_quorum.node.principals import NodePrincipals, node_principals
+from moldau_quorum.node.quorum_admin import QuorumAdmin
+from moldau_quorum.node.requests import ControllerConnection, ControllerService
+from moldau_quorum.node.state_machine import MetadataStateMachine
+from moldau_quorum.node.voter_address import QuorumSearch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from moldau.runtime.net.answers import HandlerFactory
+    from moldau.runtime.ports.environment import Connection, Environment, Listener
+    from moldau_quorum.log.port import MetadataLog
+    from moldau_quorum.metadata.image import MetadataImage
+
+DISCOVERY_TIMEOUT_MS: Final = 5_000
+HANDOVER_TIMEOUT_MS: Final = 2_000
+REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+class ControllerNode:
+    """The parts of a running controller, for shells that export metrics and for simulations that look inside."""
+
+    def __init__(
+        self,
+        *,
+        log: MetadataLog,
+        machine: MetadataStateMachine,
+        active: ActiveController,
+        addresses: Sequence[tuple[str, int]],
+    ) -> None:
+        """Made by ``run_controller``."""
+        self.log = log
+        self.machine = machine
+        self.active = active
+        self.addresses = tuple(addresses)
+        """Host and port of each controller listener, as bound."""
+
+
+async def run_controller(
+    environment: Environment,
+    config: Config,
+    *,
+    make_log: MetadataLogFactory | None = None,
+    shutdown: trio.Event | None = None,
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+    task_status: trio.TaskStatus[ControllerNode] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs one controller. Started when it listens and takes part in the quorum.
+
+    It ends when ``shutdown`` is set, after it has handed its leadership to another voter (bounded), or at once, as a
+    crash would end it, when it is cancelled. ``make_log`` replaces the engine that ``metadata.quorum.engine`` names.
+    ``features`` are the levels that the node supports (an older version of Moldau supports less).
+
+    Raises:
+        NodeDirectoryError: the directory is in use, or belongs to another node, cluster or engine.
+        LogDamagedError: the metadata log of this node cannot be trusted.
+        ConfigError: listeners or voters are malformed.
+        OSError: a port is taken, or the disk failed.
+    """
+    node_id = config.get_int("node.id")
+    engine = EngineName(config.get_str("metadata.quorum.engine"))
+    logger = EventLogger("moldau.controller", node=node_id)
+    directory = open_node_directory(
+        environment.disk,
+        metadata_log_dir(config),
+        node_id=node_id,
+        engine=engine.value,
+        cluster_id=config.get_str_or_none("cluster.id") or "",
+        new_directory_id=UUID(int=environment.random.getrandbits(128), version=4),
+    )
+    try:
+        outgoing = outgoing_environment(
+            environment, config, controller_listener_names(config)[0], controller_protocol(config)
+        )
+        bound = await _listen(environment, config)
+        try:
+            machine = MetadataStateMachine(node_id, features)
+            make = make_log or functools.partial(metadata_log, engine)
+            async with trio.open_nursery() as nursery:
+                if shutdown is not None:
+                    nursery.start_soon(_end_when_asked, shutdown, machine, nursery.cancel_scope)
+                await _run(outgoing, config, make, machine, directory, bound, logger, features, task_status)
+        finally:
+            for _, listener in bound:
+                listener.close()
+    finally:
+        directory.close()
+
+
+async def _listen(environment: Environment, config: Config) -> list[tuple[ListenerEndpoint, Listener]]:
+    bound: list[tuple[ListenerEndpoint, Listener]] = []
+    try:
+        for endpoint in controller_listeners(config):
+            bound.append((endpoint, await environment.network.listen(endpoint.host, endpoint.port)))  # noqa: PERF401
+    except BaseException:
+        for _, listener in bound:
+            listener.close()
+        raise
+    return bound
+
+
+async def _run(
+    environment: Environment,
+    config: Config,
+    make_log: MetadataLogFactory,
+    machine: MetadataStateMachine,
+    directory: NodeDirectory,
+    bound: Sequence[tuple[ListenerEndpoint, Listener]],
+    logger: EventLogger,
+    features: Mapping[str, tuple[int, int]],
+    task_status: trio.TaskStatus[ControllerNode],
+) -> None:
+    """The node with its directory and listeners; connections through ``environment`` speak what controllers speak."""
+    node_id = config.get_int("node.id")
+    settings = Settings.of(config)
+    voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+    known = voters or await _known_voters(environment, config, directory)
+    log = machine.log = make_log(
+        environment, _log_config(config, directory, known, joins=node_id not in voters), machine
+    )
+
+    def endpoints() -> tuple[Endpoint, ...]:
+        host = voters[node_id][0] if node_id in voters else ""
+        return tuple(
+            Endpoint(
+                name=endpoint.listener_name,
+                host=endpoint.host or host or listener.address[0],
+                port=listener.address[1],
+                security_protocol=int(endpoint.security_protocol),
+            )
+            for endpoint, listener in bound
+        )
+
+    active = ActiveController(
+        environment,
+        settings,
+        log,
+        machine,
+        node_id=node_id,
+        incarnation_id=UUID(int=environment.random.getrandbits(128), version=4),
+        endpoints=endpoints,
+        cluster_id=directory.identity.cluster_id,
+        features=features,
+    )
+
+    def learn_cluster_id(image: MetadataImage) -> None:
+        if image.cluster_id and image.cluster_id != directory.identity.cluster_id:
+            directory.learn_cluster_id(image.cluster_id)
+            logger.info("cluster-id", cluster=image.cluster_id)
+
+    machine.on_image(learn_cluster_id)
+
+    no_sessions = BrokerSessions(timeout_ms=settings.broker_session_timeout_ms, grace_ms=0)
+
+    def make_knowledge() -> DecisionInputs:
+        context = Context(
+            settings=settings,
+            now_ms=environment.clock.monotonic_ms(),
+            new_uuid=lambda: UUID(int=environment.random.getrandbits(128), version=4),
+            draw_below=environment.random.randrange,
+        )
+        return DecisionInputs(image=machine.image, context=context, sessions=no_sessions)
+
+    service = ControllerService(
+        active=active,
+        log=log,
+        machine=machine,
+        metadata=MetadataService(log, machine),
+        quorum=QuorumAdmin(log, machine, listener_name=bound[0][0].listener_name),
+        make_knowledge=make_knowledge,
+        node_id=node_id,
+        features=features,
+    )
+
+    def connect(principals: NodePrincipals | None, connection: Connection) -> ControllerConnection:
+        if principals is None:
+            return ControllerConnection(service)
+        certificate = getattr(connection, "peer_certificate", None)
+        return ControllerConnection(service, functools.partial(principals.refusal, certificate))
+
+    limits = ServerLimits(
+        request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
+        buffered_bytes_max=config.get_int("queued.max.request.bytes"),
+        connections_max=config.get_int("max.connections"),
+        connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        idle_ms=config.get_int("connections.max.idle.ms"),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.run)
+        nursery.start_soon(active.run)
+        tally = ConnectionTally()
+        for endpoint, listener in bound:
+            secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
+            principals = node_principals(config, endpoint.listener_name, uses_tls=endpoint.security_protocol.uses_tls)
+            handlers = functools.partial(connect, principals)
+            await nursery.start(_serve, environment, listener, handlers, limits, tally, secure, logger)
+        search = QuorumSearch(
+            environment,
+            log,
+            directory_id=directory.identity.directory_id,
+            cluster_id=lambda: directory.identity.cluster_id,
+            address=voters.get(node_id),  # one that joined is where the request that let it vote says
+            listener_name=bound[0][0].listener_name,
+        )
+        nursery.start_soon(search.run)
+        bound_addresses = [listener.address for _, listener in bound]
+        logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in bound_addresses))
+        task_status.started(ControllerNode(log=log, machine=machine, active=active, addresses=bound_addresses))
+
+
+async def _end_when_asked(shutdown: trio.Event, machine: MetadataStateMachine, scope: trio.CancelScope) -> None:
+    """Ends the node in order: its successor is elected before it goes, so that nobody waits for an election timeout."""
+    await shutdown.wait()
+    log = machine.log
+    if log is not None and log.leadership.active and len(log.voters) > 1:
+        with (
+            trio.move_on_after(HANDOVER_TIMEOUT_MS / 1000),
+            contextlib.suppress(NotLeaderError, MembershipChangeError),
+        ):
+            await log.transfer_leadership()
+    scope.cancel()
+
+
+async def _serve(
+    environment: Environment,
+    listener: Listener,
+    connect: HandlerFactory,
+    limits: ServerLimits,
+    tally: ConnectionTally,
+    secure: ListenerTls | None,
+    logger: EventLogger,
+    task_status: trio.TaskStatus[Server],
+) -> None:
+    await serve(
+        environment, listener, connect, limits, tally=tally, secure=secure, logger=logger, task_status=task_status
+    )
+
+
+async def _known_voters(
+    environment: Environment, config: Config, directory: NodeDirectory
+) -> dict[int, tuple[str, int]]:
+    """The voters of a quorum that this node joins. A node that has joined before may find them in its own log."""
+    servers = addresses(config, "controller.quorum.bootstrap.servers")
+    client_id = f"controller-{directory.identity.node_id}"
+    if directory.is_new:
+        if bootstraps_from_itself(config):
+            own = f"{directory.identity.node_id}@{':'.join(map(str, servers[0]))}"
+            raise ValueError(
+                "controller.quorum.bootstrap.servers names this node alone, which belongs to no quorum yet: "
+                f"to begin a new cluster, set controller.quorum.voters={own} in place of it"
+            )
+        return await discover_voters(environment, servers, client_id=client_id)
+    with trio.move_on_after(DISCOVERY_TIMEOUT_MS / 1000):
+        return await discover_voters(environment, servers, client_id=client_id)
+    return {}
+
+
+def _log_config(
+    config: Config, directory: NodeDirectory, voters: dict[int, tuple[str, int]], *, joins: bool
+) -> MetadataLogConfig:
+    return MetadataLogConfig(
+        node_id=directory.identity.node_id,
+        directory=directory.engine_path,
+        voters=voters,
+        directory_id=directory.identity.directory_id,
+        cluster_id=lambda: directory.identity.cluster_id,
+        log_exists=directory.identity.log_begun,
+        on_opened=directory.log_opened,
+        timing=election_timing(float(config.get_int("controller.quorum.election.timeout.ms"))),
+        limits=LogLimits(snapshot_after_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots")),
+        joins=joins,
+    )
+
+
+def election_timing(election_timeout_ms: float) -> ElectionTiming:
+    """Times that follow from ``controller.quorum.election.timeout.ms``, the longest wait before an election."""
+    return ElectionTiming(
+        election_timeout_ms_min=election_timeout_ms / 2,
+        election_timeout_ms_max=election_timeout_ms,
+        heartbeat_interval_ms=election_timeout_ms / 8,
+    )

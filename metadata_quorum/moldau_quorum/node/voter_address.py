@@ -1,0 +1,162 @@
+"""Lets a controller that hears of no leader find its quorum, and be found by it (KIP-853, UpdateRaftVoter).
+
+The membership says under which host and port each voter is reached. One that was started elsewhere still reaches the
+others, but what they send goes to its old place, so it hears of no leader. Then it asks them who leads and where they
+look for this voter; if that is not where it is, it tells the leader. One that was away while the membership changed may
+be led by a voter that it does not know, and whose messages it refuses: it learns of it in the same way. A controller
+that hears of its leader sends nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.codec import ProtocolError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from moldau.protocol.messages.update_raft_voter import (
+    KRaftVersionFeature,
+    Listener,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
+from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.node.quorum_admin import CONTROLLERS, KRAFT_VERSION, METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from moldau.runtime.ports.environment import Environment
+    from moldau_quorum.log.port import MetadataLog
+
+CHECK_MS: Final = 2_000
+"""How long no leader is known before others are asked; elections take less."""
+ASK_TIMEOUT_MS: Final = 5_000
+FAILURES: Final = (OSError, trio.TooSlowError, ProtocolError, KafkaError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumView:
+    """What another voter says of the quorum."""
+
+    leader_id: int
+    cluster_id: str
+    addresses: Mapping[int, tuple[str, int]]
+
+
+class QuorumSearch:
+    """Asks other controllers whenever this one hears of no leader."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        log: MetadataLog,
+        *,
+        directory_id: UUID,
+        cluster_id: Callable[[], str],
+        address: tuple[str, int] | None,
+        listener_name: str,
+    ) -> None:
+        """``address`` is where this node's own file says that it is reached, None where that file does not say it."""
+        self._environment = environment
+        self._log = log
+        self._directory_id = directory_id
+        self._cluster_id = cluster_id
+        self._address = address
+        self._listener_name = listener_name
+        self._logger = EventLogger("moldau.voter-address", node=log.node_id)
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await trio.sleep(CHECK_MS / 1000)
+            if self._log.leadership.leader_id >= 0:
+                continue
+            for voter_id, address in sorted(self._log.peers.items()):
+                try:
+                    view = await _view(self._environment, address, self._log.node_id)
+                    settled = await self._take(view)
+                except FAILURES as error:
+                    self._logger.debug("voter-unreachable", voter=voter_id, error=error)
+                    continue
+                if settled:
+                    break
+
+    async def _take(self, view: QuorumView) -> bool:
+        """Learns what another controller knows; returns whether no further one need be asked."""
+        own_cluster = self._cluster_id()
+        if own_cluster and view.cluster_id and view.cluster_id != own_cluster:
+            self._logger.warning("foreign-controller", cluster=view.cluster_id, own=own_cluster)
+            return False
+        self._log.learn_voters(view.addresses)
+        leader = view.addresses.get(view.leader_id)
+        known = view.addresses.get(self._log.node_id)
+        if leader is None or view.leader_id == self._log.node_id or known is None:
+            return False
+        if self._address is None or known == self._address or not own_cluster:
+            return False  # a node that does not know its cluster has never been part of it, so it cannot have moved
+        code = await self._update(leader, own_cluster, self._address)
+        reported = self._logger.info if code is ErrorCode.NONE else self._logger.warning
+        reported("address-announced", leader=view.leader_id, was=known, now=self._address, answer=code.name)
+        return True
+
+    async def _update(self, leader: tuple[str, int], cluster_id: str, address: tuple[str, int]) -> ErrorCode:
+        node_id = self._log.node_id
+        connection = await _connect(self._environment, leader, node_id)
+        try:
+            partition = DescribeQuorumRequestPartitionData(partition_index=0)
+            described = await connection.request_as(
+                DescribeQuorumResponse,
+                DescribeQuorumRequest(
+                    topics=[DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
+                ),
+                timeout_ms=ASK_TIMEOUT_MS,
+            )
+            if described.error_code != ErrorCode.NONE:
+                return ErrorCode.of(described.error_code)
+            request = UpdateRaftVoterRequest(
+                cluster_id=cluster_id,
+                current_leader_epoch=described.topics[0].partitions[0].leader_epoch,
+                voter_id=node_id,
+                voter_directory_id=self._directory_id,
+                listeners=[Listener(name=self._listener_name, host=address[0], port=address[1])],
+                kraft_version_feature=KRaftVersionFeature(
+                    min_supported_version=KRAFT_VERSION, max_supported_version=KRAFT_VERSION
+                ),
+            )
+            response = await connection.request_as(UpdateRaftVoterResponse, request, timeout_ms=ASK_TIMEOUT_MS)
+        finally:
+            connection.close()
+        return ErrorCode.of(response.error_code)
+
+
+async def _view(environment: Environment, target: tuple[str, int], own_id: int) -> QuorumView:
+    connection = await _connect(environment, target, own_id)
+    try:
+        response = await connection.request_as(
+            DescribeClusterResponse, DescribeClusterRequest(endpoint_type=CONTROLLERS), timeout_ms=ASK_TIMEOUT_MS
+        )
+    finally:
+        connection.close()
+    if response.error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode.of(response.error_code), response.error_message or "")
+    return QuorumView(
+        leader_id=response.controller_id,
+        cluster_id=response.cluster_id,
+        addresses={node.broker_id: (node.host, node.port) for node in response.brokers},
+    )
+
+
+async def _connect(environment: Environment, target: tuple[str, int], own_id: int) -> RpcConnection:
+    return await RpcConnection.open(environment, *target, f"controller-{own_id}", timeout_ms=ASK_TIMEOUT_MS)

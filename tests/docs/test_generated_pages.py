@@ -1,0 +1,47 @@
+"""Goal: generated pages are what the code says now. Method: they are generated again, and compared."""
+
+from pathlib import Path
+
+import pytest
+
+from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG
+from moldau.runtime.config import docs as config_docs
+from moldau_broker.server import compat
+from moldau_cli import reference
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "config.md": (config_docs.render, "python -m moldau.runtime.config.docs > docs/config.md"),
+    "cli.md": (reference.document, "python -m moldau_cli.reference > docs/cli.md"),
+    "compat.md": (compat.document, "python -m moldau_broker.server.compat > docs/compat.md"),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_up_to_date(name):
+    generate, command = PAGES[name]
+    assert (DOCS / name).read_text(encoding="utf-8") == generate(), f"run: {command}"
+
+
+def test_every_key_stands_once_with_its_default():
+    text = config_docs.render()
+    for schema in (BROKER_CONFIG, TOPIC_CONFIG):
+        for name in schema.keys:
+            assert f"| `{name}` |" in text
+    assert "| `broker.session.grace.ms` | `250` | an integer from 0 to 2147483647 | *Moldau.* " in text
+
+
+def test_reasons_name_absent_apis_only():
+    """A reason that is no longer shown belongs to an API that is served by now."""
+    text = compat.document()
+    shown = {line.split(" | ")[1] for line in text.splitlines() if line.endswith(" |") and not line.endswith("|  |")}
+    assert set(compat.REASONS) <= shown
+
+
+def test_no_version_is_advertised_that_kafka_lacks():
+    """Produce is the exception: librdkafka asks for version 0 before it compresses."""
+    known = {api.key: api for api in compat.kafka_apis()}
+    for apis in compat.served_versions().values():
+        for key, (first, last) in apis.items():
+            assert last <= known[key].last_version
+            assert first >= known[key].first_version or known[key].name == "Produce"

@@ -1,0 +1,112 @@
+"""Members that change their subscription: the partitions they revoke before they rejoin, and their commits."""
+
+import pytest
+import trio
+
+from moldau import TopicPartition
+from moldau.consumer.core.assignors import decode_subscription
+from moldau.protocol.api import ApiKey
+from support.client.consumer_stories import CommittedOffsets, fill, resubscribing, simulate
+
+A0, B0 = TopicPartition("a", 0), TopicPartition("b", 0)
+COOPERATIVE = {
+    "group_id": "g",
+    "partition_assignment_strategy": "cooperative-sticky",
+    "heartbeat_interval_ms": 300,
+    "enable_auto_commit": False,
+}
+
+
+async def polled_until(consumer, partitions):
+    """Polls one record at a time until the consumer has been given ``partitions`` and has read from each of them."""
+    seen = set()
+    with trio.fail_after(30):
+        while set(consumer.assignment) != set(partitions) or not seen >= set(partitions):
+            seen |= {batch.topic_partition for batch in await consumer.poll(100, max_records=1)}
+
+
+async def holds(consumer, partitions):
+    with trio.fail_after(30):
+        while set(consumer.assignment) != set(partitions):
+            await consumer.poll(100, max_records=1)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_narrower_member_takes_back_no_commit(auto):
+    """After subscribe([a]) a busy member must not commit b, which another member owns and has committed since."""
+
+    async def scenario(cluster, open_consumer):
+        for topic in ("a", "b"):
+            fill(cluster.add_topic(topic)[0], 0, 100)
+        config = COOPERATIVE | {"enable_auto_commit": auto}
+        async with open_consumer(**config) as first:
+            first.subscribe(["a", "b"])
+            await polled_until(first, [A0, B0])
+            async with open_consumer(**COOPERATIVE) as second:
+                second.subscribe(["b"])
+                await second.poll(0)
+                await holds(first, [A0, B0])
+                first.subscribe(["a"])
+                await first.poll(0)  # begins to join, and then the application works on what it has
+                await holds(second, [B0])
+                await second.poll(1000)
+                await second.commit({B0: 90})
+                if not auto:
+                    await first.commit()
+                await holds(first, [A0])
+                assert cluster.offsets["g", "b", 0][0] == 90
+                assert ("g", "a", 0) in cluster.offsets
+
+    simulate(scenario)
+
+
+def joins(cluster):
+    """Topics and owned partitions of each JoinGroup, in order."""
+    found = []
+    for _, key, request in cluster.requests:
+        if key == ApiKey.JOIN_GROUP and request.member_id:
+            member = decode_subscription(request.member_id, None, request.protocols[0].metadata)
+            found.append((member.topics, sorted(member.owned)))
+    return found
+
+
+def test_unsubscribed_topics_are_revoked_before_join():
+    """The callback and the last commit come while the partition is still owned; JoinGroup no longer names it."""
+
+    async def scenario(cluster, open_consumer):
+        for topic in ("a", "b"):
+            fill(cluster.add_topic(topic)[0], 0, 100)
+        reported = []
+
+        async def on_revoked(partitions):
+            reported.append((list(partitions), len(joins(cluster)), consumer.group_generation))
+            await consumer.commit()
+
+        async with open_consumer({"on_revoked": on_revoked}, **COOPERATIVE) as consumer:
+            consumer.subscribe(["a", "b"])
+            await polled_until(consumer, [A0, B0])
+            generation, before = consumer.group_generation, len(joins(cluster))
+            consumer.subscribe(["a"])
+            await consumer.poll(0)
+            assert reported == [([B0], before, generation)]
+            assert cluster.offsets["g", "b", 0][0] > 0
+            assert consumer.assignment == [A0]
+            await trio.sleep(1)
+            assert joins(cluster)[-1] == (("a",), [A0])
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_drawn_resubscriptions_take_back_no_commit(strategy, seed):
+    """Members resubscribe narrower and wider under load: no commit is taken back, and every record is read."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.offsets = CommittedOffsets()
+        config = {"partition_assignment_strategy": strategy, "heartbeat_interval_ms": 200, "enable_auto_commit": False}
+        workers = await resubscribing(cluster, open_consumer, cluster.world.random("members"), **config)
+        assert cluster.offsets.taken_back == []
+        assert sum(worker.resubscribed for worker in workers) >= 10, "the story needs members that resubscribe"
+
+    simulate(scenario, seed)

@@ -1,0 +1,229 @@
+"""Servers that a client cannot use, by their listener or as controllers: an error at once that names the remedy.
+
+Goal: each kind of client fails within seconds of virtual time where no server can be used, says what to set, and works
+where another server, or a later one, can be used. Method: clients at simulated brokers with and without TLS, and at
+servers that serve what a controller serves.
+"""
+
+import logging
+
+import pytest
+import trio
+
+from moldau import Admin, Consumer, KafkaError, Producer
+from moldau.cluster.bootstrap import BootstrapError
+from moldau.protocol.errors import ErrorCode
+from moldau.runtime.tls.context import ListenerTls
+from moldau_jepsen.world.world import run_world
+from support.certificates import authority
+from support.client.fake_cluster import PORT, FakeCluster
+
+AT_ONCE_MS = 5_000  # the shortest time-out below is 30 s
+T0 = ("t", 0)
+SPEAKS_TLS = "this listener speaks TLS: set security.protocol=SSL"
+SPEAKS_NONE = "this listener does not speak TLS: set security.protocol=PLAINTEXT"
+
+
+def tls_of(environment, number, certificates=0):
+    return ListenerTls(authority(certificates).settings(f"broker{number}"), environment.disk)
+
+
+def client_config(cluster, *, tls):
+    config = {"bootstrap.servers": cluster.bootstrap}
+    if tls:
+        config |= {"security.protocol": "SSL", "ssl.truststore.certificates": authority().trust}
+    return config
+
+
+def simulate(scenario, *, listeners, tls, certificates=0):
+    """Runs ``scenario(cluster, config, environment)``; ``listeners`` says of each broker whether it speaks TLS."""
+
+    async def main(world):
+        cluster = FakeCluster(world, len(listeners))
+        environment = world.node("client").environment
+        for number, speaks_tls in enumerate(listeners, 1):
+            if speaks_tls:
+                cluster.secure[number] = tls_of(environment, number, certificates)
+        cluster.add_topic("t")
+        cluster.start()
+        return await scenario(cluster, client_config(cluster, tls=tls), environment)
+
+    return run_world(main, 1)
+
+
+async def sends(config, environment):
+    async with Producer(config, environment=environment) as producer:
+        await producer.send("t", b"v")
+
+
+async def begins_transactions(config, environment):
+    async with Producer(config | {"transactional.id": "x"}, environment=environment) as producer:
+        await producer.init_transactions()
+
+
+async def polls_what_is_assigned(config, environment):
+    async with Consumer(config, environment=environment) as consumer:
+        consumer.assign([T0])
+        await consumer.poll(60_000)
+
+
+async def polls_in_a_group(config, environment):
+    async with Consumer(config | {"group.id": "g"}, environment=environment) as consumer:
+        consumer.subscribe(["t"])
+        await consumer.poll(60_000)
+
+
+async def asks_for_a_position(config, environment):
+    async with Consumer(config, environment=environment) as consumer:
+        consumer.assign([T0])
+        await consumer.position(T0)
+
+
+async def asks_for_partitions(config, environment):
+    async with Consumer(config, environment=environment) as consumer:
+        await consumer.partitions_for("t")
+
+
+async def asks_for_offsets(config, environment):
+    async with Consumer(config, environment=environment) as consumer:
+        await consumer.end_offsets([T0])
+
+
+async def lists_topics(config, environment):
+    async with Admin(config, environment=environment) as admin:
+        await admin.list_topics()
+
+
+async def deletes_a_topic(config, environment):
+    async with Admin(config, environment=environment) as admin:
+        await admin.delete_topics(["t"])
+
+
+USES = [
+    sends,
+    begins_transactions,
+    polls_what_is_assigned,
+    polls_in_a_group,
+    asks_for_a_position,
+    asks_for_partitions,
+    asks_for_offsets,
+    lists_topics,
+    deletes_a_topic,
+]
+CONTROLLER_APIS = (18, 55, 60, 62, 63)  # what clients ask of brokers is not among them
+IS_CONTROLLER = "is a controller; give the address of a broker"
+MISFITS = [
+    pytest.param(True, False, 0, SPEAKS_TLS, id="plaintext-client"),
+    pytest.param(False, True, 0, SPEAKS_NONE, id="tls-client"),
+    pytest.param(True, True, 1, "CERTIFICATE_VERIFY_FAILED", id="untrusted-certificate"),
+]
+
+
+@pytest.mark.parametrize(("listener", "tls", "certificates", "text"), MISFITS)
+@pytest.mark.parametrize("use", USES)
+def test_every_call_fails_at_once_with_the_cause(use, listener, tls, certificates, text):
+    async def scenario(cluster, config, environment):
+        begun = environment.clock.monotonic_ms()
+        with pytest.raises(KafkaError) as caught:
+            await use(config, environment)
+        assert environment.clock.monotonic_ms() - begun < AT_ONCE_MS
+        assert caught.value.code is ErrorCode.INVALID_CONFIG
+        assert text in str(caught.value)
+        assert "no broker of broker1:9092, broker2:9092 can be used: " in str(caught.value)
+
+    simulate(scenario, listeners=[listener, listener], tls=tls, certificates=certificates)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_one_server_that_fits_is_enough(tls, caplog):
+    """The other one is warned about, once."""
+
+    async def scenario(cluster, config, environment):
+        config |= {"reconnect.backoff.max.ms": "100", "metadata.max.age.ms": "500"}
+        async with Admin(config, environment=environment) as admin:
+            for _ in range(20):
+                assert [topic.name for topic in await admin.list_topics()] == ["t"]
+                await trio.sleep(1)
+                cluster.kill_broker(2)
+                await trio.sleep(0.1)
+                cluster.start_broker(2)
+
+    with caplog.at_level(logging.INFO, "moldau.client"):
+        simulate(scenario, listeners=[not tls, tls], tls=tls)
+    reported = [record for record in caplog.records if record.getMessage().startswith("server-unusable")]
+    warnings = [record for record in reported if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert f"port={PORT}" in warnings[0].getMessage()
+    assert "host=broker1" in warnings[0].getMessage()
+
+
+@pytest.mark.parametrize("use", [sends, polls_what_is_assigned, lists_topics])
+def test_a_listener_that_leaves_without_a_word_is_tried_again(use):
+    """A busy server may do so: that its listener speaks no TLS is said only after it has answered without."""
+
+    async def scenario(cluster, config, environment):
+        cluster.kill_broker(1)
+
+        async def leave(node_environment):
+            listener = await node_environment.network.listen("broker1", PORT)
+            while True:
+                (await listener.accept()).close()
+
+        cluster.world.node("broker1").start(leave)
+        with trio.move_on_after(20) as scope:
+            await use(config, environment)
+        assert scope.cancelled_caught
+
+    simulate(scenario, listeners=[True], tls=True)
+
+
+def make_controller(cluster, number):
+    """Has a broker serve what a controller does."""
+    cluster.served[number] = CONTROLLER_APIS
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_controllers_address_is_told_apart(use):
+    async def scenario(cluster, config, environment):
+        make_controller(cluster, 1)
+        begun = environment.clock.monotonic_ms()
+        with pytest.raises(KafkaError) as caught:
+            await use(config, environment)
+        assert environment.clock.monotonic_ms() - begun < AT_ONCE_MS
+        assert f"broker1:{PORT} {IS_CONTROLLER}" in str(caught.value)
+        assert not caught.value.retriable
+
+    simulate(scenario, listeners=[False], tls=False)
+
+
+def test_a_controller_among_brokers_is_warned_about_once(caplog):
+    async def scenario(cluster, config, environment):
+        make_controller(cluster, 1)
+        for _ in range(10):  # each client begins with a server of its own choice
+            async with Admin(config, environment=environment) as admin:
+                for _ in range(3):
+                    assert [topic.name for topic in await admin.list_topics()] == ["t"]
+
+    with caplog.at_level(logging.WARNING, "moldau.client"):
+        simulate(scenario, listeners=[False, False], tls=False)
+    reported = [record.getMessage() for record in caplog.records if IS_CONTROLLER in record.getMessage()]
+    assert 1 <= len(reported) <= 10
+
+
+def test_a_consumer_reads_once_the_listener_fits():
+    """The error belongs to a poll, not to the consumer: a server may come back with another listener."""
+
+    async def scenario(cluster, config, environment):
+        async with Consumer(config, environment=environment) as consumer:
+            consumer.assign([T0])
+            for _ in range(3):
+                with pytest.raises(BootstrapError):
+                    await consumer.poll(60_000)
+            cluster.kill_broker(1)
+            del cluster.secure[1]
+            cluster.start_broker(1)
+            await trio.sleep(5)
+            assert await consumer.poll(1_000) == []
+            assert await consumer.position(T0) == 0
+
+    simulate(scenario, listeners=[True], tls=False)

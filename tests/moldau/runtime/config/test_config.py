@@ -1,0 +1,391 @@
+"""Configuration: errors name key, value, allowed values and the nearest key; parsed values are typed."""
+
+import math
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.runtime.config import (
+    ADMIN_CONFIG,
+    BROKER_CONFIG,
+    CONSUMER_CONFIG,
+    PRODUCER_CONFIG,
+    REQUIRED,
+    TOPIC_CONFIG,
+    Config,
+    ConfigError,
+    ConfigType,
+    DynamicScope,
+    environment_name,
+    environment_overrides,
+    parse_config_text,
+    parse_properties,
+    parse_server_config,
+    parse_toml,
+    topic_config,
+)
+from moldau.runtime.config.file import read_server_config
+from moldau.runtime.config.keys.served import REFUSED, WITHOUT_EFFECT
+
+SCHEMAS = [BROKER_CONFIG, TOPIC_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG]
+
+SERVER = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:9093
+listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093
+"""
+
+
+def server(extra="", **environ):
+    return parse_server_config(SERVER + extra, "server.properties", environ)
+
+
+def problems(function, *args):
+    with pytest.raises(ConfigError) as caught:
+        function(*args)
+    return list(caught.value.problems)
+
+
+def test_every_default_is_a_value_of_its_own_key():
+    """A default that its key would refuse, or that changes when it is shown and read again, is a mistake."""
+    for schema in SCHEMAS:
+        for key in schema.keys.values():
+            if key.default is REQUIRED or key.default is None:
+                continue
+            assert key.parse(key.default) == key.default, key.name
+            assert key.parse(key.format(key.default)) == key.default, key.name
+            assert key.doc.endswith("."), key.name
+            if key.has_effect is False:
+                assert "without effect" in key.doc
+
+
+def test_every_topic_key_falls_back_to_a_broker_key_that_exists():
+    for key in TOPIC_CONFIG.keys.values():
+        for synonym in key.synonyms:
+            assert synonym.name in BROKER_CONFIG.keys
+
+
+def test_all_problems_are_told_at_once():
+    assert problems(
+        server, "num.partition=3\nnum.io.threads=0\nlog.cleaner.enable=yes\nsasl.jaas.config=x\nlog.dirs=\n"
+    ) == [
+        "num.partition: unknown broker configuration key; did you mean num.partitions?",
+        "num.io.threads = '0': must be an integer from 1 to 2147483647",
+        "log.cleaner.enable = 'yes': must be true or false",
+    ]
+    assert problems(PRODUCER_CONFIG.parse, {"acks": "2", "zzz": 1}) == [
+        "acks = '2': must be one of all, -1, 0, 1",
+        "zzz: unknown producer configuration key",
+        "bootstrap.servers: missing producer configuration key; it must be a comma-separated list",
+    ]
+
+
+def test_secrets_are_never_shown():
+    config = Config(BROKER_CONFIG, {"sasl.jaas.config": "password"}, {"sasl.jaas.config": "password"})
+    assert "password" not in repr(config)
+    assert config.text("sasl.jaas.config", hide=True) == "[hidden]"
+    assert config.get_str("sasl.jaas.config") == "password"
+    assert "s3cr3t" not in problems(BROKER_CONFIG.parse_value, "ssl.key.password", ["s3cr3t"])[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "raw", "value"),
+    [
+        ("num.partitions", " 7 ", 7),
+        ("num.partitions", 7, 7),
+        ("num.partitions", 7.0, 7),
+        ("log.cleaner.enable", "FALSE", False),
+        ("log.dirs", "/a, /b,,", ("/a", "/b")),
+        ("log.dirs", ["/a", "/b"], ("/a", "/b")),
+        ("log.cleaner.min.cleanable.ratio", "0.25", 0.25),
+        ("log.retention.ms", None, None),
+        ("broker.rack", "r1", "r1"),
+    ],
+)
+def test_values_are_typed(key, raw, value):
+    assert BROKER_CONFIG.parse_value(key, raw) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "raw"),
+    [
+        ("num.partitions", "1_000"),
+        ("num.partitions", "1.5"),
+        ("num.partitions", True),
+        ("num.partitions", "99999999999"),
+        ("num.partitions", None),
+        ("log.cleaner.min.cleanable.ratio", "nan"),
+        ("log.cleaner.min.cleanable.ratio", "1.1"),
+        ("log.cleaner.enable", "1"),
+        ("log.cleanup.policy", "delete,shrink"),
+        ("log.dirs", 5),
+        ("broker.rack", ["a"]),
+    ],
+)
+def test_wrong_values_are_refused(key, raw):
+    (problem,) = problems(BROKER_CONFIG.parse_value, key, raw)
+    assert problem.startswith(f"{key} = ")
+    assert "must be" in problem
+
+
+def test_getters_insist_on_their_type():
+    config = server()
+    assert config.get_int("num.partitions") == 1
+    assert config.get_double("log.cleaner.io.buffer.load.factor") == 0.9
+    assert config.get_int_or_none("log.retention.ms") is None
+    assert config.get_str_or_none("broker.rack") is None
+    assert config.get_list("process.roles") == ("broker", "controller")
+    assert config.get("auto.create.topics.enable") is True
+    for getter, key in (
+        (config.get_int, "auto.create.topics.enable"),
+        (config.get_int, "log.retention.ms"),
+        (config.get_bool, "num.partitions"),
+        (config.get_str, "log.dirs"),
+        (config.get_list, "compression.type"),
+        (config.get_double, "compression.type"),
+    ):
+        with pytest.raises(TypeError, match=key):
+            getter(key)
+    with pytest.raises(KeyError):
+        config.get_int("no.such.key")
+    assert "num.partitions" in config
+    assert "no.such.key" not in config
+
+
+def test_changed_copies_are_checked_and_equal_by_value():
+    config = server()
+    changed = config.with_values({"num.partitions": "5"})
+    assert (changed.get_int("num.partitions"), config.get_int("num.partitions")) == (5, 1)
+    assert (changed.is_set("num.partitions"), config.is_set("num.partitions")) == (True, False)
+    assert changed != config
+    assert changed == server("num.partitions=5\n")
+    assert hash(changed) == hash(server("num.partitions=6\n"))
+    with pytest.raises(ConfigError):
+        config.with_values({"num.partitions": 0})
+
+
+def test_listener_prefix_reaches_known_keys_only():
+    assert BROKER_CONFIG.parse_value("listener.name.plaintext.ssl.client.auth", "required") == "required"
+    assert BROKER_CONFIG.key("listener.name.x.plain.sasl.jaas.config").is_sensitive
+    assert "listener.name.plaintext.ssl" in problems(server, "listener.name.plaintext.ssl.klient.auth=required\n")[0]
+    config = server("listener.name.plaintext.max.connections=5\n")
+    assert config.get_int("listener.name.plaintext.max.connections") == 5
+
+
+def test_unserved_keys_are_refused_or_without_effect():
+    """A node refuses keys of an authorizer or quota that it does not have; it accepts tuning keys without effect."""
+    assert set(BROKER_CONFIG.keys) | set(TOPIC_CONFIG.keys) >= REFUSED
+    assert set(BROKER_CONFIG.keys) >= WITHOUT_EFFECT
+    assert not REFUSED & WITHOUT_EFFECT
+    for name in sorted(REFUSED & set(BROKER_CONFIG.keys)):
+        key = BROKER_CONFIG.keys[name]
+        default = key.format(key.default)
+        assert default is None or server(f"{name}={default}\n").text(name) == default, "the default may be stated"
+        if not key.choices and key.type is ConfigType.STRING:
+            assert problems(server, f"{name}=set\n") == [
+                f"{name}: this version of Moldau does not serve it; leave it out"
+            ]
+    for name in sorted(WITHOUT_EFFECT):
+        assert server(f"{name}={BROKER_CONFIG.keys[name].format(BROKER_CONFIG.keys[name].default)}\n").is_set(name)
+
+
+# --- texts
+
+
+def test_properties_as_java_reads_them():
+    text = "\n".join(
+        [
+            "# comment",
+            "! comment",
+            "  a = 1  ",
+            "b:2",
+            "c 3",
+            "d=one\\",
+            "   two\\",
+            "   three",
+            "e\\ f\\==g\\u0041\\t\\n\\\\x",
+            "empty=",
+            "alone",
+            "path=C:\\\\dir",
+        ]
+    )
+    assert parse_properties(text) == {
+        "a": "1",
+        "b": "2",
+        "c": "3",
+        "d": "onetwothree",
+        "e f=": "gA\t\n\\x",
+        "empty": "",
+        "alone": "",
+        "path": "C:\\dir",
+    }
+    assert problems(parse_properties, "a=1\nb=2\na=3", "x.properties") == ["x.properties, line 3: a is given twice"]
+    assert problems(parse_properties, "a=\\u00zz", "x")[0] == "x, line 1: \\u00zz is no Unicode escape"
+    assert problems(parse_properties, "a=\\u00", "x")[0] == "x, line 1: \\u00 is no Unicode escape"
+
+
+@given(st.text(max_size=60))
+def test_no_text_makes_the_properties_parser_fail_otherwise(text):
+    try:
+        parse_properties(text)
+    except ConfigError:
+        return
+
+
+@given(st.dictionaries(st.text("abc.=: #\\\u00e9", min_size=1, max_size=6), st.text("xyz=:#!\\ \u00e9", max_size=6)))
+def test_escaped_properties_round_trip(pairs):
+    def escape(text):
+        return "".join(f"\\u{ord(char):04x}" if not char.isalnum() or ord(char) > 126 else char for char in text)
+
+    text = "\n".join(f"{escape(key)}={escape(value)}" for key, value in pairs.items())
+    assert parse_properties(text) == {key: value.rstrip() for key, value in pairs.items()}
+
+
+def test_toml_tables_join_their_names():
+    text = """
+    "node.id" = 1
+    process.roles = ["broker", "controller"]
+    [log]
+    dirs = ["/a", "/b"]
+    retention.hours = 5
+    [log.cleaner]
+    enable = false
+    """
+    assert parse_toml(text) == {
+        "node.id": 1,
+        "process.roles": ["broker", "controller"],
+        "log.dirs": ["/a", "/b"],
+        "log.retention.hours": 5,
+        "log.cleaner.enable": False,
+    }
+    assert "not TOML" in problems(parse_toml, "a = ", "x.toml")[0]
+    assert "plain list" in problems(parse_toml, "a = [[1]]", "x.toml")[0]
+    assert "given twice" in problems(parse_toml, "'a.b' = 1\n[a]\nb = 2", "x.toml")[0]
+    assert "no configuration values" in problems(parse_toml, "a = 2020-01-01", "x.toml")[0]
+    assert parse_config_text("a = 1", "x.toml") == {"a": 1}
+    assert parse_config_text("a = 1", "x.properties") == {"a": "1"}
+
+
+def test_environment_overrides_the_file():
+    config = server("num.partitions=2\n", MOLDAU_NUM_PARTITIONS="4", MOLDAU_LOG_DIRS="/a,/b", PATH="/bin")
+    assert config.get_int("num.partitions") == 4
+    assert config.get_list("log.dirs") == ("/a", "/b")
+    names = [environment_name(key) for key in (*BROKER_CONFIG.keys, *BROKER_CONFIG.unserved)]
+    assert len(set(names)) == len(names), "two keys share a variable"
+    assert environment_overrides(TOPIC_CONFIG, {"MOLDAU_RETENTION_MS": "1"}) == {"retention.ms": "1"}
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    assert problems(read_server_config, str(tmp_path / "none"), {}) == [
+        f"{tmp_path / 'none'}: cannot be read: No such file or directory"
+    ]
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in problems(read_server_config, str(tmp_path / "binary"), {})[0]
+    (tmp_path / "large").write_bytes(b"#" * 2_000_000)
+    assert "no configuration" in problems(read_server_config, str(tmp_path / "large"), {})[0]
+    (tmp_path / "good.properties").write_text(SERVER)
+    assert read_server_config(str(tmp_path / "good.properties"), {}).get_int("node.id") == 1
+
+
+# --- topics
+
+
+def test_topic_values_fall_back_to_the_broker():
+    assert topic_config(server(), {}).get_int("retention.ms") == 7 * 24 * 3600 * 1000
+    assert topic_config(server("log.retention.hours=2\n"), {}).get_int("retention.ms") == 7_200_000
+    assert (
+        topic_config(server("log.retention.hours=2\nlog.retention.minutes=1\n"), {}).get_int("retention.ms") == 60_000
+    )
+    assert topic_config(server("log.retention.ms=5\nlog.retention.minutes=1\n"), {}).get_int("retention.ms") == 5
+    assert topic_config(server("log.retention.hours=-1\n"), {}).get_int("retention.ms") == -1
+    config = topic_config(server("log.segment.bytes=5000\n"), {"retention.ms": "9", "cleanup.policy": "compact,delete"})
+    assert (config.get_int("segment.bytes"), config.get_int("retention.ms")) == (5000, 9)
+    assert config.get_list("cleanup.policy") == ("compact", "delete")
+    assert problems(topic_config, server(), {"retention.msec": "1"}) == [
+        "retention.msec: unknown topic configuration key; did you mean retention.ms?"
+    ]
+    assert (
+        "max.compaction.lag.ms"
+        in problems(topic_config, server(), {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"})[0]
+    )
+
+
+# --- clients
+
+
+def test_producer_checks_span_keys():
+    given = {"bootstrap.servers": "a:1"}
+    assert problems(PRODUCER_CONFIG.parse, given | {"enable.idempotence": True, "acks": "1"}) == [
+        "acks = '1': must be all with enable.idempotence"
+    ]
+    assert problems(
+        PRODUCER_CONFIG.parse,
+        given | {"transactional.id": "t", "max.in.flight.requests.per.connection": 6, "retries": 0},
+    ) == [
+        "max.in.flight.requests.per.connection = 6: must be at most 5 with transactional.id",
+        "retries = 0: must be at least 1 with transactional.id",
+    ]
+    assert "delivery.timeout.ms" in problems(PRODUCER_CONFIG.parse, given | {"delivery.timeout.ms": 100})[0]
+    assert problems(PRODUCER_CONFIG.parse, {"bootstrap.servers": "localhost"}) == [
+        "bootstrap.servers: 'localhost' is not host:port"
+    ]
+    assert problems(PRODUCER_CONFIG.parse, {"bootstrap.servers": ""}) == [
+        "bootstrap.servers: must name at least one host:port"
+    ]
+
+
+def test_consumer_checks_span_keys():
+    given = {"bootstrap.servers": "a:1"}
+    assert "by_duration" in problems(CONSUMER_CONFIG.parse, given | {"auto.offset.reset": "sometimes"})[0]
+    assert CONSUMER_CONFIG.parse(given | {"auto.offset.reset": "by_duration:PT1H"}).is_set("auto.offset.reset")
+    assert "heartbeat" in problems(CONSUMER_CONFIG.parse, given | {"heartbeat.interval.ms": 45_000})[0]
+    assert "group.id" in problems(CONSUMER_CONFIG.parse, given | {"group.instance.id": "x"})[0]
+
+
+# --- parity
+
+
+def test_numbers_of_kafka_clients_defaults():
+    """Spot checks against the defaults that another client states."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the oracle's own making
+        from kafka import KafkaConsumer, KafkaProducer
+    theirs = KafkaConsumer.DEFAULT_CONFIG
+    for key, other in (
+        ("fetch.min.bytes", "fetch_min_bytes"),
+        ("fetch.max.wait.ms", "fetch_max_wait_ms"),
+        ("fetch.max.bytes", "fetch_max_bytes"),
+        ("max.partition.fetch.bytes", "max_partition_fetch_bytes"),
+        ("max.poll.records", "max_poll_records"),
+        ("max.poll.interval.ms", "max_poll_interval_ms"),
+        ("heartbeat.interval.ms", "heartbeat_interval_ms"),
+        ("retry.backoff.ms", "retry_backoff_ms"),
+        ("metadata.max.age.ms", "metadata_max_age_ms"),
+    ):
+        assert CONSUMER_CONFIG.keys[key].default == theirs[other], key
+    for key, other in (("batch.size", "batch_size"), ("max.block.ms", "max_block_ms")):
+        assert PRODUCER_CONFIG.keys[key].default == KafkaProducer.DEFAULT_CONFIG[other], key
+
+
+def test_dynamic_scopes_and_secrets_are_marked():
+    keys = BROKER_CONFIG.keys
+    assert keys["node.id"].dynamic is DynamicScope.READ_ONLY
+    assert keys["log.retention.ms"].dynamic is DynamicScope.CLUSTER_WIDE
+    assert keys["ssl.keystore.location"].dynamic is DynamicScope.PER_BROKER
+    for name in (
+        "listeners",
+        "advertised.listeners",
+        "listener.security.protocol.map",
+        "log.cleaner.threads",
+        "log.cleaner.backoff.ms",
+        "producer.id.expiration.ms",
+        "num.recovery.threads.per.data.dir",
+        "ssl.endpoint.identification.algorithm",
+    ):
+        assert keys[name].dynamic is DynamicScope.READ_ONLY, f"{name} is read once, when a node starts"
+    assert keys["sasl.jaas.config"].is_sensitive
+    assert keys["sasl.jaas.config"].type is ConfigType.PASSWORD
+    assert keys["log.cleaner.io.max.bytes.per.second"].default < math.inf

@@ -1,0 +1,117 @@
+"""Goal: files written for Kafka 4 work, whichever of its keys they set, and misspelt keys and variables do not pass.
+
+Method: the keys of the three files that Kafka 4 is delivered with, with values of our own, and single keys on top of
+a node's file.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.runtime.config import BROKER_CONFIG, ConfigError, environment_name, parse_server_config, unserved_keys
+from moldau.runtime.config.nearest import NAME_LENGTH_MAX
+
+COMMON = """
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=localhost:9093
+"""
+MAP = "listener.security.protocol.map=" + ",".join(
+    f"{name}:{protocol}"
+    for name, protocol in (
+        ("CONTROLLER", "PLAINTEXT"),
+        ("PLAINTEXT", "PLAINTEXT"),
+        ("SSL", "SSL"),
+        ("SASL_PLAINTEXT", "SASL_PLAINTEXT"),
+        ("SASL_SSL", "SASL_SSL"),
+    )
+)
+SERVER = f"""{COMMON}{MAP}
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+"""
+CONTROLLER = f"""{COMMON}
+process.roles=controller
+node.id=1
+listeners=CONTROLLER://:9093
+advertised.listeners=CONTROLLER://localhost:9093
+"""
+BROKER = f"""{COMMON}{MAP}
+process.roles=broker
+node.id=2
+listeners=PLAINTEXT://localhost:9092
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092
+"""
+
+
+@pytest.mark.parametrize("text", [SERVER, CONTROLLER, BROKER], ids=["server", "controller", "broker"])
+def test_the_files_that_kafka_comes_with_are_taken(text: str) -> None:
+    config = parse_server_config(text, "kafka.properties", {})
+    assert config.get_list("log.dirs") == ("/tmp/logs",)
+    assert unserved_keys(config) == (
+        "share.coordinator.state.topic.min.isr",
+        "share.coordinator.state.topic.replication.factor",
+    )
+    assert config.text("share.coordinator.state.topic.min.isr") == "1"
+
+
+def test_every_key_of_kafka_is_kept_as_text() -> None:
+    names = [*BROKER_CONFIG.unserved, "rsm.config.bucket", "listener.name.plaintext.principal.builder.class"]
+    assert len(names) > 150
+    text = BROKER + "".join(f"{name}=some value\n" for name in names if f"\n{name}=" not in BROKER)
+    config = parse_server_config(text, "kafka.properties", {})
+    assert set(unserved_keys(config)) == set(names)
+    assert config.text("remote.log.storage.system.enable") == "some value"
+    assert config.text("delegation.token.secret.key", hide=True) == "[hidden]"
+    assert "delegation.token.secret.key='[hidden]'" in repr(config)
+
+
+def test_misspelt_keys_name_the_nearest_of_kafka_too() -> None:
+    for wrong, right in (
+        ("share.coordinator.state.topic.min.isrs", "share.coordinator.state.topic.min.isr"),
+        ("log.retention.hour", "log.retention.hours"),
+        ("sasl.kerberos.service.names", "sasl.kerberos.service.name"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse_server_config(f"{BROKER}{wrong}=1\n", "kafka.properties", {})
+        assert caught.value.problems == (f"{wrong}: unknown broker configuration key; did you mean {right}?",)
+    for wrong in ("rsm.config.", "x" * 50, "l" * (NAME_LENGTH_MAX + 1)):
+        assert BROKER_CONFIG.unknown(wrong) == f"{wrong}: unknown broker configuration key"
+
+
+def test_variables_that_stand_for_no_key_are_errors() -> None:
+    """A misspelt variable used to be ignored, and the node ran with another configuration than its operator meant."""
+    with pytest.raises(ConfigError) as caught:
+        parse_server_config(BROKER, "kafka.properties", {"MOLDAU_MIN_INSYNC_REPLICA": "2", "HOME": "/", "MOLDAU": "1"})
+    assert caught.value.problems == (
+        "MOLDAU_MIN_INSYNC_REPLICA: this environment variable stands for no broker configuration key; "
+        "did you mean MOLDAU_MIN_INSYNC_REPLICAS, which is min.insync.replicas?",
+    )
+    with pytest.raises(ConfigError) as caught:
+        parse_server_config(BROKER + "nodeid=1\n", "kafka.properties", {"MOLDAU_QQQQ": "2"})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["MOLDAU_QQQQ", "nodeid"]
+
+
+def test_variables_of_the_tests_and_of_kafkas_keys_are_taken() -> None:
+    variable = environment_name("telemetry.max.bytes")
+    config = parse_server_config(BROKER, "kafka.properties", {"MOLDAU_FAULT_SEEDS": "2", variable: "7"})
+    assert config.text("telemetry.max.bytes") == "7"

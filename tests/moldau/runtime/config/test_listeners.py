@@ -1,0 +1,135 @@
+"""Addresses in configurations: listeners, voters, and the checks of a whole node."""
+
+import pytest
+
+from moldau.runtime.config import (
+    BROKER_CONFIG,
+    ConfigError,
+    ConfigSchema,
+    SecurityProtocol,
+    advertised_listeners,
+    bootstraps_from_itself,
+    broker_listeners,
+    controller_listeners,
+    inter_broker_listener_name,
+    log_dirs,
+    metadata_log_dir,
+    parse_address,
+    quorum_voters,
+)
+
+NODE = {
+    "process.roles": "broker,controller",
+    "node.id": 101,
+    "controller.quorum.voters": "101@127.0.0.1:9093,102@[::1]:9094",
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://:9093",
+}
+
+
+def node(**changes):
+    given = NODE | {key.replace("__", "."): value for key, value in changes.items()}
+    return BROKER_CONFIG.parse({key: value for key, value in given.items() if value != "DROP"})
+
+
+def test_typed_values():
+    config = node()
+    (plain,) = broker_listeners(config)
+    assert (plain.listener_name, plain.host, plain.port) == ("PLAINTEXT", "127.0.0.1", 9092)
+    (controller,) = controller_listeners(config)
+    assert (controller.host, controller.security_protocol) == ("", SecurityProtocol.PLAINTEXT)
+    assert advertised_listeners(config) == (plain,)
+    assert inter_broker_listener_name(config) == "PLAINTEXT"
+    assert [str(voter) for voter in quorum_voters(config)] == ["101@127.0.0.1:9093", "102@[::1]:9094"]
+    assert str(plain) == "PLAINTEXT://127.0.0.1:9092"
+    assert log_dirs(config) == ("/tmp/moldau-logs",)
+    assert metadata_log_dir(node(log__dirs="/a,/b")) == "/a"
+    assert metadata_log_dir(node(metadata__log__dir="/m")) == "/m"
+
+
+def test_names_map_to_protocols():
+    given = {
+        "listeners": "INSIDE://h:1,OUTSIDE://h:2,CONTROLLER://h:3",
+        "advertised__listeners": "INSIDE://h:1,outside://[2001:db8::1]:22",
+        "listener__security__protocol__map": "INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL,CONTROLLER:SSL",
+        "inter__broker__listener__name": "inside",
+    }
+    with pytest.raises(
+        ConfigError, match=r"OUTSIDE://h:2 speaks SASL_SSL, which this version of Moldau does not serve"
+    ):
+        node(**given)
+    unchecked = ConfigSchema.of("broker", list(BROKER_CONFIG.keys.values()))
+    config = unchecked.parse(NODE | {key.replace("__", "."): value for key, value in given.items()})
+    inside, outside = advertised_listeners(config)
+    assert (outside.host, outside.port, outside.security_protocol) == ("2001:db8::1", 22, SecurityProtocol.SASL_SSL)
+    assert outside.security_protocol.uses_tls
+    assert outside.security_protocol.uses_sasl
+    assert not inside.security_protocol.uses_tls
+    assert inter_broker_listener_name(config) == "INSIDE"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"listeners": "PLAINTEXT//x:1"}, "listeners: 'PLAINTEXT//x:1' is not NAME://host:port"),
+        ({"listeners": "PLAINTEXT://x:70000"}, "port 70000 is not from 0 to 65535"),
+        ({"listeners": "PLAINTEXT://x:1,PLAINTEXT://y:2"}, "listener PLAINTEXT is given twice"),
+        ({"listeners": "PLAINTEXT://::1:2,CONTROLLER://:1"}, "must stand in brackets"),
+        ({"listeners": "FOO://x:1,CONTROLLER://:1"}, "listener FOO has no protocol"),
+        ({"listener__security__protocol__map": "A:TLS"}, "'A:TLS' is not NAME:PROTOCOL"),
+        ({"listener__security__protocol__map": "A:SSL,a:SSL"}, "listener a is mapped twice"),
+        ({"controller__quorum__voters": "x@h:1"}, "'x@h:1' is not id@host:port"),
+        ({"controller__quorum__voters": "101@h:1,101@g:1"}, "node 101 is given twice"),
+        ({"controller__quorum__voters": ""}, "no controller is known"),
+        ({"node__id": 5}, "node.id = 5: a controller must be one of controller.quorum.voters"),
+        ({"process__roles": "broker"}, "is among controller.quorum.voters, but process.roles lacks controller"),
+        ({"process__roles": ""}, "process.roles: must name broker, controller or both"),
+        ({"process__roles": "leader"}, "process.roles = 'leader': must be a list of broker, controller"),
+        ({"listeners": "PLAINTEXT://h:1"}, "listener CONTROLLER is not in listeners"),
+        ({"listeners": "CONTROLLER://h:1"}, "a broker needs a listener besides"),
+        ({"listeners": "SSL://h:1,CONTROLLER://h:2"}, "no listener speaks PLAINTEXT"),
+        ({"advertised__listeners": "SSL://h:1"}, "PLAINTEXT is not among the advertised listeners"),
+        ({"advertised__listeners": "CONTROLLER://h:1"}, "PLAINTEXT is not among the advertised listeners"),
+        (
+            {
+                "process__roles": "broker",
+                "node__id": 1,
+                "listeners": "PLAINTEXT://h:1",
+                "advertised__listeners": "PLAINTEXT://h:1,CONTROLLER://h:2",
+            },
+            "CONTROLLER is a controller listener or not in listeners",
+        ),
+        ({"log__dirs": ""}, "log.dirs: must name at least one directory"),
+        ({"broker__session__timeout__ms": 2000}, "must be above broker.heartbeat.interval.ms"),
+        ({"node__id": "DROP"}, "node.id: missing broker configuration key; it must be an integer from 0"),
+    ],
+)
+def test_what_a_node_cannot_run_with(changes, problem):
+    with pytest.raises(ConfigError) as caught:
+        node(**changes)
+    assert any(problem in each for each in caught.value.problems), caught.value.problems
+
+
+def test_a_controller_that_knows_itself_alone_is_found_out():
+    """Started for the first time, it would ask itself for a quorum for ever."""
+    alone = {"controller__quorum__voters": "DROP", "controller__quorum__bootstrap__servers": "localhost:9093"}
+    assert bootstraps_from_itself(node(**alone))
+    named = {"listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093"}
+    assert bootstraps_from_itself(node(**alone | named | {"controller__quorum__bootstrap__servers": "h:9093"}))
+    for servers in ("localhost:9094", "other:9093", "localhost:9093,other:9093"):
+        assert not bootstraps_from_itself(node(**alone | {"controller__quorum__bootstrap__servers": servers})), servers
+
+
+def test_a_broker_alone_needs_no_controller_listener():
+    config = node(process__roles="broker", node__id=1, listeners="PLAINTEXT://h:1")
+    assert controller_listeners(config) == ()
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:70000", "::1:5"])
+def test_bad_addresses(text):
+    with pytest.raises(ValueError, match=r"host:port|70000|brackets"):
+        parse_address(text)
+
+
+def test_good_addresses():
+    assert parse_address(" a.b:0 ") == ("a.b", 0)
+    assert parse_address("[::1]:99") == ("::1", 99)

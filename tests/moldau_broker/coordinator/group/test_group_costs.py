@@ -1,0 +1,278 @@
+"""Goal: costs grow linearly with a group, and no client makes a coordinator use unbounded time or memory.
+
+Method: count executed lines of Python instead of time: four times as many members may take about four times as many
+lines. Sizes are those that the coordinator counts, compared with a count over all members.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from moldau.protocol.codec import encode
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from moldau.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.group.core.group import Group, GroupState
+from moldau_broker.coordinator.group.core.group_core import GroupCore
+from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+from support.coordinator.group_world import (
+    Consumer,
+    CoreDriver,
+    code_of,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    rebalance,
+    stable_group,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from moldau_broker.coordinator.runtime.effects import Moment
+
+COORDINATOR = "moldau_broker/coordinator/"
+SMALL, LARGE = 40, 160
+GROWTH_MAX = 1.5 * LARGE / SMALL
+"""Quadratic work would grow by the square of 4."""
+
+
+def steps_of(act: Callable[[], object]) -> int:
+    """Counts the executed lines of the coordinator; a comprehension counts once per element."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal count
+        if event == "line":
+            count += 1
+        return trace if COORDINATOR in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def joined_group(count: int, *, static: bool = False) -> tuple[CoreDriver, list[Consumer]]:
+    driver = CoreDriver()
+    return driver, stable_group(driver, count, static=static)
+
+
+def steps_to_form(count: int) -> int:
+    """Joins new members one by one and begins the first generation."""
+    return steps_of(lambda: joined_group(count))
+
+
+def steps_to_rejoin(count: int) -> int:
+    """Removes one member; all others join again and sync."""
+    driver, consumers = joined_group(count)
+
+    def act() -> None:
+        gone = consumers.pop()
+        driver.ask(leave_request((gone.member_id, None)), 5)
+        for consumer in consumers:
+            consumer.join()
+        rebalance(consumers)
+
+    return steps_of(act)
+
+
+def steps_to_leave(count: int) -> int:
+    """Removes all members, each by its own request, the oldest first."""
+    driver, consumers = joined_group(count)
+
+    def act() -> None:
+        for consumer in consumers:
+            driver.ask(leave_request((consumer.member_id, None)), 5)
+
+    return steps_of(act)
+
+
+def steps_to_leave_at_once(count: int) -> int:
+    driver, consumers = joined_group(count)
+    members = [(consumer.member_id, None) for consumer in consumers]
+    return steps_of(lambda: driver.ask(leave_request(*members), 5))
+
+
+def steps_to_expire(count: int) -> int:
+    """Ends all sessions at the same time."""
+    driver, _ = joined_group(count)
+    return steps_of(lambda: driver.pass_time(200_000))
+
+
+def steps_of_heartbeats(count: int) -> int:
+    driver, consumers = joined_group(count)
+
+    def act() -> None:
+        for consumer in consumers:
+            driver.ask(heartbeat_request(consumer.member_id, consumer.generation), 4)
+
+    return steps_of(act)
+
+
+class Name(str):
+    """A name whose comparisons run Python code and are counted, also inside of a tuple."""
+
+    compared = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def comparisons_of_many_protocols(count: int) -> int:
+    """Joins two members with ``count`` protocols each, one of which both support."""
+    driver = CoreDriver()
+    Name.compared = 0
+    for side in "ab":
+        names = tuple(Name(f"{side}{number}") for number in range(count))
+        driver.send(join_request(protocols=(*names, Name("common"))), 3)
+    driver.pass_time(6_000)
+    return Name.compared
+
+
+def steps_to_delete_offsets(count: int) -> int:
+    """The group reads as many topics as it has members, and each member reads a few of them."""
+    driver = CoreDriver()
+    consumers = [Consumer(driver) for _ in range(count)]
+    metadata = b"\0\0" + encode(ConsumerProtocolSubscription(topics=["a", "b"]), 0)
+    for consumer in consumers:
+        consumer.join(metadata=metadata)
+    driver.pass_time(6_000)
+    rebalance(consumers)
+    topics = [
+        OffsetDeleteRequestTopic(name=f"t{number}", partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+        for number in range(count)
+    ]
+    request = OffsetDeleteRequest(group_id="g", topics=topics)
+    return steps_of(lambda: driver.ask(request, 0))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        steps_to_form,
+        steps_to_rejoin,
+        steps_to_leave,
+        steps_to_leave_at_once,
+        steps_to_expire,
+        steps_of_heartbeats,
+        comparisons_of_many_protocols,
+        steps_to_delete_offsets,
+    ],
+)
+def test_work_grows_with_the_number_of_members(steps: Callable[[int], int]) -> None:
+    small, large = steps(SMALL), steps(LARGE)
+    assert large <= GROWTH_MAX * max(small, 1)
+
+
+def counts_are_true(driver: CoreDriver) -> None:
+    """Checks that the counted sizes equal a count over all groups."""
+    total = 0
+    for group in driver.core.membership.groups.values():
+        assert group.awaiting_join == sum(member.join_request is not None for member in group.members.values())
+        names = [name for member in group.members.values() for name in {name for name, _ in member.protocols}]
+        assert group.supporters == {name: names.count(name) for name in names}
+        total += group.held_bytes
+    assert driver.core.membership._memory.used_bytes == total
+
+
+def test_counts_follow_every_change() -> None:
+    """Covers joins, changed metadata, restarts of static members, leaves, expiry, unused ids, deletion and failover."""
+    driver = CoreDriver()
+    static, *others = stable_group(driver, 3, static=True)
+    dynamic = Consumer(driver)
+    dynamic.join()
+    counts_are_true(driver)
+    for consumer in (static, *others):
+        consumer.join(protocols=("range", "sticky"))
+    counts_are_true(driver)
+    rebalance([static, *others, dynamic])
+    restarted = Consumer(driver, instance=static.instance)
+    restarted.join(protocols=("range", "sticky"))
+    counts_are_true(driver)
+    driver.send(join_request(), 9)
+    counts_are_true(driver)
+    before = driver.core.membership.groups["g"].held_bytes
+    driver.fail_over()
+    counts_are_true(driver)
+    assert 0 < driver.core.membership._memory.used_bytes < before, "the unused id is removed"
+    driver.pass_time(400_000)
+    counts_are_true(driver)
+    group = driver.core.membership.groups["g"]
+    assert group.state is GroupState.EMPTY
+    assert not group.members
+    driver.pass_time(8 * 24 * 3_600_000)
+    assert driver.core.membership._memory.used_bytes == 0
+
+
+def test_the_metadata_of_a_group_is_bounded() -> None:
+    driver = CoreDriver(GroupConfig(metadata_bytes_max=300_000))
+    consumers = stable_group(driver, 2)
+    large = b"x" * 200_000
+    consumers[0].join(metadata=large)
+    assert code_of(driver.ask(join_request(metadata=large), 9)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    again = driver.ask(join_request(consumers[1].member_id, metadata=large), 9)
+    assert code_of(again) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    consumers[1].join()
+    rebalance(consumers)
+    consumers[0].join(metadata=large[:-1])  # replaces the former metadata, does not add to it
+    consumers[1].join()
+    rebalance(consumers)
+    counts_are_true(driver)
+
+
+def test_the_metadata_of_all_groups_are_bounded() -> None:
+    """Groups, members and pending ids count; removed ones make room for others."""
+    driver = CoreDriver()
+    driver.core = GroupCore(driver.config, driver.topics, MemberMemory(bytes_max=1_000_000))
+    driver.perform(driver.core.start(driver.moment()))
+    codes = [code_of(driver.ask(join_request(group=f"g{number}"), 9)) for number in range(1_000)]
+    taken = codes.index(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert 100 < taken < 1_000
+    assert set(codes[:taken]) == {ErrorCode.MEMBER_ID_REQUIRED}
+    assert len(driver.core.membership.groups) <= taken + 1, "a refused join leaves no group behind"
+    counts_are_true(driver)
+    driver.pass_time(20 * 60_000)
+    assert driver.core.membership._memory.used_bytes == 0
+    assert code_of(driver.ask(join_request(group="late"), 9)) is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_absent_static_members_do_not_stop_the_clock() -> None:
+    """If only an absent static member without a rebalance timeout is left, the join phase is extended.
+
+    Without the extension its deadline would expire again in the same millisecond for ever.
+    """
+    driver = CoreDriver()
+    first, second = (Consumer(driver, instance=f"i{index}") for index in range(2))
+    first.join(rebalance_ms=0, session_ms=30_000)
+    second.join(rebalance_ms=60_000, session_ms=30_000)
+    driver.pass_time(6_000)
+    rebalance([first, second])
+    looks = 0
+    complete = driver.core.rebalancer._complete_join
+
+    def counted(group: Group, moment: Moment) -> None:
+        nonlocal looks
+        looks += 1
+        assert looks <= 40, "the join phase ends again and again"
+        complete(group, moment)
+
+    driver.core.rebalancer._complete_join = counted  # type: ignore[method-assign]
+    driver.ask(leave_request((second.member_id, second.instance)), 5)
+    driver.pass_time(40_000)
+    assert driver.core.membership.groups["g"].state is GroupState.EMPTY, "the session of the first one has ended"

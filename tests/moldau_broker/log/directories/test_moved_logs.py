@@ -1,0 +1,221 @@
+"""Goal: a log that is moved, or found in two directories, is the right one and has the right path.
+
+Method: log managers over two virtual directories, restarted.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from moldau_broker.log.errors import LogStorageError
+from support.log.lab import A, create, new_manager, open_manager, tick
+from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
+
+
+def put(log, value: bytes, epoch: int) -> None:
+    log.append_as_leader(memoryview(make_batch([(START_MS, b"k", value)])), leader_epoch=epoch, now_ms=START_MS)
+
+
+def test_a_moved_log_records_leader_epochs_in_its_new_place() -> None:
+    """A bug wrote leader epochs to the future log's old path, which was gone, and so took the directory offline."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    log.begin_leader_epoch(3)
+    put(log, b"a", 3)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    moved = manager.replace_current_with_future(A, START_MS)
+    moved.begin_leader_epoch(4)
+    put(moved, b"b", 4)
+    manager.close()
+    machine.boot(power_lost=False)
+    again = open_manager(machine).logs[A]
+    assert again.parent_directory == "/d2"
+    assert (again.latest_epoch, again.end_offset_for_epoch(3).end_offset) == (4, 1)
+
+
+@pytest.mark.parametrize("records", [0, 2])
+def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
+    """A bug lost a leader epoch without records in the move, so followers got errors for their own epochs."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for _ in range(records):
+        put(log, b"a", 3)
+    log.begin_leader_epoch(5)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    moved = manager.replace_current_with_future(A, START_MS)
+    assert moved.latest_epoch == 5
+    assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
+
+
+def test_of_two_logs_the_one_with_the_later_epoch_stays() -> None:
+    """A failed directory is back with the longer log, after the replica had started over in the other directory."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    old = create(manager)
+    for value in (b"a", b"b", b"never committed"):
+        put(old, value, 1)
+    manager.fail_directory("/d1", OSError("gone"))
+    new = create(manager)
+    assert new.parent_directory == "/d2"
+    put(new, b"a", 1)
+    put(new, b"c", 2)
+    manager.close()
+    machine.boot(power_lost=False)
+    again = open_manager(machine)
+    assert [row.value for row in all_rows(again.logs[A])] == [b"a", b"c"]
+    assert again.logs[A].parent_directory == "/d2"
+
+
+def test_a_future_log_follows_truncations_of_the_current_log() -> None:
+    """The current log is truncated and grows past its old end between two copies; the future log follows."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    for number in range(10):
+        put(log, b"old %d" % number, 3)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    assert future.log_end_offset == 10
+    log.truncate_to(6)
+    for number in range(8):
+        put(log, b"new %d" % number, 5)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    expected = [b"old %d" % number for number in range(6)] + [b"new %d" % number for number in range(8)]
+    assert [row.value for row in all_rows(future)] == expected
+    assert [(entry.leader_epoch, entry.start_offset) for entry in future.epoch_entries()] == [(3, 0), (5, 6)]
+
+
+def test_a_future_log_drops_epochs_unknown_to_the_current_log() -> None:
+    """A future log drops leader epochs that the current log does not have."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, b"shared", 1)
+    put(log, b"gone", 2)
+    put(log, b"gone too", 4)
+    future = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert future is not None
+    assert manager.copy_to_future(A, START_MS)
+    log.truncate_to(1)
+    for number in range(4):
+        put(log, b"new %d" % number, 6)
+    assert manager.copy_to_future(A, START_MS)
+    assert [row.value for row in all_rows(future)] == [b"shared", b"new 0", b"new 1", b"new 2", b"new 3"]
+    assert manager.replace_current_with_future(A, START_MS).latest_epoch == 6
+
+
+def test_a_failed_read_while_copying_names_the_directory() -> None:
+    """The error of a failed copy names the directory that could not be read."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager), b"a", 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    machine.virtual_disk.profile.read_error_probability = 1.0
+    with pytest.raises(LogStorageError, match=r"copying a-0 failed: .*Input/output error") as caught:
+        manager.copy_to_future(A, START_MS)
+    assert caught.value.directory == "/d1"
+
+
+def begin_a_move(machine: VirtualMachine, records: int = 3):
+    manager = open_manager(machine)
+    log = create(manager, directory="/d1")
+    for number in range(records):
+        put(log, b"old %d" % number, 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert manager.copy_to_future(A, START_MS)
+    return manager
+
+
+def names_of(machine: VirtualMachine, parent: str, ending: str) -> set[str]:
+    directories = {path.removeprefix(parent + "/").split("/")[0] for path in machine.virtual_disk.files(parent)}
+    return {name for name in directories if name.endswith(ending)}
+
+
+def test_a_new_log_ends_the_move_of_its_predecessor() -> None:
+    """A bug renamed the future log onto the new log, which fails, and so took a working directory offline."""
+    machine = VirtualMachine(1)
+    manager = begin_a_move(machine)
+    manager.fail_directory("/d1", OSError("gone"))
+    new = create(manager, directory="/d2")
+    put(new, b"new", 2)
+    assert manager.future_logs == {}
+    assert not names_of(machine, "/d2", "-future")
+    assert len(names_of(machine, "/d2", "-delete")) == 1
+    for later in (1000, 9000):
+        tick(manager, START_MS + later)
+    assert not names_of(machine, "/d2", "-delete")
+    assert manager.online_directories == ["/d2"]
+    manager.close()
+    machine.boot(power_lost=False)
+    again = open_manager(machine)
+    assert [row.value for row in all_rows(again.logs[A])] == [b"new"]
+    # A move asked for again goes all the way, also back to where the first log was.
+    assert again.alter_replica_log_dir(A, "/d1", START_MS) is not None
+    assert again.copy_to_future(A, START_MS)
+    assert again.replace_current_with_future(A, START_MS).parent_directory == "/d1"
+    assert again.online_directories == ["/d1", "/d2"]
+
+
+def test_a_future_log_beside_its_current_log_is_no_move() -> None:
+    """A broker crashed after it had created the new log and before it had removed the future one."""
+    machine = VirtualMachine(1)
+    begin_a_move(machine).close()
+    machine.disk.rename("/d1/a-0", "/d2/a-0")
+    machine.disk.sync_directory("/d1")
+    machine.disk.sync_directory("/d2")
+    machine.boot(power_lost=False)
+    manager = open_manager(machine)
+    assert manager.future_logs == {}
+    assert not names_of(machine, "/d2", "-future")
+    assert [row.value for row in all_rows(manager.logs[A])] == [b"old 0", b"old 1", b"old 2"]
+    assert manager.logs[A].parent_directory == "/d2"
+    assert manager.online_directories == ["/d1", "/d2"]
+
+
+def test_a_future_log_of_a_former_topic_stays_separate() -> None:
+    """Its directory was offline while the topic was created again; epochs of two topics cannot be compared."""
+    machine = VirtualMachine(1)
+    manager = begin_a_move(machine, records=4)
+    manager.fail_directory("/d2", OSError("gone"))
+    assert manager.delete(A, START_MS)
+    new = manager.get_or_create(A, topic_id=uuid.UUID(int=77), now_ms=START_MS, directory="/d1")
+    for number in range(6):
+        put(new, b"new %d" % number, 1)
+    manager.close()
+    machine.boot(power_lost=False)
+    again = open_manager(machine)
+    assert again.future_logs == {}
+    assert not names_of(machine, "/d2", "-future")
+    assert [row.value for row in all_rows(again.logs[A])] == [b"new %d" % number for number in range(6)]
+
+
+def test_a_directory_that_fails_to_delete_at_start_fails_alone() -> None:
+    """A bug let the error end the start, without a record of which of two logs was kept."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager, directory="/d1"), b"old", 1)
+    manager.fail_directory("/d1", OSError("gone"))
+    put(create(manager, directory="/d2"), b"new", 2)
+    manager.close()
+    machine.boot(power_lost=False)
+    manager = new_manager(machine)
+    manager.start(START_MS)
+    works = manager.recovery_work()
+    for work in works:
+        work.run()
+    machine.virtual_disk.profile.failing_paths = ("/d1",)
+    for work in works:
+        work.complete()
+    assert manager.offline_directories == ["/d1"]
+    assert [row.value for row in all_rows(manager.logs[A])] == [b"new"]

@@ -1,0 +1,28 @@
+"""Goal: a crash after any single write leaves a whole log.
+
+Method: for each operation, the power fails after its first, second, third ... write, until the operation completes. The
+log after the restart is compared with the model (``support.log.model``).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.log.model import checkpoint, close, crash_after_each_write, restart_at, retention, roll, swap, truncate
+
+OPERATIONS = [
+    (roll, False),
+    (truncate, False),
+    (swap, True),
+    (checkpoint, False),
+    (checkpoint, True),
+    (retention, False),
+    (restart_at, False),
+    (close, False),
+]
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+@pytest.mark.parametrize(("operation", "compact"), OPERATIONS, ids=[f"{op.__name__}-{c}" for op, c in OPERATIONS])
+def test_crash_after_each_write(operation, compact: bool, power_lost: bool) -> None:
+    assert crash_after_each_write(operation, compact=compact, power_lost=power_lost) > 2

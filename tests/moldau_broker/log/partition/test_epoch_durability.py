@@ -1,0 +1,204 @@
+"""Goal: leader epochs cost no write when they begin, and are nevertheless right after every crash.
+
+Method: logs on a virtual disk, appended to, truncated and crashed at critical moments; the epochs after the restart are
+compared with those of the batches.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau_broker.log.values import TopicPartition, run_work
+from support.log.lab import A, create, open_manager, tick
+from support.log.model import START_MS, VirtualMachine, make_batch
+
+
+def put(log, epoch: int, *, count: int = 1) -> None:
+    log.append_as_leader(memoryview(make_batch([(START_MS, b"k", b"v")] * count)), leader_epoch=epoch, now_ms=START_MS)
+
+
+def entries(log) -> list[tuple[int, int]]:
+    return [(entry.leader_epoch, entry.start_offset) for entry in log.epoch_entries()]
+
+
+def crash(machine: VirtualMachine, manager, *, power_lost: bool):
+    for directory in manager.directories:
+        directory.release()
+    machine.boot(power_lost=power_lost)
+    return open_manager(machine)
+
+
+class _WrittenError(Exception):
+    pass
+
+
+def test_beginning_to_lead_writes_nothing() -> None:
+    """Each epoch once cost two syncs in the event loop: seconds for the partitions of a dead broker."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    logs = [create(manager, TopicPartition("a", number)) for number in range(300)]
+
+    def written() -> None:
+        raise _WrittenError
+
+    machine.disk.crash_after_writes(1, written)
+    for log in logs:
+        log.begin_leader_epoch(7)
+    machine.disk.crash_after_writes(1 << 60, written)
+    assert [log.latest_epoch for log in logs] == [7] * 300
+
+
+def test_epochs_below_the_recovery_point_survive_a_power_loss() -> None:
+    """Leader epochs that begin below the recovery point survive a power loss."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    log.begin_leader_epoch(3)
+    put(log, 3)
+    put(log, 5)
+    log.flush()
+    again = crash(machine, manager, power_lost=True).logs[A]
+    assert (again.log_end_offset, entries(again)) == (2, [(3, 0), (5, 1)])
+
+
+def test_epochs_above_the_recovery_point_come_from_the_batches() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 3)
+    log.flush()
+    tick(manager, START_MS + 6000)
+    put(log, 4)
+    put(log, 6)
+    log.begin_leader_epoch(9)  # without a record, so no replica can have records of it
+    again = crash(machine, manager, power_lost=False).logs[A]
+    assert entries(again) == [(3, 0), (4, 1), (6, 2)]
+
+
+def test_a_truncated_epoch_does_not_return_over_older_records() -> None:
+    """The new leader's log has records of an older epoch where this log had begun a later one."""
+    for power_lost in (False, True):
+        machine = VirtualMachine(1)
+        manager = open_manager(machine)
+        log = create(manager)
+        put(log, 3, count=5)
+        put(log, 5, count=3)
+        log.flush()
+        tick(manager, START_MS + 6000)
+        log.truncate_to(5)
+        put(log, 3, count=10)
+        assert entries(log) == [(3, 0)]
+        again = crash(machine, manager, power_lost=power_lost).logs[A]
+        assert entries(again) == [(3, 0)]
+
+
+def test_a_cut_inside_a_batch_lowers_the_recovery_point() -> None:
+    """A bug checkpointed the requested offset, so records appended below it counted as durable."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 4)
+    put(log, 5, count=36)
+    log.flush()
+    tick(manager, START_MS + 6000)
+    log.truncate_to(8)
+    assert log.log_end_offset == 1
+    assert manager.directories[0].recovery_points.offsets[A] == 1
+    put(log, 4, count=5)
+    again = crash(machine, manager, power_lost=False).logs[A]
+    assert (again.log_end_offset, entries(again)) == (6, [(4, 0)])
+
+
+def test_a_checkpoint_in_flight_does_not_undo_a_truncation() -> None:
+    """A checkpoint that is being written does not undo a truncation."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 1, count=5)
+    put(log, 1, count=5)
+    log.flush()
+    works = [work for work in manager.tick(START_MS + 6000) if "recovery-point" in work.name]
+    assert len(works) == 1
+    works[0].run()
+    log.truncate_to(5)
+    works[0].complete()
+    assert manager.directories[0].recovery_points.offsets.get(A, 0) <= 5
+    assert crash(machine, manager, power_lost=False).logs[A].recovery_point <= 5
+
+
+def test_a_flush_of_a_deleted_log_spares_its_successor() -> None:
+    """The flush of a deleted log does not write into the new log of the same name."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ("/d1",))
+    old = create(manager)
+    put(old, 8)
+    work = old.flush_work()
+    manager.delete(A, START_MS)
+    new = create(manager)
+    run_work(work)
+    assert not machine.disk.exists(f"{new.directory}/leader-epoch-checkpoint")
+
+
+def test_an_older_write_of_epochs_does_not_replace_a_newer_one() -> None:
+    """A write of the epochs that began earlier does not replace a newer one."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    log.epochs.assign(3, 0)
+    older = log.epochs.prepare_write()
+    log.epochs.assign(4, 7)
+    newer = log.epochs.prepare_write()
+    assert newer()
+    assert older()
+    assert type(log.epochs).load(machine.disk, f"{log.directory}/leader-epoch-checkpoint").entries == log.epochs.entries
+    assert not log.epochs.is_dirty
+
+
+def test_a_flushed_new_log_survives_a_power_loss() -> None:
+    """The flush, and not the creation, makes the name of the log's directory durable."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 2)
+    run_work(log.flush_work())
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 1
+    assert again.logs[A].topic_id == log.topic_id
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_removed_producer_snapshot_does_not_come_back(seed: int) -> None:
+    """A bug removed the snapshot without a sync: after a power loss it showed a transaction that had ended."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    batch = make_batch([(START_MS, b"k", b"v")], producer=(100, 0, 0), transactional=True)
+    log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=START_MS)
+    put(log, 1, count=4)
+    manager.close()
+    machine.boot(power_lost=False)
+    manager = open_manager(machine)
+    log = manager.logs[A]
+    assert log.snapshot_offsets()[-1] == 5
+    log.truncate_to(1)
+    assert log.snapshot_offsets() in ([], [0])
+    log.append_end_transaction_marker(
+        producer_id=100, producer_epoch=0, coordinator_epoch=1, commit=True, leader_epoch=2, now_ms=START_MS
+    )
+    put(log, 2, count=8)
+    log.active_segment.file.sync()  # as the operating system may
+    again = crash(machine, manager, power_lost=True).logs[A]
+    assert again.log_end_offset == 10
+    assert [row.current_transaction_start_offset for row in again.active_producers()] == [-1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_log_never_flushed_is_durable_after_the_next_flush(seed: int) -> None:
+    """A new log whose process died before its first flush is durable with the first flush of the next process."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    put(create(manager), 2)
+    manager = crash(machine, manager, power_lost=False)
+    run_work(manager.logs[A].flush_work())
+    again = crash(machine, manager, power_lost=True)
+    assert again.logs[A].log_end_offset == 1

@@ -1,0 +1,219 @@
+"""Goal: however much metadata changes at once, the event loop runs other tasks between the steps.
+
+Changes in memory do not wait for logs that are created or deleted. Method: an applier over images of a given size, and
+a task beside it that counts its turns; then the applier of a whole broker that gets the changes as records, with a
+count of the logs that exist when a change of leadership is applied.
+"""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from moldau_broker.log.values import TopicPartition
+from moldau_broker.server.cluster_metadata.applier import AT_ONCE_MAX, STEPS, TURNS_OF_OTHERS, MetadataApplier
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from support.cluster.broker_cluster import run_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_quorum.metadata.records import MetadataRecord
+
+PARTITIONS = 200
+
+
+class Queue:
+    """A queue that counts log changes."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __len__(self) -> int:
+        return self.left
+
+    def step(self) -> None:
+        self.left -= 1
+
+
+@pytest.mark.parametrize(("in_memory", "on_disk"), [(PARTITIONS, 0), (0, PARTITIONS), (PARTITIONS, PARTITIONS)])
+def test_others_run_between_the_steps(in_memory: int, on_disk: int) -> None:
+    """Other tasks run every few partitions that change in memory, and several times after each log."""
+    turns = 0
+    steps = 0
+    queue = Queue(on_disk)
+
+    def apply(delta):
+        nonlocal steps
+        for _ in range(in_memory):
+            steps += 1
+            yield
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        applier = MetadataApplier(SimpleNamespace(image=MetadataImage()), apply, lambda: queue)
+        applier._metadata.image = MetadataImage(offset=5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(applier.run)
+            nursery.start_soon(other)
+            with trio.fail_after(10):
+                await applier.begin()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert (steps, queue.left) == (in_memory, 0)
+    expected = in_memory // STEPS + on_disk * TURNS_OF_OTHERS
+    assert expected <= turns <= expected + 10
+
+
+class Driven:
+    """A broker whose applier gets records directly, as if they had been committed."""
+
+    def __init__(self, cluster) -> None:
+        self.broker = cluster.running[1]
+        self._image = self.broker.metadata.image
+        self.replicas = self.broker.context.replicas
+
+    def commit(self, *records: MetadataRecord) -> None:
+        delta = self._image.apply(records, offset=self._image.offset + 1, epoch=self._image.epoch)
+        self._image = delta.image
+        self.broker._applier.on_delta(delta)
+
+    def topic(self, name: str) -> uuid.UUID:
+        return self._image.topics_by_name[name].topic_id
+
+    def logs(self, topic: str) -> int:
+        return sum(key.topic == topic for key in self.broker.context.logs.logs)
+
+    def epochs(self, topic: str) -> list[int]:
+        partitions = [partition for key, partition in self.replicas.partitions.items() if key[0] == topic]
+        return [partition.replica.state.leader_epoch for partition in partitions]
+
+
+def new_topic(name: str, partitions: int) -> tuple[uuid.UUID, list[MetadataRecord]]:
+    topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, name)
+    parts = [
+        PartitionRecord(topic_id=topic_id, partition_id=number, replicas=(1,), isr=(1,), leader=1)
+        for number in range(partitions)
+    ]
+    return topic_id, [TopicRecord(name=name, topic_id=topic_id), *parts]
+
+
+def elections(topic_id: uuid.UUID, partitions: Sequence[int], *, number: int = 1) -> list[MetadataRecord]:
+    return [
+        PartitionChangeRecord(topic_id=topic_id, partition_id=partition, partition_epoch=number, leader=1)
+        for partition in partitions
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3 * AT_ONCE_MAX])
+def test_a_new_leader_does_not_wait_for_creations(count: int) -> None:
+    """At most one log is created before the partitions have their new leader epoch, however many wait."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("led", partitions=count)
+        await cluster.until(lambda: len(Driven(cluster).epochs("led")) == count)
+        driven = Driven(cluster)
+        _, records = new_topic("many", PARTITIONS)
+        driven.commit(*records)
+        while driven.logs("many") < 5:
+            await trio.lowlevel.checkpoint()
+        before = driven.logs("many")
+        driven.commit(*elections(driven.topic("led"), range(count)))
+        while driven.epochs("led") != [1] * count:
+            await trio.lowlevel.checkpoint()
+        assert before <= driven.logs("many") <= before + 1 < PARTITIONS
+        while driven.logs("many") < PARTITIONS:
+            await trio.lowlevel.checkpoint()
+
+    run_cluster(scenario)
+
+
+def test_a_new_leader_does_not_wait_for_deletions() -> None:
+    """Replicas of a deleted topic end at once; their files are deleted one at a time, after a new leader."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("led")
+        await client.create_topic("many", partitions=PARTITIONS)
+        await cluster.until(lambda: len(Driven(cluster).epochs("many")) == PARTITIONS)
+        await cluster.until(lambda: len(Driven(cluster).epochs("led")) == 1)
+        driven = Driven(cluster)
+        held = driven.replicas.partitions["many", PARTITIONS - 1]
+        driven.commit(RemoveTopicRecord(topic_id=driven.topic("many")))
+        while driven.logs("many") == PARTITIONS:
+            await trio.lowlevel.checkpoint()
+        assert driven.epochs("many") == [], "none serves any more"
+        assert held.error is not held.error.NONE
+        before = driven.logs("many")
+        driven.commit(*elections(driven.topic("led"), [0]))
+        assert driven.epochs("led") == [1]
+        assert driven.logs("many") == before > 0
+        while driven.logs("many"):
+            await trio.lowlevel.checkpoint()
+
+    run_cluster(scenario)
+
+
+def test_a_new_partition_begins_in_its_newest_state() -> None:
+    """Elections, a deletion and a topic of the same name come while the creation waits: the last state counts."""
+
+    async def scenario(cluster) -> None:
+        driven = Driven(cluster)
+        many, records = new_topic("many", PARTITIONS)
+        driven.commit(*records)
+        while not driven.logs("many"):
+            await trio.lowlevel.checkpoint()
+        last = PARTITIONS - 1
+        driven.commit(*elections(many, [last]))
+        assert driven.replicas.partitions["many", last].replica.state.leader_epoch == 1, "a small change is applied"
+        driven.commit(*elections(many, range(AT_ONCE_MAX, last)))
+        gone, records = new_topic("gone", PARTITIONS)
+        driven.commit(*records)
+        driven.commit(RemoveTopicRecord(topic_id=gone))
+        await cluster.until(lambda: driven.logs("many") == PARTITIONS)
+        assert driven.logs("gone") == 0
+        assert sorted(driven.epochs("many")) == [0] * AT_ONCE_MAX + [1] * (PARTITIONS - AT_ONCE_MAX)
+
+        second = uuid.UUID(int=5)
+        parts = [
+            PartitionRecord(topic_id=second, partition_id=number, replicas=(1,), isr=(1,), leader=1, leader_epoch=7)
+            for number in range(PARTITIONS)
+        ]
+        driven.commit(RemoveTopicRecord(topic_id=many), TopicRecord(name="many", topic_id=second), *parts)
+        await cluster.until(lambda: driven.epochs("many") == [7] * PARTITIONS)
+        assert not len(driven.replicas.log_changes)
+        assert {log.topic_id for log in driven.broker.context.logs.logs.values()} == {second}
+        assert driven.broker.context.logs.get(TopicPartition("many", last)) is not None
+
+    run_cluster(scenario)
+
+
+def test_a_broker_stops_in_order_while_logs_wait() -> None:
+    """The next process does the rest: it creates the replica, and sets the log of the deleted one aside."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("gone", partitions=PARTITIONS)
+        await cluster.until(lambda: len(Driven(cluster).epochs("gone")) == PARTITIONS)
+        driven = Driven(cluster)
+        _, records = new_topic("many", PARTITIONS)
+        driven.commit(RemoveTopicRecord(topic_id=driven.topic("gone")), *records)
+        while len(driven.replicas.log_changes) <= PARTITIONS:
+            await trio.lowlevel.checkpoint()
+        await cluster.stop(1)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        assert len(Driven(cluster).epochs("gone")) == PARTITIONS, "the controller has never heard of the deletion"
+
+    run_cluster(scenario)

@@ -1,0 +1,59 @@
+"""Goal: a follower that must start over does so even if its connection breaks while it asks for offsets.
+
+Method: two brokers in virtual time; the connection is closed between the fetch that demands the reset and ListOffsets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from moldau_broker.server.replicas.replica_fetcher import _Source
+from support.cluster.broker_cluster import batch, run_cluster
+
+
+@pytest.mark.parametrize("question", [EARLIEST_TIMESTAMP, LATEST_TIMESTAMP])
+def test_a_follower_is_reset_though_the_connection_breaks(question: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower is reset even if the connection breaks before it knows the offset.
+
+    It was left out of all fetches until the next leader epoch, though the leader could be reached again.
+    """
+    asked: Counter[int] = Counter()
+    original = _Source._list_offsets
+
+    async def cut(self, connection, steps, timestamp):
+        asked[timestamp] += 1
+        if timestamp == question and asked[timestamp] <= 2:
+            connection.close()
+        return await original(self, connection, steps, timestamp)
+
+    monkeypatch.setattr(_Source, "_list_offsets", cut)
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", replicas=2, min_insync_replicas="1")
+        leader = await cluster.leader("t")
+        follower = 3 - leader
+        await cluster.stop(follower)
+        await cluster.until(lambda: cluster.partition_image("t").isr == (leader,))
+        writing = cluster.client(leader)
+        for number in range(6):
+            assert (await writing.produce("t", batch(b"%d" % number))).error_code == ErrorCode.NONE
+        partitions = [DeleteRecordsPartition(partition_index=0, offset=4)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=partitions)], timeout_ms=5_000)
+        assert (await writing.request(request)).topics[0].partitions[0].error_code == ErrorCode.NONE
+        epoch = cluster.partition_image("t").leader_epoch
+        cluster.start_broker(follower)
+        await cluster.until(lambda: len(cluster.partition_image("t").isr) == 2)
+        assert cluster.partition_image("t").leader_epoch == epoch
+        log = cluster.replica(follower, "t").log
+        assert (log.log_start_offset, log.log_end_offset) == (4, 6)
+        assert asked[question] == 3
+        client.close()
+        writing.close()
+
+    run_cluster(scenario, brokers=2)

@@ -1,0 +1,98 @@
+"""Goal: a seed in which the client library raises leaves all that another failed seed leaves, and replays the same run;
+clients that never end are told.
+
+Method: a producer that raises what is no error of Kafka's in the middle of a run; and a kit that is broken itself.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+import trio
+
+from moldau.producer import Producer
+from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
+from moldau_jepsen.history import HistoryFile
+from moldau_jepsen.simulation import RunOptions, run_seed, write_failure
+from moldau_jepsen.simulation.campaign import case, run, shrink
+from moldau_jepsen.simulation.campaign.campaign import kit_failed
+from moldau_jepsen.simulation.campaign.case import Case, read_case, run_case
+from moldau_jepsen.simulation.campaign.runner import HISTORY, SCHEDULE_FILE, examine
+from moldau_jepsen.simulation.campaign.shrink import shrink_seed
+from moldau_jepsen.simulation.mutants.mutants import finder_of
+from moldau_jepsen.workloads.queue import QueueWorkload
+
+SLOW = PlannedFault(kind=FaultKind.SLOW, begin=0.5, end=1.5, number=0)
+OPTIONS = RunOptions(faults=(SLOW,), fault_seconds=2.0, transactions=False, pipe=False)
+
+
+@pytest.fixture
+def producer_raises(monkeypatch):
+    """One second into its run, every producer."""
+    send = Producer.send
+
+    async def raises(self, *given, **more):
+        if trio.current_time() > 1.0:
+            raise LookupError("no such batch")
+        return await send(self, *given, **more)
+
+    monkeypatch.setattr(Producer, "send", raises)
+
+
+def test_what_a_client_raises_is_a_violation_of_a_whole_run(producer_raises, tmp_path):
+    result = examine(1)
+    (violation,) = result.violations
+    assert finder_of(violation) == "client-failed"
+    assert "LookupError: no such batch at test_client_failure.py" in violation
+    assert result.plan
+    assert result.draws["fault_seconds"] > 0
+    assert any("phase" in line and "faults" in line for line in result.timeline)
+    folder = write_failure(result, tmp_path)
+    assert len(list(HistoryFile(folder / HISTORY))) == len(result.history) > 0
+    kept = read_case(folder / SCHEDULE_FILE)
+    assert kept.faults == result.plan
+    again = run_case(kept)
+    assert not again.kept
+    assert again.result.trace_hash == result.trace_hash
+    assert again.result.violations == result.violations
+
+
+def test_it_shrinks(producer_raises):
+    shrunk = shrink_seed(1, OPTIONS, attempts_max=4)
+    assert shrunk is not None
+    assert (shrunk.faults, shrunk.found_by) == ((), "client-failed")
+
+
+def test_the_schedule_of_a_run_that_the_kit_broke_is_not_made_up(tmp_path):
+    folder = write_failure(kit_failed(4, LookupError("no such node")), tmp_path)
+    assert json.loads((folder / "verdict.json").read_text())["passed"] is False
+    assert "no such node" in (folder / "timeline.txt").read_text()
+    assert not (folder / SCHEDULE_FILE).exists()
+
+
+def test_a_broken_kit_ends_neither_cases_nor_shrinking(monkeypatch):
+    def broken(*_, **__):
+        raise LookupError("no such node")
+
+    monkeypatch.setattr(case, "run_seed", broken)
+    monkeypatch.setattr(shrink, "run_seed", broken)
+    verdict = run_case(Case(name="one", why="", seeds=(1,)))
+    assert not verdict.kept
+    assert verdict.text == "seed 1: at the end: kit-failed: LookupError: no such node"
+    shrunk = shrink_seed(1, OPTIONS)
+    assert shrunk is not None
+    assert shrunk.found_by == "kit-failed"
+
+
+def test_clients_that_never_end_are_convicted_by_name(monkeypatch):
+    work = QueueWorkload.run
+
+    async def work_and_never_end(self):
+        await work(self)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(QueueWorkload, "run", work_and_never_end)
+    monkeypatch.setattr(run, "DRAIN_SECONDS", 20.0)
+    result = run_seed(1, replace(OPTIONS, faults=(), fault_seconds=0.5))
+    (violation,) = result.violations
+    assert violation == "at the end: stuck: clients had not ended 20 s after they were told to: queue"

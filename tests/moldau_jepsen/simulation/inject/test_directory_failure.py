@@ -1,0 +1,25 @@
+"""Goal: a run in which a log directory fails that no fault struck is a failed run.
+
+Method: a fault fails a directory, and the kit is made to forget that it did.
+"""
+
+from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
+from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.injector import FaultInjector
+from moldau_jepsen.simulation.mutants.mutants import finder_of
+
+FAULTS = (PlannedFault(kind=FaultKind.DIRECTORY, begin=1.0, end=4.0, number=0),)
+OPTIONS = RunOptions(
+    directories=2, fault_seconds=3.0, struck=FaultScope.BROKERS, pipe=False, transactions=False, faults=FAULTS
+)
+
+
+def test_a_directory_that_fails_of_itself_convicts(monkeypatch):
+    explained = run_seed(3, OPTIONS)
+    assert explained.passed, explained.violations
+    monkeypatch.setattr(FaultInjector, "may_fail", lambda *_: [])
+    result = run_seed(3, OPTIONS)
+    assert not result.passed
+    assert {finder_of(violation) for violation in result.violations} == {"directory-failed"}
+    assert "which no fault struck" in result.violations[0]

@@ -1,0 +1,225 @@
+"""Goal: every kind of fault strikes, nothing is left of it afterwards, and the cluster heals.
+
+Method: one simulated cluster; each kind strikes alone, its effect is looked for in the world, it ends, and the cluster
+must become healthy again. Whom each kind strikes, and how, is held against its name in ``test_fault_shapes``.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
+from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
+from moldau_jepsen.simulation.campaign.campaign import RunOptions, planned_faults, run_seed
+from moldau_jepsen.simulation.campaign.options import drawn_directories
+from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope
+from moldau_jepsen.simulation.inject.injector import FaultInjector
+from moldau_jepsen.simulation.inject.process_faults import HANG_SECONDS, HANG_SECONDS_GOING_ON
+from moldau_jepsen.world.world import run_world
+
+CALM = {"paused": [], "down": [], "cut": [], "slow": [], "lossy": [], "disks": [], "rates": []}
+
+VISIBLE = {
+    FaultKind.KILL: "down",
+    FaultKind.KILL_LEADER: "down",
+    FaultKind.KILL_MANY: "down",
+    FaultKind.POWER: "down",
+    FaultKind.POWER_ALL: "down",
+    FaultKind.PAUSE: "paused",
+    FaultKind.HANG: "paused",
+    FaultKind.CUT: "cut",
+    FaultKind.CUT_ONE_WAY: "cut",
+    FaultKind.HALVES: "cut",
+    FaultKind.BRIDGE: "cut",
+    FaultKind.RING: "cut",
+    FaultKind.LINK: "cut",
+    FaultKind.BLIND: "cut",
+    FaultKind.SLOW: "slow",
+    FaultKind.DISK_SLOW: "disks",
+    FaultKind.DISK_FULL: "disks",
+    FaultKind.DIRECTORY: "disks",
+    FaultKind.CLOCK_RATE: "rates",
+    FaultKind.POWER_UNSYNCED: "down",
+    FaultKind.LOSS: "lossy",
+    FaultKind.READ_ERROR: "disks",
+}
+"""What shows one step after the beginning. The others take time or strike by chance: see what the timeline says."""
+
+SHOWN_APART = {FaultKind.CRASH_POINT, FaultKind.RESET, FaultKind.DISK_ERROR, FaultKind.CLOCK_JUMP}
+"""What strikes only who does something; the last one is shown below."""
+
+TOLD = {
+    FaultKind.RESTART: "stop",
+    FaultKind.ROLL: "stop",
+    FaultKind.VOTERS: "move",
+    FaultKind.REASSIGN: "move",
+    FaultKind.MOVE_DIRECTORY: "move",
+    FaultKind.ELECT: "move",
+    FaultKind.BIT_ROT: "stop",
+    FaultKind.LOST_LOG: "log-loss",
+}
+
+
+def state_of(cluster):
+    """What faults have done to a world and have not undone."""
+    network, machines = cluster.world.network, cluster.machines
+    hosts = network.host_names
+    links = [network._link(one, other) for one in hosts for other in hosts if one != other]
+    return {
+        "paused": [name for name in cluster.world.nodes if cluster.world.gate.is_paused(name)],
+        "down": [node_id for node_id, machine in machines.items() if not machine.is_running],
+        "cut": [link for link in links if link.cut],
+        "slow": [link for link in links if link.extra_delay],
+        "lossy": [link for link in links if link.loss_probability],
+        "disks": [
+            node_id
+            for node_id, machine in machines.items()
+            if machine.disk.profile.capacity_bytes < 1 << 32
+            or machine.disk.profile.offload_delay_jitter > 0.001
+            or machine.disk.profile.write_error_probability
+            or machine.disk.profile.sync_error_probability
+            or machine.disk.profile.read_error_probability
+            or machine.disk.profile.failing_paths
+            or machine.disk.profile.full_paths
+        ],
+        "rates": [node_id for node_id, machine in machines.items() if machine.clock._rate != 1.0],
+    }
+
+
+async def every_kind(world):
+    """Strikes with each kind; returns what was seen of each."""
+    cluster = SimulatedCluster(world, ClusterShape(directories=2, settings={"log.flush.interval.messages": "1"}))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 2, {})
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    seen = {}
+    for number, kind in enumerate(SIMULATED_KINDS):
+        before = len(world.trace.notes())
+        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=3.0, number=number)], trio.current_time())
+        await trio.sleep(0.001)
+        during = state_of(cluster)
+        await trio.sleep(3.1)
+        after = {name: left for name, left in state_of(cluster).items() if name != "down"}
+        injector.end_all()
+        await injector.log_losses.wait_replaced(60)
+        await injector.moves.restore(60)
+        await injector.replace_disks(60)
+        try:
+            await cluster.wait_healthy(90)
+        except Exception as error:
+            raise AssertionError(f"after {kind.value}") from error
+        notes = [note.kind for note in world.trace.notes()[before:]]
+        seen[kind] = (during, after, notes, injector.moves.voters())
+    assert injector.unexplained_directories() == []
+    explained = {*injector.targets.disk_errors, *injector.log_losses.victims}
+    failures = [name for name, _ in world.failures if int(name.rpartition("-")[2]) not in explained]
+    return seen, failures
+
+
+def test_each_kind_strikes_and_ends():
+    seen, failures = run_world(every_kind, 5)
+    assert failures == []
+    for kind, (during, after, notes, voters) in seen.items():
+        assert not any(after.values()), (kind, after)
+        assert voters == [101, 102, 103], kind
+        if kind in VISIBLE:
+            assert during[VISIBLE[kind]], (kind, during)
+        if kind in TOLD:
+            assert TOLD[kind] in notes, (kind, notes)
+    assert set(VISIBLE) | set(TOLD) | SHOWN_APART == set(SIMULATED_KINDS)
+
+
+async def jump(world):
+    """Sets wall clocks several times; returns how far each is from that of a machine which faults do not strike."""
+    cluster = SimulatedCluster(world, ClusterShape(brokers=1, controllers=1))
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    right = world.node("client").clock
+    faults = [PlannedFault(kind=FaultKind.CLOCK_JUMP, begin=0.0, end=0.1, number=number) for number in range(6)]
+    injector.schedule(faults, trio.current_time())
+    await trio.sleep(0.2)
+    wrong = [machine.clock.wall_ms() - right.wall_ms() for machine in cluster.machines.values()]
+    injector.end_all()
+    return wrong, [machine.clock.wall_ms() - right.wall_ms() for machine in cluster.machines.values()]
+
+
+def test_wall_clocks_that_were_set_are_right_at_the_end():
+    wrong, left = run_world(jump, 5)
+    assert any(abs(ms) > 1_000 for ms in wrong)
+    assert left == [0, 0]
+
+
+async def hang(world):
+    """Lets a broker hang; returns what it was at each moment of the fault."""
+    cluster = SimulatedCluster(world, ClusterShape())
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True, struck=FaultScope.BROKERS)
+    injector.schedule([PlannedFault(kind=FaultKind.HANG, begin=0.0, end=3.0, number=0)], trio.current_time())
+    seen = []
+    for seconds in (HANG_SECONDS / 2, HANG_SECONDS / 2 + HANG_SECONDS_GOING_ON / 2, HANG_SECONDS_GOING_ON, 1.5):
+        await trio.sleep(seconds)
+        state = state_of(cluster)
+        seen.append((len(state["paused"]), len(state["down"])))
+    await cluster.wait_healthy(60)
+    return seen
+
+
+def test_who_hangs_goes_on_for_a_moment_before_it_is_killed():
+    assert run_world(hang, 5) == [(1, 0), (0, 0), (0, 1), (0, 0)]
+
+
+def test_a_directory_fails_alone_replicas_move_and_the_broker_comes_back_with_all_of_it():
+    faults = (
+        PlannedFault(kind=FaultKind.DIRECTORY, begin=1.0, end=4.0, number=0),
+        PlannedFault(kind=FaultKind.MOVE_DIRECTORY, begin=1.5, end=6.0, number=1),
+    )
+    options = RunOptions(
+        directories=2, fault_seconds=8.0, struck=FaultScope.BROKERS, pipe=False, transactions=False, faults=faults
+    )
+    result = run_seed(3, options)
+    assert result.passed, result.violations
+    lines = [line.split(maxsplit=2) for line in result.timeline]
+    (struck,) = [rest.split() for _, _, rest in lines if rest.startswith("directory    ")]
+    _, host, path, _ = struck
+    node = host.rpartition("-")[2]
+    reported = [rest for _, _, rest in lines]
+    failed = next(i for i, text in enumerate(reported) if "log-directory-failed" in text)
+    assert f"node={node} directory={path} " in reported[failed]
+    exits = [i for i, text in enumerate(reported) if text.startswith("exit ")]
+    assert [reported[i].split() for i in exits] == [["exit", host, "1", "normally"]], "only the healing ended it"
+    healed = next(i for i, text in enumerate(reported) if text.startswith("heal ") and text.endswith(" directory"))
+    assert failed < healed < exits[0]
+    assert any(text.split() == ["start", host, "2"] for text in reported[exits[0] :])
+    assert any("replica-moved" in text for text in reported)
+
+
+def test_several_directories_and_their_faults_are_drawn_for_a_share_of_the_seeds():
+    options = RunOptions(directories=None)
+    several = [seed for seed in range(300) if drawn_directories(seed, options) > 1]
+    assert 60 < len(several) < 120
+    for seed in range(300):
+        kinds = {fault.kind for fault in planned_faults(seed, options)}
+        assert seed in several or not kinds & set(NEEDS_DIRECTORIES)
+    assert any({fault.kind for fault in planned_faults(seed, options)} >= set(NEEDS_DIRECTORIES) for seed in several)
+
+
+async def unexplained(world):
+    """A directory that fails while no fault says so; returns what is told of it."""
+    cluster = SimulatedCluster(world, ClusterShape(directories=2))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 4, {})
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    await cluster.wait_healthy(60)
+    before = injector.unexplained_directories()
+    world.node("broker-2").disk.profile.failing_paths = ("/data2",)
+    await trio.sleep(10)
+    return before, injector.unexplained_directories(), cluster.is_healthy()
+
+
+def test_a_directory_that_no_fault_struck_is_told():
+    before, after, healthy = run_world(unexplained, 6)
+    assert before == []
+    assert after == ["broker-2: /data2"]
+    assert not healthy

@@ -1,0 +1,40 @@
+"""Goal: the simulation empties, cuts and damages the logs of stopped voters, and convicts a quorum that believes them.
+
+Method: runs of the profile that does so, with the real code, which must hold and get its voters back, and with the
+planted bug that knows voters by their id alone.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau_jepsen.simulation.campaign.campaign import run_seed
+from moldau_jepsen.simulation.campaign.profiles import LOST_VOTERS
+from moldau_jepsen.simulation.inject.faults import FaultKind, PlannedFault, plan_of_seed
+from moldau_jepsen.simulation.mutants.mutants import planted
+from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_quorum_bears_the_loss_of_logs(seed):
+    result = run_seed(seed, LOST_VOTERS.of_seed(seed))
+    assert not result.violations
+    assert result.faults_by_kind["lost-log"] >= 2, "they have struck"
+
+
+def test_emptied_voters_that_vote_are_convicted():
+    with planted(MUTANTS["raft-emptied-voter-accepted"]):
+        result = run_seed(1, LOST_VOTERS.of_seed(1))
+    assert any("metadata-prefix" in violation for violation in result.violations), result.violations
+
+
+def test_lost_logs_shift_no_other_fault():
+    """They are drawn of a stream of their own, and come after those that were there before them."""
+    older = tuple(kind for kind in FaultKind if kind is not FaultKind.LOST_LOG)
+    for seed in range(30):
+        without, with_them = plan_of_seed(seed, 15.0, older), plan_of_seed(seed, 15.0, tuple(FaultKind))
+        kept = [fault for fault in with_them if fault.kind is not FaultKind.LOST_LOG]
+        assert kept == without
+        assert all(
+            isinstance(fault, PlannedFault) and fault.number >= len(without) for fault in set(with_them) - set(kept)
+        )

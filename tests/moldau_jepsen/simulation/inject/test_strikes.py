@@ -1,0 +1,182 @@
+"""Goal: a fault counts as struck when something was done to somebody, and only as planned when nobody was there.
+
+Method: simulated clusters. Each kind strikes alone while everybody may be struck, and then where nobody can be: nodes
+that are down already, brokers that must be spared, disks that are given no errors, moves that are not answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import trio
+
+from moldau.runtime.ports.environment import OpenMode
+from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
+from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
+from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.simulation.inject.injector import FaultInjector
+from moldau_jepsen.world.world import run_world
+
+UNDER_LOAD = (FaultKind.BIT_ROT, FaultKind.CRASH_POINT)
+"""They strike what clients write: segments that have filled, and a process after some writes."""
+OF_DISKS = (FaultKind.DISK_SLOW, FaultKind.DISK_FULL, FaultKind.DISK_ERROR, FaultKind.READ_ERROR, FaultKind.DIRECTORY)
+"""They strike whoever uses a disk, and the disks of a cluster at rest are hardly used."""
+KILLS = (FaultKind.KILL, FaultKind.POWER, FaultKind.HANG, FaultKind.CRASH_POINT, FaultKind.RESTART, FaultKind.PAUSE)
+
+
+async def strike(world, injector, kinds, seconds=2.0):
+    """Strikes with each kind alone; returns which have struck. The numbers of the faults draw whom they choose."""
+    first = sum(injector.begun.values())
+    before = injector.struck
+    for number, kind in enumerate(kinds, first):
+        injector.schedule([PlannedFault(kind=kind, begin=0.0, end=seconds, number=number)], trio.current_time())
+        await trio.sleep(seconds + 0.1)
+    return injector.struck - before
+
+
+async def use_disks(cluster):
+    """Writes, syncs and reads a file of its own in every log directory, again and again."""
+    while True:
+        for node_id, machine in cluster.machines.items():
+            disk = machine.environment.disk
+            for directory in cluster.log_directories(node_id):
+                with contextlib.suppress(OSError):
+                    file = disk.open(f"{directory}/used", OpenMode.WRITE)
+                    file.append([b"x" * 10_000])
+                    file.read(0, 1)
+                    await disk.offload(file.sync)
+                    disk.remove(file.path)
+        await trio.sleep(0.02)
+
+
+async def everybody_can_be_struck(world):
+    shape = ClusterShape(directories=2, settings={"log.flush.interval.messages": "1"})
+    cluster = SimulatedCluster(world, shape)
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    await cluster.create_topic(world.node("client").environment, "flights", 2, {})
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    struck = Counter()
+    for kind in SIMULATED_KINDS:
+        async with trio.open_nursery() as nursery:
+            if kind in OF_DISKS:
+                nursery.start_soon(use_disks, cluster)
+            struck += await strike(world, injector, [kind])
+            nursery.cancel_scope.cancel()
+        injector.end_all()
+        await injector.log_losses.wait_replaced(60)
+        await injector.moves.restore(60)
+        await cluster.wait_healthy(90)
+    return struck, injector.begun
+
+
+def test_each_kind_that_strikes_counts():
+    struck, begun = run_world(everybody_can_be_struck, 5)
+    assert begun == Counter(kind.value for kind in SIMULATED_KINDS)
+    # The preferred leaders lead already, and logs are lost only once every change of the voters was answered.
+    others = (*UNDER_LOAD, FaultKind.ELECT, FaultKind.LOST_LOG)
+    assert struck == Counter(kind.value for kind in SIMULATED_KINDS if kind not in others)
+
+
+def test_what_is_struck_by_and_by_counts_when_it_is():
+    faults = tuple(
+        PlannedFault(kind=kind, begin=begin, end=8.0, number=number)
+        for number, (kind, begin) in enumerate(zip(UNDER_LOAD, (2.0, 4.0), strict=True))
+    )
+    shape = ClusterShape(settings={"log.segment.bytes": "2048"})
+    options = RunOptions(faults=faults, shape=shape, fault_seconds=9.0, pipe=False, transactions=False, synced=True)
+    result = run_seed(3, options)
+    assert result.passed, result.violations
+    assert result.planned_by_kind == result.faults_by_kind == {"bit-rot": 1, "crash-point": 1}
+    assert result.faults == 2
+
+
+async def armed_for(world):
+    """What crash points count until they strike, of several faults: writes, sends, or neither."""
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1, brokers=1))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    found = []
+    for number in range(30):
+        fault = PlannedFault(kind=FaultKind.CRASH_POINT, begin=0.0, end=0.001, number=number)
+        injector.schedule([fault], trio.current_time())
+        await trio.sleep(0.0005)
+        ports = [machine._disk_port for machine in cluster.machines.values() if machine.is_running]
+        hosts = [world.network.host(machine.name) for machine in cluster.machines.values()]
+        found.append((sum(port._crash_after > 0 for port in ports), sum(host._sends_left > 0 for host in hosts)))
+        await trio.sleep(0.001)
+        assert not any(host._sends_left for host in hosts)
+        await cluster.wait_healthy(60)
+    return Counter(found)
+
+
+def test_a_crash_point_counts_writes_or_sends():
+    found = run_world(armed_for, 5)
+    writes, sends = found.pop((1, 0)), found.pop((0, 1))
+    assert writes > sends > 3
+    assert set(found) <= {(0, 0)}, "it may have struck already"
+
+
+async def nobody_can_be_struck(world):
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
+    found = {}
+    for node_id in cluster.broker_ids:
+        cluster.kill(node_id)
+    # The first fault would start again at its end whom the next one is to find down.
+    injector.targets.start = lambda nodes: None
+    found["down"] = await strike(world, injector, KILLS)
+    injector = FaultInjector(cluster, ["client"], synced=False, struck=FaultScope.BROKERS)
+    await cluster.wait_healthy(60)
+    injector.targets.safekeeping.needs = lambda node_id: True
+    spared = [FaultKind.KILL, FaultKind.KILL_MANY, FaultKind.HANG, FaultKind.DISK_FULL, FaultKind.DISK_ERROR]
+    spared += [FaultKind.READ_ERROR, FaultKind.CRASH_POINT, FaultKind.POWER]
+    found["spared"] = await strike(world, injector, spared)
+    injector.targets.safekeeping.refusal = lambda node_id: "not now"
+    refused = [FaultKind.POWER_UNSYNCED, FaultKind.BIT_ROT, FaultKind.MOVE_DIRECTORY, FaultKind.DIRECTORY]
+    found["refused"] = await strike(world, injector, refused)
+    cluster.kill(101)
+    found["unanswered"] = await strike(world, injector, [FaultKind.VOTERS, FaultKind.REASSIGN, FaultKind.ELECT], 8.0)
+    return found, injector.begun
+
+
+def test_a_fault_that_finds_nobody_is_only_planned():
+    found, begun = run_world(nobody_can_be_struck, 5)
+    assert found == {"down": Counter(), "spared": Counter(), "refused": Counter(), "unanswered": Counter()}
+    assert begun.total() == 15
+
+
+async def errors_of_a_disk(world):
+    """Strikes disks that are in use often enough for every pair of rates."""
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1))
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    profiles = [machine.disk.profile for machine in cluster.machines.values()]
+    files = [machine.environment.disk.open("/f", OpenMode.CREATE) for machine in cluster.machines.values()]
+    seen = []
+    for _ in range(40):
+        before = injector.struck.total()
+        number = injector.begun.total()
+        fault = PlannedFault(kind=FaultKind.DISK_ERROR, begin=0.0, end=0.1, number=number)
+        injector.targets.start = lambda nodes: None
+        injector.schedule([fault], trio.current_time())
+        await trio.sleep(0.05)
+        rates = any(each.write_error_probability or each.sync_error_probability for each in profiles)
+        assert injector.struck.total() == before, "nothing was done to anybody yet"
+        for file in files:
+            for _ in range(1000):
+                with contextlib.suppress(OSError):
+                    file.write_at(0, b"x")
+                    file.sync()
+        seen.append((rates, injector.struck.total() - before))
+        await trio.sleep(0.1)
+    return seen
+
+
+def test_a_disk_that_was_given_no_errors_was_not_struck():
+    seen = run_world(errors_of_a_disk, 5)
+    assert set(seen) == {(True, 1), (False, 0)}

@@ -1,0 +1,199 @@
+"""A broker's requests to the active controller while that moves: on a simulated network, to production controllers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.broker_side.controller_client import ATTEMPT_TIMEOUT_MS, ControllerUnavailableError
+from moldau_quorum.node.leadership_transfer import transfer_leadership
+from support.quorum.cluster import TestCluster, create, topic
+
+CHANGES = 5
+
+
+async def change(client, name: str) -> None:
+    """One that must not be executed twice."""
+    request = CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)])
+    response = await client.request(request, CreateTopicsResponse, timeout_ms=30_000)
+    assert [one.error_code for one in response.topics] == [ErrorCode.NONE]
+
+
+async def ask(client) -> DescribeQuorumResponse:
+    """A question, which may be sent again."""
+    partition = DescribeQuorumRequestPartitionData(partition_index=0)
+    topics = [DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])]
+    return await client.request(DescribeQuorumRequest(topics=topics), DescribeQuorumResponse, timeout_ms=30_000)
+
+
+async def started(world):
+    """A cluster, the active controller and another one."""
+    cluster = TestCluster(world)
+    cluster.start_controllers()
+    await cluster.start_brokers(1)
+    active = await cluster.wait_active()
+    return cluster, active, next(one for one in cluster.controllers.values() if one is not active)
+
+
+def test_changes_that_meet_another_controller_than_the_active_one_all_go_on_to_it() -> None:
+    """The first refusal that comes has the connection left; the changes behind it are refused, not lost."""
+
+    async def main(world) -> None:
+        cluster, active, other = await started(world)
+        client = cluster.client()
+        client.suggest(other.node_id)
+        async with trio.open_nursery() as nursery:
+            for number in range(CHANGES):
+                nursery.start_soon(change, client, f"t{number}")
+        assert len(active.running.machine.image.topics_by_name) == CHANGES
+        assert client.active_controller_id == active.node_id
+        assert not world.failures
+
+    run_world(main, 1)
+
+
+def test_news_of_another_active_controller_costs_no_change_under_way() -> None:
+    """Each moment of the way there and back is tried."""
+
+    async def main(world) -> None:
+        cluster, active, other = await started(world)
+        client = cluster.client()
+        moments = 0
+        while True:
+            client.suggest(other.node_id)
+            await ask(cluster.client())  # the network has nothing under way
+            ended = trio.Event()
+
+            async def make(name: str, ended: trio.Event) -> None:
+                await change(client, name)
+                ended.set()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(make, f"t{moments}", ended)
+                with trio.move_on_after(moments * 0.000_2) as early:
+                    await ended.wait()
+                client.suggest(active.node_id)
+            moments += 1
+            if not early.cancelled_caught:
+                break
+        assert moments > 5
+        assert len(active.running.machine.image.topics_by_name) == moments
+        assert not world.failures
+
+    run_world(main, 2)
+
+
+def test_a_controller_that_was_left_and_is_silent_holds_up_only_what_must_not_be_sent_again() -> None:
+    async def main(world) -> None:
+        cluster, former, _ = await started(world)
+        client = cluster.client()
+        client.suggest(former.node_id)
+        await ask(client)
+        active_id = await transfer_leadership(world.node("operator").environment, cluster.voters)
+        assert active_id != former.node_id
+        former.node.pause()
+        ended: dict[str, float] = {}
+
+        async def timed(name: str, request) -> None:
+            await request()
+            ended[name] = trio.current_time()
+
+        async def fail() -> None:
+            with pytest.raises(ControllerUnavailableError, match="may still take effect"):
+                await change(client, "lost")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timed, "change", fail)
+            nursery.start_soon(timed, "question", partial(ask, client))
+            nursery.start_soon(timed, "watch", client.wait_disconnected)
+            await trio.sleep(0.5)
+            assert ended == {}
+            news = trio.current_time()
+            client.suggest(active_id)
+        assert ended["watch"] == news
+        assert news < ended["question"] < news + 0.1
+        assert news + 1 < ended["change"] <= news + ATTEMPT_TIMEOUT_MS / 1000
+        former.node.resume()
+        assert not world.failures
+
+    run_world(main, 3)
+
+
+def test_a_client_that_closes_waits_for_nothing() -> None:
+    """Neither for its connection nor for one that it left."""
+
+    async def main(world) -> None:
+        cluster, former, other = await started(world)
+        client = cluster.client()
+        client.suggest(former.node_id)
+        await ask(client)
+        former.node.pause()
+
+        async def fail() -> None:
+            with pytest.raises(ControllerUnavailableError, match="may still take effect"):
+                await change(client, "lost")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+            await trio.sleep(0.1)
+            client.suggest(other.node_id)
+            await trio.sleep(0.1)
+            assert len(nursery.child_tasks) == 1
+            closed = trio.current_time()
+            client.close()
+        assert trio.current_time() == closed
+        former.node.resume()
+        assert not world.failures
+
+    run_world(main, 4)
+
+
+def test_a_clients_change_whose_answer_is_lost_is_not_executed_twice() -> None:
+    """Executed again behind a later change, it would undo that one: the register of a simulated run showed it."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        active = await cluster.wait_active()
+        commands = active.running.active.statistics().commands
+        world.network.cut(active.node.name, "admin")
+        with pytest.raises(ControllerUnavailableError, match="may still take effect"):
+            await client.request(topic("once"), CreateTopicsResponse, timeout_ms=30_000)
+        world.network.heal_all()
+        await trio.sleep(20)
+        assert "once" in active.running.machine.image.topics_by_name
+        assert active.running.active.statistics().commands == commands + 1
+        assert not world.failures
+
+    run_world(main, 12)
+
+
+def test_a_connection_that_ended_while_nobody_used_it_costs_no_answer() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        await create(client, topic("before"))
+        (controller,) = cluster.controllers.values()
+        controller.kill()
+        controller.start()
+        await cluster.wait_active()
+        await create(client, topic("after"))
+        assert not world.failures
+
+    run_world(main, 13)

@@ -1,0 +1,167 @@
+"""Goal: the controller refuses changes whose effective configuration is invalid on a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG, DynamicScope, topic_config
+from moldau.runtime.config.keys.served import REFUSED
+from moldau_quorum.metadata.records import ConfigRecord
+from support.controller.model import CONFIG, ModelController
+
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+Resource = tuple[int, str, dict[str, str | None]]
+
+
+@pytest.fixture
+def controller() -> ModelController:
+    controller = ModelController()
+    controller.join(1, 2, 3)
+    controller.create("t")
+    return controller
+
+
+def alter(controller: ModelController, *resources: Resource) -> list[tuple[int, str | None]]:
+    """Sets values (None deletes) of each resource; returns codes and messages."""
+    request = incremental.IncrementalAlterConfigsRequest(
+        resources=[
+            incremental.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    incremental.AlterableConfig(
+                        name=key, config_operation=DELETE if value is None else SET, value=value
+                    )
+                    for key, value in values.items()
+                ],
+            )
+            for kind, name, values in resources
+        ],
+        validate_only=False,
+    )
+    return [(entry.error_code, entry.error_message) for entry in controller.handle(request).responses]
+
+
+def plant(controller: ModelController, kind: int, name: str, **values: str) -> None:
+    """Commits values that this version refuses, as an older version might have done."""
+    controller.apply(
+        ConfigRecord(resource_type=kind, resource_name=name, name=key.replace("_", "."), value=value)
+        for key, value in values.items()
+    )
+
+
+def test_broker_keys_have_the_ranges_of_their_topic_twins():
+    for key in TOPIC_CONFIG.keys.values():
+        for synonym in key.synonyms:
+            twin = BROKER_CONFIG.key(synonym.name)
+            if synonym.factor != 1:
+                continue  # other units; negative ones count as -1
+            assert (twin.type, twin.choices) == (key.type, key.choices), synonym.name
+            assert (twin.minimum, twin.maximum) == (key.minimum, key.maximum), synonym.name
+
+
+def test_a_default_that_no_topic_could_have_is_refused(controller):
+    before = controller.image
+    ((code, message),) = alter(controller, (BROKER, "", {"log.flush.interval.ms": "-1"}))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert message is not None
+    assert "log.flush.interval.ms = '-1'" in message
+    lags = {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"}
+    assert alter(controller, (BROKER, "", lags))[0][0] == ErrorCode.INVALID_CONFIG
+    assert controller.image is before
+
+
+def test_a_default_that_breaks_a_topic_is_refused_by_its_name(controller):
+    """The controller refuses a default that is not valid for one topic, and names the topic."""
+    assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": "1000"}))[0][0] == ErrorCode.NONE
+    for broker in ("", "1"):
+        ((code, message),) = alter(controller, (BROKER, broker, {"log.cleaner.min.compaction.lag.ms": "60000"}))
+        assert code == ErrorCode.INVALID_CONFIG
+        assert message == (
+            "log.cleaner.min.compaction.lag.ms = '60000' is not valid for topic 't': "
+            "min.compaction.lag.ms = 60000: must not be above max.compaction.lag.ms = 1000"
+        )
+    assert alter(controller, (BROKER, "", {"log.cleaner.min.compaction.lag.ms": "1000"}))[0][0] == ErrorCode.NONE
+
+
+def test_a_topic_is_checked_with_every_brokers_values(controller):
+    """The controller checks a topic's overrides together with the dynamic values of every broker."""
+    assert alter(controller, (BROKER, "2", {"log.cleaner.min.compaction.lag.ms": "60000"}))[0][0] == ErrorCode.NONE
+    ((code, message),) = alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": "1000"}))
+    assert (code, message) == (
+        ErrorCode.INVALID_CONFIG,
+        "topic 't': min.compaction.lag.ms = 60000: must not be above max.compaction.lag.ms = 1000",
+    )
+    own = {"max.compaction.lag.ms": "1000", "min.compaction.lag.ms": "0"}
+    assert alter(controller, (TOPIC, "t", own))[0][0] == ErrorCode.NONE
+
+
+def test_resources_of_one_request_are_judged_together(controller):
+    outcome = alter(
+        controller,
+        (BROKER, "", {"log.cleaner.min.compaction.lag.ms": "60000"}),
+        (TOPIC, "t", {"max.compaction.lag.ms": "1000"}),
+    )
+    assert [code for code, _ in outcome] == [ErrorCode.NONE, ErrorCode.INVALID_CONFIG]
+    topic_config(CONFIG.with_values(controller.image.config(BROKER, "")), controller.image.topic_config("t"))
+
+
+def test_what_was_wrong_before_stands_in_nobodys_way(controller):
+    plant(controller, BROKER, "", log_cleaner_min_compaction_lag_ms="60000", max_connection_creation_rate="5")
+    plant(controller, TOPIC, "t", max_compaction_lag_ms="1000")
+    assert alter(controller, (TOPIC, "t", {"retention.ms": "7"}))[0][0] == ErrorCode.NONE
+    assert alter(controller, (BROKER, "", {"log.retention.ms": "7"}))[0][0] == ErrorCode.NONE
+    assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": "999"}))[0][0] == ErrorCode.INVALID_CONFIG
+    assert alter(controller, (BROKER, "", {"max.connection.creation.rate": None}))[0][0] == ErrorCode.NONE
+    assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": None}))[0][0] == ErrorCode.NONE
+
+
+def test_keys_refused_at_the_start_are_refused_later_too(controller):
+    """The controller refuses the keys and values that a node refuses at its start."""
+    before = controller.image
+    tried = 0
+    for name in sorted(REFUSED & set(BROKER_CONFIG.keys)):
+        key = BROKER_CONFIG.key(name)
+        value = "1" if key.default != 1 else "2"
+        for broker in ("", "1"):
+            code = alter(controller, (BROKER, broker, {name: value}))[0][0]
+            if key.dynamic is DynamicScope.READ_ONLY or (key.dynamic is DynamicScope.PER_BROKER and not broker):
+                assert code == ErrorCode.INVALID_REQUEST, name
+            else:
+                assert code == ErrorCode.INVALID_CONFIG, name
+                tried += 1
+    assert tried >= 4
+    assert controller.image is before
+
+
+def test_read_only_keys_are_refused_but_may_be_removed(controller):
+    """Keys that nodes read only at the start are refused; one that is set already may be removed."""
+    for name, value in (
+        ("listeners", "PLAINTEXT://:1"),
+        ("advertised.listeners", "PLAINTEXT://a:1"),
+        ("log.cleaner.backoff.ms", "1"),
+        ("producer.id.expiration.ms", "1"),
+    ):
+        for broker in ("", "1"):
+            ((code, message),) = alter(controller, (BROKER, broker, {name: value}))
+            assert code == ErrorCode.INVALID_REQUEST
+            assert message == f"{name} cannot be changed while brokers run"
+    plant(controller, BROKER, "1", advertised_listeners="PLAINTEXT://a:1")
+    assert alter(controller, (BROKER, "1", {"leader.replication.throttled.rate": "5"}))[0][0] == ErrorCode.NONE
+    assert alter(controller, (BROKER, "1", {"advertised.listeners": None}))[0][0] == ErrorCode.NONE
+    assert controller.image.config(BROKER, "1") == {"leader.replication.throttled.rate": "5"}
+
+
+def test_only_some_keys_have_values_of_single_listeners(controller):
+    """A key may be set for one listener only if brokers look it up for each listener."""
+    before = controller.image
+    for key, value in (("min.insync.replicas", "2"), ("log.retention.ms", "7"), ("max.connections.per.ip", "5")):
+        for broker in ("", "1"):
+            ((code, message),) = alter(controller, (BROKER, broker, {f"listener.name.plaintext.{key}": value}))
+            assert code == ErrorCode.INVALID_CONFIG
+            assert f"{key} cannot be set for a single listener" in str(message)
+    assert controller.image is before
+    assert alter(controller, (BROKER, "", {"listener.name.plaintext.max.connections": "9"}))[0][0] == ErrorCode.NONE

@@ -1,0 +1,306 @@
+"""Stories of one partition: ISR changes, elections, eligible leader replicas, each against the error codes of Kafka.
+
+Decisions are made by the pure controller and applied to an image at once; no shell, no time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import settings
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau_quorum.controller.partitions import balance_leaders
+from support.controller.model import ModelController
+from support.controller.partition_machine import MovingPartitionMachine, PartitionMachine
+
+
+def three_brokers(**configs: str) -> ModelController:
+    controller = ModelController()
+    controller.join(1, 2, 3)
+    assert controller.create("t", **configs).error_code == 0
+    return controller
+
+
+def elect(controller: ModelController, election_type: int, partition: int = 0) -> int:
+    response = controller.handle(
+        ElectLeadersRequest(
+            election_type=election_type, topic_partitions=[TopicPartitions(topic="t", partitions=[partition])]
+        )
+    )
+    return response.replica_election_results[0].partition_result[0].error_code
+
+
+def test_the_leader_shrinks_and_expands_its_isr() -> None:
+    controller = three_brokers()
+    before = controller.partition("t")
+    leader = before.leader
+    outcome = controller.alter("t", [leader])
+    assert (outcome.error_code, list(outcome.isr)) == (0, [leader])
+    assert outcome.partition_epoch == before.partition_epoch + 1
+    assert outcome.leader_epoch == before.leader_epoch, "an ISR change alone does not fence the leader (KAFKA-15021)"
+    outcome = controller.alter("t", [1, 2, 3])
+    assert outcome.error_code == 0
+    assert controller.partition("t").isr == before.replicas
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"leader_epoch": 7}, ErrorCode.NOT_CONTROLLER),
+        ({"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"partition_epoch": 7}, ErrorCode.NOT_CONTROLLER),
+        ({"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"topic_id": UUID(int=99)}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"broker_epoch": 1}, ErrorCode.STALE_BROKER_EPOCH),
+    ],
+)
+def test_stale_or_wrong_epochs_change_nothing(wrong: dict, code: ErrorCode) -> None:
+    controller = three_brokers()
+    before = controller.image
+    assert controller.alter("t", [1, 2, 3], **wrong).error_code == code
+    assert controller.image is before
+
+
+def test_a_refused_replica_is_final_for_all_attempts() -> None:
+    """The refusal raises the partition epoch, so an attempt that arrives when the replica is eligible again fails."""
+    controller = three_brokers()
+    before = controller.partition("t")
+    outside = next(b for b in (1, 2, 3) if b != before.leader)
+    controller.fence(outside)
+    fenced = controller.partition("t")
+    attempt = {"partition_epoch": fenced.partition_epoch, "leader_epoch": fenced.leader_epoch}
+    assert controller.alter("t", [1, 2, 3], **attempt).error_code == ErrorCode.INELIGIBLE_REPLICA
+    after = controller.partition("t")
+    assert after == replace(fenced, partition_epoch=fenced.partition_epoch + 1)
+    controller.beat(outside)
+    assert controller.image.brokers[outside].active
+    assert controller.alter("t", [1, 2, 3], **attempt).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert controller.partition("t") == after
+    assert controller.alter("t", [1, 2, 3]).error_code == 0, "the leader's next proposal is of the new epoch"
+
+
+def test_others_than_the_leader_and_malformed_isrs_are_refused() -> None:
+    controller = three_brokers()
+    leader = controller.partition("t").leader
+    other = next(b for b in (1, 2, 3) if b != leader)
+    controller.join(4)
+    assert controller.alter("t", [1, 2, 3], leader=other).error_code == ErrorCode.INVALID_REQUEST
+    assert controller.alter("t", [other]).error_code == ErrorCode.INVALID_REQUEST
+    assert controller.alter("t", [1, 2, 3, 4]).error_code == ErrorCode.INVALID_REQUEST
+    assert controller.alter("t", [leader, leader]).error_code == ErrorCode.INVALID_REQUEST
+    assert controller.alter("t", [leader], recovery=1).error_code == ErrorCode.INVALID_REQUEST
+    assert controller.alter("t", [leader], recovery=5).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_fenced_stopping_and_restarted_replicas_cannot_join() -> None:
+    controller = three_brokers()
+    leader = controller.partition("t").leader
+    follower, stopping = (b for b in (1, 2, 3) if b != leader)
+    stale_epoch = controller.image.brokers[follower].broker_epoch
+    controller.fence(follower)
+    assert controller.partition("t").isr == tuple(r for r in controller.partition("t").replicas if r != follower)
+    refused = controller.alter("t", [1, 2, 3])
+    assert refused.error_code == ErrorCode.INELIGIBLE_REPLICA
+    controller.join(follower)
+    # The leader saw the old incarnation catch up; the new one has proved nothing (KIP-903).
+    refused = controller.alter("t", [1, 2, 3], epochs={follower: stale_epoch})
+    assert refused.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert controller.alter("t", [1, 2, 3]).error_code == 0
+    controller.beat(stopping, want_shut_down=True)
+    assert stopping not in controller.partition("t").isr
+    assert controller.alter("t", [1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_live_isr_member_leads_in_replica_order() -> None:
+    """The controller elects the first live ISR member in the order of the replicas."""
+    controller = three_brokers()
+    before = controller.partition("t")
+    controller.fence(before.leader)
+    after = controller.partition("t")
+    assert after.leader == before.replicas[1]
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert after.isr == before.replicas[1:]
+    assert after.elr == ()
+
+
+def test_the_last_replica_is_eligible_again_after_a_restart() -> None:
+    """KIP-966: with min.insync.replicas=2 the ISR may shrink to none without loss of acknowledged records."""
+    controller = three_brokers(min_insync_replicas="2")
+    first, second, third = controller.partition("t").replicas
+    controller.fence(third)
+    assert controller.partition("t").elr == ()
+    controller.fence(second)
+    assert (controller.partition("t").isr, controller.partition("t").elr) == ((first,), (second,))
+    controller.fence(first)
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, set(partition.elr)) == (-1, (), {first, second})
+    controller.join(third)  # it left the ISR while that was still large enough: it may lack acknowledged records
+    assert controller.partition("t").leader == -1
+    controller.join(second)
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, partition.elr) == (second, (second,), (first,))
+    assert partition.leader_recovery_state == 0
+    assert controller.alter("t", [second, third]).error_code == 0
+    assert controller.partition("t").elr == ()
+
+
+def test_after_lost_state_only_the_last_known_leader_leads() -> None:
+    """Replicas that lost their state are not eligible, but the last known leader may be elected."""
+    controller = three_brokers(min_insync_replicas="2")
+    first, second, third = controller.partition("t").replicas
+    controller.fence(third)
+    controller.fence(second)
+    controller.fence(first)
+    controller.unclean_restart(second)
+    assert controller.partition("t").elr == (first,)
+    controller.beat(second)
+    assert controller.partition("t").leader == -1
+    controller.unclean_restart(first)
+    partition = controller.partition("t")
+    assert (partition.isr, partition.elr, partition.last_known_elr, partition.leader) == ((), (), (first,), -1)
+    controller.beat(first)
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, partition.last_known_elr) == (first, (first,), ())
+    assert partition.leader_recovery_state == 1
+    assert controller.alter("t", [first], recovery=0).error_code == 0
+    assert controller.partition("t").leader_recovery_state == 0
+    assert controller.alter("t", [first], recovery=1).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_an_unclean_restart_leaves_the_isr() -> None:
+    controller = three_brokers(min_insync_replicas="2")
+    first, second, third = controller.partition("t").replicas
+    controller.now_ms += 10_000  # the session is over, but the broker is not fenced yet
+    controller.unclean_restart(second)
+    assert controller.partition("t").isr == (first, third)
+
+
+def test_without_elr_the_last_member_stays_in_the_isr() -> None:
+    """Without eligible leader replicas, the ISR keeps its last member when that broker is fenced."""
+    controller = ModelController(elr=False)
+    controller.join(1, 2)
+    controller.create("t", factor=2)
+    first, second = controller.partition("t").replicas
+    controller.fence(second)
+    controller.fence(first)
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, partition.elr) == (-1, (first,), ())
+    controller.join(second)
+    assert controller.partition("t").leader == -1
+    controller.join(first)
+    assert controller.partition("t").leader == first
+
+
+def test_unclean_election_needs_permission_or_a_request() -> None:
+    controller = three_brokers()
+    first, second, _third = controller.partition("t").replicas
+    assert controller.alter("t", [first]).error_code == 0
+    controller.fence(first)
+    assert controller.partition("t").leader == -1
+    assert elect(controller, 0) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    resource = AlterConfigsResource(
+        resource_type=2,
+        resource_name="t",
+        configs=[AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value="true")],
+    )
+    (response,) = controller.handle(IncrementalAlterConfigsRequest(resources=[resource])).responses
+    assert response.error_code == 0
+    partition = controller.partition("t")
+    assert (partition.leader, partition.isr, partition.leader_recovery_state) == (second, (second,), 1)
+
+
+def test_an_unclean_election_on_request_takes_any_live_replica() -> None:
+    controller = three_brokers()
+    first, second, third = controller.partition("t").replicas
+    controller.alter("t", [first])
+    assert elect(controller, 1) == ErrorCode.ELECTION_NOT_NEEDED
+    controller.fence(first, second)
+    assert elect(controller, 1) == ErrorCode.NONE
+    assert controller.partition("t").leader == third
+    controller.fence(third)
+    controller.apply([])
+    assert controller.partition("t").leader == -1
+    assert elect(controller, 1) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert elect(controller, 1, partition=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert controller.handle(ElectLeadersRequest(election_type=9)).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_preferred_election_gives_the_leadership_back() -> None:
+    controller = three_brokers()
+    first = controller.partition("t").leader
+    controller.fence(first)
+    controller.join(first)
+    assert elect(controller, 0) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert controller.alter("t", [1, 2, 3]).error_code == 0
+    assert elect(controller, 0) == ErrorCode.NONE
+    assert controller.partition("t").leader == first
+    assert elect(controller, 0) == ErrorCode.ELECTION_NOT_NEEDED
+    everything = controller.handle(ElectLeadersRequest(election_type=0, topic_partitions=None))
+    assert list(everything.replica_election_results) == []
+
+
+def test_a_lower_min_insync_empties_the_elr_in_one_command() -> None:
+    """The command that lowers ``min.insync.replicas`` also empties ELRs that the new value does not justify."""
+    controller = three_brokers(min_insync_replicas="2")
+    _first, second, third = controller.partition("t").replicas
+    controller.fence(third, second)
+    assert controller.partition("t").elr
+    resource = AlterConfigsResource(
+        resource_type=2,
+        resource_name="t",
+        configs=[AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")],
+    )
+    commands = len(controller.commands)
+    controller.handle(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert controller.partition("t").elr == ()
+    assert len(controller.commands) == commands + 1
+
+
+PartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPartitionMachine = PartitionMachine.TestCase
+MovingPartitionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMovingPartitionMachine = MovingPartitionMachine.TestCase
+
+
+def test_leaders_move_back_when_too_many_are_elsewhere() -> None:
+    """The controller moves leaders back to preferred replicas when the imbalance is above the limit."""
+    controller = ModelController()
+    controller.join(1, 2, 3)
+    controller.create("t", partitions=30)
+    assert balance_leaders(controller.image, controller.context(), limit=100) == []
+    controller.fence(1)
+    controller.join(1)
+    assert balance_leaders(controller.image, controller.context(), limit=100) == [], "1 is not in sync yet"
+    for number in range(30):
+        assert controller.alter("t", [1, 2, 3], number).error_code == 0
+    assert len(balance_leaders(controller.image, controller.context(), limit=4)) == 4
+    records = balance_leaders(controller.image, controller.context(), limit=100)
+    assert len(records) == 10
+    controller.apply(records)
+    assert all(p.leader == p.replicas[0] for p in controller.image.topics_by_name["t"].partitions.values())
+
+
+def test_an_unregistered_broker_is_no_eligible_leader_any_more() -> None:
+    controller = three_brokers(min_insync_replicas="2")
+    first, second, third = controller.partition("t").replicas
+    controller.fence(third)
+    controller.fence(second)
+    assert controller.partition("t").elr == (second,)
+    assert controller.handle(UnregisterBrokerRequest(broker_id=second)).error_code == 0
+    assert controller.partition("t").elr == ()
+    controller.fence(first)
+    controller.join(second)
+    assert controller.partition("t").leader == -1
+    controller.join(first)
+    assert controller.partition("t").leader == first
+    assert third not in controller.partition("t").isr

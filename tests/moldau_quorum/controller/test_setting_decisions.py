@@ -1,0 +1,339 @@
+"""Configurations, client quotas, SCRAM credentials and access control entries: set, read, refused."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import alter_configs as full
+from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
+from moldau.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from moldau.protocol.messages.describe_acls import DescribeAclsRequest
+from moldau.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from support.controller.model import ModelController
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@pytest.fixture
+def controller() -> ModelController:
+    controller = ModelController()
+    controller.join(1, 2, 3)
+    controller.create("t")
+    return controller
+
+
+def alter(
+    controller, kind: int, name: str, *operations: tuple[str, int, str | None], validate_only: bool = False
+) -> int:
+    resource = incremental.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in operations
+        ],
+    )
+    request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    return controller.handle(request).responses[0].error_code
+
+
+def described(controller, kind: int, name: str, *keys: str) -> dict[str, tuple[str | None, int]]:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)
+    (result,) = controller.handle(request).results
+    assert result.error_code == 0, result
+    return {entry.name: (entry.value, entry.config_source) for entry in result.configs}
+
+
+def test_topic_values_are_set_appended_subtracted_and_deleted(controller) -> None:
+    assert alter(controller, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("retention.ms", SET, "7")) == 0
+    assert controller.image.topic_config("t") == {"cleanup.policy": "delete,compact", "retention.ms": "7"}
+    assert alter(controller, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)) == 0
+    assert controller.image.topic_config("t") == {"cleanup.policy": "compact"}
+    assert alter(controller, TOPIC, "t", ("cleanup.policy", DELETE, None), validate_only=True) == 0
+    assert controller.image.topic_config("t") == {"cleanup.policy": "compact"}
+
+
+def test_a_resource_changes_as_a_whole_or_not_at_all(controller) -> None:
+    before = controller.image
+    for operations, code in (
+        ([("retention.ms", SET, "7"), ("retention.bytes", SET, "many")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, "7"), ("nonsense", SET, "1")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, "7"), ("retention.ms", SET, "8")], ErrorCode.INVALID_REQUEST),
+        ([("retention.ms", APPEND, "7")], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, None)], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST),
+        ([("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")], ErrorCode.INVALID_CONFIG),
+    ):
+        assert alter(controller, TOPIC, "t", *operations) == code, operations
+    assert alter(controller, TOPIC, "x", ("retention.ms", SET, "7")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(controller, 77, "t", ("retention.ms", SET, "7")) == ErrorCode.INVALID_REQUEST
+    assert controller.image is before
+
+
+def test_values_are_described_with_source_and_synonyms(controller) -> None:
+    """DescribeConfigs returns each value with its source and the synonyms that it overrides."""
+    assert described(controller, TOPIC, "t", "min.insync.replicas") == {"min.insync.replicas": ("1", 5)}
+    assert alter(controller, BROKER, "", ("min.insync.replicas", SET, "2")) == 0
+    assert described(controller, TOPIC, "t", "min.insync.replicas") == {"min.insync.replicas": ("2", 3)}
+    assert alter(controller, TOPIC, "t", ("min.insync.replicas", SET, "3")) == 0
+    assert described(controller, TOPIC, "t", "min.insync.replicas") == {"min.insync.replicas": ("3", 1)}
+    assert described(controller, BROKER, "") == {"min.insync.replicas": ("2", 3)}
+    assert described(controller, BROKER, "1", "min.insync.replicas") == {"min.insync.replicas": ("2", 3)}
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=["min.insync.replicas"])
+        ],
+        include_synonyms=True,
+    )
+    (entry,) = controller.handle(request).results[0].configs
+    assert [(s.value, s.source) for s in entry.synonyms] == [("3", 1), ("2", 3), ("1", 5)]
+
+
+def test_brokers_take_dynamic_values_only(controller) -> None:
+    assert alter(controller, BROKER, "", ("node.id", SET, "9")) == ErrorCode.INVALID_REQUEST
+    assert alter(controller, BROKER, "x", ("min.insync.replicas", SET, "2")) == ErrorCode.INVALID_REQUEST
+    assert alter(controller, BROKER, "", ("min.insync.replicas", SET, "none")) == ErrorCode.INVALID_CONFIG
+
+
+def test_min_insync_replicas_cannot_differ_between_brokers(controller) -> None:
+    """While eligible leader replicas are on, brokers have one ``min.insync.replicas``, which cannot be removed."""
+    key = "min.insync.replicas"
+    assert alter(controller, BROKER, "1", (key, SET, "2")) == ErrorCode.INVALID_CONFIG
+    assert alter(controller, BROKER, "", (key, SET, "2")) == 0
+    assert alter(controller, BROKER, "", (key, DELETE, None)) == ErrorCode.INVALID_CONFIG
+    everything = full.AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[])
+    (response,) = controller.handle(full.AlterConfigsRequest(resources=[everything])).responses
+    assert response.error_code == ErrorCode.INVALID_CONFIG
+    assert controller.image.config(BROKER, "")[key] == "2"
+
+
+def test_appended_values_are_bounded_in_sum(controller) -> None:
+    """A value of more than 32,767 bytes could be stored but not described: the wire format has no longer strings."""
+    key = "leader.replication.throttled.replicas"
+    for n in range(4):
+        part = ",".join(f"{n}{replica:04}:1" for replica in range(1000))
+        assert alter(controller, TOPIC, "t", (key, APPEND, part)) == 0
+    before = controller.image
+    part = ",".join(f"9{replica:04}:1" for replica in range(1000))
+    assert alter(controller, TOPIC, "t", (key, APPEND, part)) == ErrorCode.INVALID_CONFIG
+    assert controller.image is before
+
+
+def test_only_registered_nodes_have_values_of_their_own(controller) -> None:
+    """As in Kafka, so that a client cannot fill the metadata with configurations of nodes that do not exist."""
+    assert alter(controller, BROKER, "3", ("log.retention.ms", SET, "7")) == 0
+    assert alter(controller, BROKER, "4", ("log.retention.ms", SET, "7")) == ErrorCode.BROKER_ID_NOT_REGISTERED
+    for name in ("03", "-1", "x", "9" * 5000):
+        assert alter(controller, BROKER, name, ("log.retention.ms", SET, "7")) == ErrorCode.INVALID_REQUEST
+
+
+def test_a_full_alteration_replaces_everything(controller) -> None:
+    alter(controller, TOPIC, "t", ("retention.ms", SET, "7"), ("retention.bytes", SET, "8"))
+    resource = full.AlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=[full.AlterableConfig(name="retention.ms", value="9")]
+    )
+    (response,) = controller.handle(full.AlterConfigsRequest(resources=[resource])).responses
+    assert response.error_code == 0
+    assert controller.image.topic_config("t") == {"retention.ms": "9"}
+    twice = controller.handle(full.AlterConfigsRequest(resources=[resource, resource])).responses
+    assert [entry.error_code for entry in twice] == [0, ErrorCode.INVALID_REQUEST]
+
+
+def quota(controller, entity: dict[str, str | None], *operations: OpData, validate_only: bool = False) -> int:
+    entry = AlterClientQuotasRequestEntryData(
+        entity=[AlterClientQuotasRequestEntityData(entity_type=k, entity_name=v) for k, v in entity.items()],
+        ops=list(operations),
+    )
+    request = AlterClientQuotasRequest(entries=[entry], validate_only=validate_only)
+    return controller.handle(request).entries[0].error_code
+
+
+def rate(value: float, key: str = "producer_byte_rate", *, remove: bool = False) -> OpData:
+    return OpData(key=key, value=value, remove=remove)
+
+
+def test_quotas_are_set_found_and_removed(controller) -> None:
+    assert quota(controller, {"user": "ann"}, rate(1000.0)) == 0
+    assert quota(controller, {"user": None}, rate(2000.0)) == 0
+    assert quota(controller, {"user": "ann", "client-id": "app"}, rate(50.5, "request_percentage")) == 0
+    assert quota(controller, {"user": "bob"}, rate(1.0), validate_only=True) == 0
+
+    def found(*components: tuple[str, int, str | None], strict: bool = False) -> list[dict[str, str | None]]:
+        request = DescribeClientQuotasRequest(
+            components=[ComponentData(entity_type=k, match_type=t, match=m) for k, t, m in components], strict=strict
+        )
+        return [
+            {part.entity_type: part.entity_name for part in entry.entity}
+            for entry in controller.handle(request).entries
+        ]
+
+    assert found() == [{"client-id": "app", "user": "ann"}, {"user": None}, {"user": "ann"}]
+    assert found(("user", 0, "ann")) == [{"client-id": "app", "user": "ann"}, {"user": "ann"}]
+    assert found(("user", 0, "ann"), strict=True) == [{"user": "ann"}]
+    assert found(("user", 1, None)) == [{"user": None}]
+    assert found(("user", 2, None), strict=True) == [{"user": None}, {"user": "ann"}]
+    bad = DescribeClientQuotasRequest(components=[ComponentData(entity_type="colour", match_type=0, match="x")])
+    assert controller.handle(bad).error_code == ErrorCode.INVALID_REQUEST
+    assert quota(controller, {"user": "ann"}, rate(0.0, remove=True)) == 0
+    assert found(("user", 0, "ann"), strict=True) == []
+
+
+@pytest.mark.parametrize(
+    ("entity", "operation"),
+    [
+        ({}, rate(1.0)),
+        ({"colour": "red"}, rate(1.0)),
+        ({"user": ""}, rate(1.0)),
+        ({"user": "a", "ip": "1.2.3.4"}, rate(1.0)),
+        ({"user": "a"}, rate(0.0)),
+        ({"user": "a"}, rate(float("nan"))),
+        ({"user": "a"}, rate(1.5)),
+        ({"user": "a"}, rate(1.0, "nonsense")),
+        ({"ip": "1.2.3.4"}, rate(1.0)),
+    ],
+)
+def test_invalid_quotas_are_refused(controller, entity: dict, operation: OpData) -> None:
+    assert quota(controller, entity, operation) == ErrorCode.INVALID_REQUEST
+
+
+def test_scram_credentials_are_stored_as_keys_of_rfc_5802(controller) -> None:
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", b"salt", 4096)
+    upsertion = ScramCredentialUpsertion(
+        name="ann", mechanism=1, iterations=4096, salt=b"salt", salted_password=memoryview(salted)
+    )
+    (result,) = controller.handle(AlterUserScramCredentialsRequest(upsertions=[upsertion])).results
+    assert result.error_code == 0
+    stored = controller.image.scram_credentials["ann", 1]
+    client_key = hmac.new(salted, b"Client Key", "sha256").digest()
+    assert stored.stored_key == hashlib.sha256(client_key).digest()
+    assert stored.server_key == hmac.new(salted, b"Server Key", "sha256").digest()
+    response = controller.handle(
+        DescribeUserScramCredentialsRequest(users=[UserName(name="ann"), UserName(name="bob")])
+    )
+    assert [(r.user, r.error_code, len(r.credential_infos)) for r in response.results] == [
+        ("ann", 0, 1),
+        ("bob", ErrorCode.RESOURCE_NOT_FOUND, 0),
+    ]
+    deletions = [ScramCredentialDeletion(name="ann", mechanism=1), ScramCredentialDeletion(name="bob", mechanism=1)]
+    results = controller.handle(AlterUserScramCredentialsRequest(deletions=deletions)).results
+    assert [(r.user, r.error_code) for r in results] == [("ann", 0), ("bob", ErrorCode.RESOURCE_NOT_FOUND)]
+    assert not controller.image.scram_credentials
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"iterations": 100}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"iterations": 1_000_000}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"mechanism": 7}, ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ({"name": ""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"salt": b""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+    ],
+)
+def test_weak_credentials_are_refused(controller, fields: dict, code: ErrorCode) -> None:
+    given = {"name": "ann", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p", **fields}
+    request = AlterUserScramCredentialsRequest(upsertions=[ScramCredentialUpsertion(**given)])
+    assert controller.handle(request).results[0].error_code == code
+
+
+def acl(**fields) -> AclCreation:
+    given = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:ann",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+        **fields,
+    }
+    return AclCreation(**given)
+
+
+def acl_filter(cls, **fields):
+    given = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+        **fields,
+    }
+    return cls(**given)
+
+
+def test_entries_are_created_once_found_by_filters_and_deleted(controller) -> None:
+    creations = [
+        acl(),
+        acl(),
+        acl(resource_name="te", resource_pattern_type=4),
+        acl(resource_name="*", operation=4),
+        acl(resource_type=3, resource_name="g"),
+    ]
+    results = controller.handle(CreateAclsRequest(creations=creations)).results
+    assert [result.error_code for result in results] == [0] * 5
+    assert len(controller.image.acls) == 4
+
+    def names(**fields) -> list[str]:
+        response = controller.handle(acl_filter(DescribeAclsRequest, **fields))
+        assert response.error_code == 0
+        return sorted(resource.resource_name for resource in response.resources)
+
+    assert names() == ["*", "g", "t", "te"]
+    assert names(resource_type_filter=2, resource_name_filter="test", pattern_type_filter=2) == ["*", "te"]
+    assert names(resource_name_filter="t", pattern_type_filter=3) == ["t"]
+    assert names(principal_filter="User:bob") == []
+    assert names(operation=4) == ["*"]
+    unknown = controller.handle(acl_filter(DescribeAclsRequest, operation=0))
+    assert unknown.error_code == ErrorCode.INVALID_REQUEST
+    deletion = controller.handle(
+        DeleteAclsRequest(
+            filters=[
+                acl_filter(DeleteAclsFilter, resource_type_filter=3),
+                acl_filter(DeleteAclsFilter, permission_type=0),
+            ]
+        )
+    )
+    assert [len(result.matching_acls) for result in deletion.filter_results] == [1, 0]
+    assert deletion.filter_results[1].error_code == ErrorCode.INVALID_REQUEST
+    assert names() == ["*", "t", "te"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"resource_type": 1},
+        {"resource_pattern_type": 2},
+        {"operation": 1},
+        {"permission_type": 1},
+        {"principal": "ann"},
+        {"resource_name": ""},
+        {"resource_type": 4, "resource_name": "other"},
+    ],
+)
+def test_invalid_entries_are_refused(controller, fields: dict) -> None:
+    results = controller.handle(CreateAclsRequest(creations=[acl(**fields)])).results
+    assert results[0].error_code == ErrorCode.INVALID_REQUEST
+    assert not controller.image.acls

@@ -1,0 +1,390 @@
+"""The engine behind the port, with its tasks, connections and files, on virtual time, network and disk.
+
+Three (or more) nodes run ``metadata_log`` and the production server; a client task of each proposes, reads and changes
+the membership by the port alone. Both engines pass the same tests where the port promises the same.
+"""
+
+import pytest
+import trio
+
+from moldau.protocol.framing import decode_request_header
+from moldau.runtime.net.answers import CloseConnection
+from moldau.runtime.net.server import ServerLimits, serve
+from moldau.runtime.tasks.sync import Signal
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.log.factory import metadata_log
+from moldau_quorum.log.port import (
+    ElectionTiming,
+    EngineName,
+    Leadership,
+    LogDamagedError,
+    LogLimits,
+    MembershipChangeError,
+    MetadataLogConfig,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    ProposalTooLargeError,
+    QuorumMessageRefusedError,
+    VoterEndpoint,
+)
+
+PORT = 9093
+
+
+class Machine:
+    """Keeps the data of all entries."""
+
+    def __init__(self):
+        self.values = []
+        self.changes = []
+
+    def apply(self, entry):
+        self.values.append(entry.data)
+
+    def leadership_changed(self, leadership):
+        self.changes.append((leadership, len(self.values)))
+
+    def snapshot_pieces(self):
+        return iter([value + b"\n" for value in list(self.values)])
+
+    def restore_begin(self):
+        self.values = []
+
+    def restore_piece(self, piece):
+        self.values.append(piece[:-1])
+
+    def restore_end(self, position):
+        assert position.index >= len(self.values)
+
+
+class Handler:
+    def __init__(self, log):
+        self.session = log.accept_session()
+
+    def handle(self, frame):
+        header = decode_request_header(frame, 0)
+        try:
+            self.session.handle(frame[header.body_offset :])
+        except QuorumMessageRefusedError as error:
+            raise CloseConnection(str(error)) from error
+
+    def flush(self):
+        pass
+
+    def closed(self):
+        self.session.close()
+
+
+class Quorum:
+    """Nodes of a world."""
+
+    def __init__(self, world, count=3, *, engine=EngineName.RAFT, limits=None, spares=0):
+        self.world, self.engine = world, engine
+        self.limits = limits or LogLimits()
+        self.voters = {number: (f"c{number}", PORT) for number in range(1, count + 1)}
+        self.logs, self.machines = {}, {}
+        self.started = Signal()
+        for number in range(1, count + spares + 1):
+            self.start(number)
+
+    def start(self, number):
+        self.world.node(f"c{number}").start(lambda environment: self.main(number, environment))
+
+    async def main(self, number, environment):
+        config = MetadataLogConfig(
+            node_id=number,
+            directory="/data/metadata",
+            voters=self.voters,
+            limits=self.limits,
+            joins=number not in self.voters,
+            timing=ElectionTiming(),
+        )
+        machine = Machine()
+        log = metadata_log(self.engine, environment, config, machine)
+        listener = await environment.network.listen(f"c{number}", PORT)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                lambda task_status: serve(
+                    environment, listener, lambda connection: Handler(log), ServerLimits(), task_status=task_status
+                )
+            )
+            await nursery.start(lambda task_status: log.run(task_status=task_status))
+            self.logs[number], self.machines[number] = log, machine
+            self.started.notify()
+
+    def kill(self, number, *, power=False):
+        self.logs.pop(number, None)
+        node = self.world.node(f"c{number}")
+        if power:
+            node.lose_power()
+        else:
+            node.kill()
+
+    async def running(self, number):
+        """The log of a node that has been started."""
+        await self.started.wait_until(lambda: number in self.logs)
+        return self.logs[number]
+
+    async def active(self, seconds=10.0, besides=()):
+        """The log of the active leader."""
+        with trio.fail_after(seconds):
+            while True:
+                for number, log in sorted(self.logs.items()):
+                    if log.leadership.active and number not in besides:
+                        return log
+                await trio.sleep(0.005)
+
+
+ENGINES = [EngineName.RAFT, EngineName.PYSYNCOBJ]
+
+
+def play(story, seed=1):
+    run_world(story, seed)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_proposals_are_applied_everywhere_in_order(engine):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        epoch = leader.leadership.epoch
+        positions = [await leader.propose(b"%d" % number, epoch=epoch) for number in range(20)]
+        assert sorted(position.index for position in positions) == [position.index for position in positions]
+        proposals = [leader.propose_nowait(b"n%d" % number, epoch=epoch) for number in range(50)]
+        for proposal in proposals:
+            assert await proposal.wait_committed() == proposal.position
+        index = await leader.read_barrier()
+        assert index >= proposals[-1].position.index
+        expected = [b"%d" % number for number in range(20)] + [b"n%d" % number for number in range(50)]
+        for number, log in quorum.logs.items():
+            with trio.fail_after(5):
+                await log.wait_for_commit(index)
+            assert quorum.machines[number].values == expected
+            assert log.leadership.leader_id == leader.node_id
+            assert log.leadership.active == (log is leader)
+            found = log.read_committed(1, 1 << 20)
+            assert [entry.data for entry in found.entries] == expected
+            assert found.next_index == found.high_watermark + 1
+        status = leader.status()
+        assert (status.leader_id, status.epoch) == (leader.node_id, epoch)
+        assert [row.voter.voter_id for row in status.replicas] == [1, 2, 3]
+        assert all(row.last_fetch_timestamp_ms > 0 for row in status.replicas)
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_followers_and_stale_epochs_are_refused(engine):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        follower = next(log for log in quorum.logs.values() if log is not leader)
+        with pytest.raises(NotLeaderError):
+            follower.propose_nowait(b"x", epoch=follower.leadership.epoch)
+        with pytest.raises(NotLeaderError):
+            await follower.read_barrier()
+        with pytest.raises(NotLeaderError):
+            leader.propose_nowait(b"x", epoch=leader.leadership.epoch - 1)
+        with pytest.raises(ProposalTooLargeError):
+            leader.propose_nowait(bytes(9 * 1024 * 1024), epoch=leader.leadership.epoch)
+        with pytest.raises(OffsetOutOfRangeError):
+            leader.read_committed(0, 100)
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("power", [False, True])
+def test_failover_keeps_what_was_committed(engine, power):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        for number in range(10):
+            await leader.propose(b"%d" % number, epoch=leader.leadership.epoch)
+        old = leader.node_id
+        begin = trio.current_time()
+        quorum.kill(old, power=power)
+        leader = await quorum.active()
+        await leader.propose(b"after", epoch=leader.leadership.epoch)
+        took = trio.current_time() - begin
+        assert took < (0.5 if engine is EngineName.RAFT and not power else 3.0)
+        expected = [b"%d" % number for number in range(10)] + [b"after"]
+        assert quorum.machines[leader.node_id].values == expected
+        quorum.start(old)
+        with trio.fail_after(10):
+            await (await quorum.running(old)).wait_for_commit(leader.high_watermark)
+        assert quorum.machines[old].values == expected
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_leader_that_is_cut_off_steps_down_and_its_proposals_end(engine):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        seen = leader.leadership
+        rest = [f"c{number}" for number in quorum.voters if number != leader.node_id]
+        world.network.cut_between([f"c{leader.node_id}"], rest)
+        proposal = leader.propose_nowait(b"lost", epoch=seen.epoch)
+        with trio.fail_after(10):
+            with pytest.raises(OutcomeUnknownError):
+                await proposal.wait_committed()
+            assert (await leader.wait_leadership_change(seen)).active is False
+        other = await quorum.active(besides=(leader.node_id,))
+        await other.propose(b"kept", epoch=other.leadership.epoch)
+        world.network.heal_all()
+        with trio.fail_after(10):
+            await leader.wait_for_commit(other.high_watermark)
+        assert quorum.machines[leader.node_id].values == [b"kept"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_slow_follower_gets_a_snapshot(engine):
+    async def story(world):
+        limits = LogLimits(snapshot_after_entries=30, log_bytes_kept=0, segment_bytes=2000)
+        quorum = Quorum(world, engine=engine, limits=limits)
+        leader = await quorum.active()
+        late = next(number for number in quorum.voters if number != leader.node_id)
+        quorum.kill(late)
+        for number in range(200):
+            await leader.propose(b"%d" % number, epoch=leader.leadership.epoch)
+        await trio.sleep(1)
+        assert leader.log_start_index > 100, "the log was cut"
+        reader = leader.open_snapshot()
+        assert reader.info.index >= 100
+        assert b"".join(reader.read_pieces(0, 1 << 20)).count(b"\n") >= 90
+        reader.close()
+        with pytest.raises(OffsetOutOfRangeError):
+            leader.read_committed(1, 100)
+        quorum.start(late)
+        with trio.fail_after(20):
+            await (await quorum.running(late)).wait_for_commit(leader.high_watermark)
+        assert quorum.machines[late].values == [b"%d" % number for number in range(200)]
+        for number in quorum.voters:
+            quorum.kill(number, power=True)
+        for number in quorum.voters:
+            quorum.start(number)
+        leader = await quorum.active()
+        assert quorum.machines[leader.node_id].values == [b"%d" % number for number in range(200)]
+
+    play(story)
+
+
+def test_fixed_voters_refuse_changes():
+    async def story(world):
+        quorum = Quorum(world, engine=EngineName.PYSYNCOBJ)
+        leader = await quorum.active()
+        with pytest.raises(MembershipChangeError, match="fixed"):
+            await leader.remove_voter(1)
+        with pytest.raises(MembershipChangeError, match="fixed"):
+            await leader.add_voter(VoterEndpoint(voter_id=4, host="c4", port=PORT))
+        assert sorted(leader.voters) == [1, 2, 3]
+
+    play(story)
+
+
+def test_a_damaged_log_ends_the_node_with_a_telling_error():
+    async def story(world):
+        quorum = Quorum(world, limits=LogLimits(segment_bytes=500))
+        leader = await quorum.active()
+        for number in range(30):
+            await leader.propose(b"%d" % number, epoch=leader.leadership.epoch)
+        victim = next(number for number in quorum.voters if number != leader.node_id)
+        quorum.kill(victim)
+        node = world.node(f"c{victim}")
+        path = next(path for path in node.disk.files("/data/metadata") if path.endswith("1.wal"))
+        node.disk.flip_bit(path, 100, 3)
+        quorum.start(victim)
+        await trio.sleep(1)
+        assert victim not in quorum.logs
+        error = node.failure
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        assert isinstance(error, LogDamagedError)
+        assert path in str(error)
+        await leader.propose(b"the others go on", epoch=leader.leadership.epoch)
+
+    play(story)
+
+
+def test_voters_are_added_and_removed_online():
+    async def story(world):
+        quorum = Quorum(world, spares=1)
+        leader = await quorum.active()
+        await leader.propose(b"before", epoch=leader.leadership.epoch)
+        await leader.add_voter(VoterEndpoint(voter_id=4, host="c4", port=PORT))
+        assert sorted(leader.voters) == [1, 2, 3, 4]
+        with pytest.raises(MembershipChangeError, match="already"):
+            await leader.add_voter(VoterEndpoint(voter_id=4, host="c4", port=PORT))
+        with trio.fail_after(5):
+            await quorum.logs[4].wait_for_commit(leader.high_watermark)
+        assert quorum.machines[4].values == [b"before"]
+        old = leader.node_id
+        await leader.remove_voter(old)
+        leader = await quorum.active(besides=(old,))
+        assert old not in leader.voters
+        assert len(leader.voters) == 3
+        with pytest.raises(MembershipChangeError, match="no voter"):
+            await leader.remove_voter(77)
+        with pytest.raises(MembershipChangeError, match="no voter"):
+            await leader.update_voter(VoterEndpoint(voter_id=77, host="c77", port=PORT))
+        await leader.propose(b"after", epoch=leader.leadership.epoch)
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_leadership_is_handed_over(engine):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        target = next(number for number in quorum.voters if number != leader.node_id)
+        begin = trio.current_time()
+        await leader.transfer_leadership(target)
+        assert leader.leadership.leader_id == target
+        assert trio.current_time() - begin < 0.25, "without an election timeout"
+        assert (await quorum.active()).node_id == target
+        with pytest.raises(MembershipChangeError, match="no voter"):
+            await (await quorum.active()).transfer_leadership(9)
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_node_is_told_that_it_may_decide_only_after_all_earlier_entries(engine):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        for number in range(30):
+            await leader.propose(b"%d" % number, epoch=leader.leadership.epoch)
+        quorum.kill(leader.node_id)
+        leader = await quorum.active()
+        changes = quorum.machines[leader.node_id].changes
+        activations = [applied for leadership, applied in changes if leadership.active]
+        assert activations == [30]
+        assert changes[-1][0] == Leadership(leader_id=leader.node_id, epoch=leader.leadership.epoch, active=True)
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dead_process_is_replaced_before_an_election_timeout_has_passed(engine, seed):
+    """Its host refuses connections, which the voters take for what it says."""
+
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        await leader.propose(b"before", epoch=leader.leadership.epoch)
+        await trio.sleep(1)
+        killed = trio.current_time()
+        quorum.kill(leader.node_id)
+        leader = await quorum.active()
+        await leader.propose(b"after", epoch=leader.leadership.epoch)
+        assert trio.current_time() - killed < ElectionTiming().election_timeout_ms_min / 1000
+
+    play(story, seed)

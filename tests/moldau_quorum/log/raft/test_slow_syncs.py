@@ -1,0 +1,122 @@
+"""What a node may do while a sync of its log is under way, and what must wait for it: messages, snapshots.
+
+Method: a production node on a virtual disk, driven by hand, one call after the other.
+"""
+
+import struct
+
+import pytest
+
+from moldau_quorum.log.raft.core.messages import SnapshotRequest, VoteRequest, VoteResponse
+from moldau_quorum.log.raft.core.types import configuration_of, encode_configuration
+from support.raft.world import World, hand_to, message_in
+
+
+def started(seed=1, **options):
+    """A world whose member 1 runs and has made everything durable; nothing happens in it by itself any more."""
+    world = World(seed, **options)
+    world.start(1)
+    world.run_until(20)
+    world.events.clear()
+    sync(world.members[1].node)
+    world.members[1].node.take_outbox()
+    return world, world.members[1]
+
+
+def sync(node):
+    while (work := node.begin_sync()) is not None:
+        work.run()
+        node.sync_done(work)
+        node.process()
+
+
+def run_jobs(node):
+    while (job := node.take_job()) is not None:
+        while job.step():
+            pass
+        work = job.blocking_work()
+        if work is not None:
+            work()
+        job.finish()
+        node.process()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_snapshot_in_one_piece_waits_until_the_epoch_it_came_in_is_durable(seed):
+    """Power is lost while the sync of that epoch is under way. The node must come back, and take the snapshot then."""
+    world, member = started(seed)
+    state = struct.pack("<Q", 500) + bytes(8)
+    request = SnapshotRequest(
+        epoch=5,
+        index=500,
+        index_epoch=5,
+        configuration=encode_configuration(configuration_of(world.voters)),
+        piece=0,
+        piece_count=1,
+        data=state,
+    )
+    world.invariants.restored = world.invariants.started = lambda *_: None
+    for attempt in range(2):
+        node = member.node
+        was_kept = node.epoch == 5  # a disk may have written what nobody had synced
+        hand_to(node, 2, request, 30.0)
+        node.process()
+        work = node.begin_sync()
+        assert (work is None) == was_kept, "a new epoch is written"
+        run_jobs(node)
+        if attempt == 0:
+            world.crash(1, power_loss=True)
+            world.start(1)
+            assert member.node is not None
+            continue
+        if work is not None:
+            work.run()
+            node.sync_done(work)
+        node.process()
+        run_jobs(node)
+        assert (member.machine.index, node.epoch) == (500, 5)
+
+
+def asked_to_vote(node, sender, now_ms, **fields):
+    hand_to(node, sender, VoteRequest(transfer=False, last_index=9, last_epoch=4, **fields), now_ms)
+    node.process()
+
+
+def answers(node):
+    return [(recipient, message_in(body)) for recipient, body in node.take_outbox()]
+
+
+def test_what_writes_nothing_is_answered_after_the_sync_that_was_under_way():
+    """A pre-vote is asked for while a vote is made durable. Nothing else comes; both answers leave after the sync."""
+    _, member = started()
+    node = member.node
+    asked_to_vote(node, 2, 30.0, epoch=5, pre_vote=False)
+    work = node.begin_sync()
+    asked_to_vote(node, 3, 31.0, epoch=6, pre_vote=True)
+    assert answers(node) == []
+    work.run()
+    node.sync_done(work)
+    node.process()
+    assert answers(node) == [
+        (2, VoteResponse(epoch=5, pre_vote=False, granted=True)),
+        (3, VoteResponse(epoch=6, pre_vote=True, granted=True)),
+    ]
+    assert not node.wants_sync
+
+
+def test_what_was_written_during_a_sync_waits_for_the_next():
+    _, member = started()
+    node = member.node
+    asked_to_vote(node, 2, 30.0, epoch=5, pre_vote=False)
+    work = node.begin_sync()
+    asked_to_vote(node, 3, 31.0, epoch=6, pre_vote=False)
+    asked_to_vote(node, 2, 32.0, epoch=7, pre_vote=True)
+    work.run()
+    node.sync_done(work)
+    node.process()
+    assert answers(node) == [(2, VoteResponse(epoch=5, pre_vote=False, granted=True))]
+    sync(node)
+    assert answers(node) == [
+        (3, VoteResponse(epoch=6, pre_vote=False, granted=True)),
+        (2, VoteResponse(epoch=7, pre_vote=True, granted=True)),
+    ]

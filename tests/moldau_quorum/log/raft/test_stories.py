@@ -1,0 +1,45 @@
+"""Each story in ``stories/`` comes out as it is written there, word by word; planted bugs make some come out otherwise.
+
+The stories are the schedules that random faults hardly ever produce: figure 8 of the Raft paper, late snapshots, a
+membership change under a partition. ``raft_story.py`` explains the language.
+"""
+
+import pytest
+
+from support.raft.mutants import mutant
+from support.raft.story import STORIES, tell
+
+PATHS = sorted(STORIES.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_story_comes_out_as_written(path):
+    text = path.read_text()
+    assert tell(text) == text
+
+
+def differs(path):
+    """Whether a story fails, or ends otherwise than it is written."""
+    text = path.read_text()
+    try:
+        return tell(text) != text
+    except AssertionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("name", "story"),
+    [
+        ("own-epoch-rule-dropped", "figure_8"),
+        ("stale-snapshot-accepted", "stale_snapshot"),
+        ("truncation-on-every-append", "reordering"),
+        ("read-without-quorum", "reads"),
+        ("read-before-first-commit", "reads"),
+        ("vote-not-synced", "vote_then_crash"),
+        ("pre-vote-skipped", "rejoining_stale_leader"),
+        ("two-memberships-at-once", "membership_under_partition"),
+    ],
+)
+def test_story_finds_planted_bug(name, story):
+    with mutant(name):
+        assert differs(STORIES / f"{story}.txt")

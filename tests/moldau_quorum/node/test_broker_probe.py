@@ -1,0 +1,43 @@
+"""Goal: only a refusal proves a broker dead, and a node that ends starts no probes any more.
+
+Method: probes on the simulated network, against hosts that refuse, accept or stay silent.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.node.broker_probe import BrokerProbes
+
+
+def test_a_host_that_refuses_is_told_once_and_one_that_accepts_never() -> None:
+    async def main(world) -> None:
+        prober, dead, alive = (world.node(name).environment for name in ("prober", "dead", "alive"))
+        listener = await alive.network.listen("alive", 9092)
+        assert dead is not None
+        reported: list[str] = []
+        silent = {"dead": True, "alive": True}
+        probes = BrokerProbes(prober)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(probes.run)
+            await trio.lowlevel.checkpoint()
+            for host in silent:
+                probes.start(
+                    host,
+                    9092,
+                    is_silent=lambda host=host: silent[host],
+                    refused=lambda host=host: reported.append(host),
+                )
+            await trio.sleep(0.2)
+            assert reported == ["dead"]
+            silent["alive"] = False
+            listener.close()
+            await trio.sleep(0.2)
+            assert reported == ["dead"], "a broker that was heard of is not probed any more"
+            nursery.cancel_scope.cancel()
+        probes.start("dead", 9092, is_silent=lambda: True, refused=lambda: reported.append("late"))
+        await trio.sleep(0.1)
+        assert reported == ["dead"]
+
+    run_world(main, 1)

@@ -1,0 +1,71 @@
+"""Goal: a change of voters whose outcome is lost with the leadership is answered, and is no failed request.
+
+Method: the answers of ``QuorumAdmin`` over a metadata log that loses its leadership in the middle. Found by whole
+simulated clusters whose voters were changed while leaders died.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau_quorum.log.port import NotLeaderError, OutcomeUnknownError, VoterEndpoint
+from moldau_quorum.node.active_controller import NotActiveError
+from moldau_quorum.node.quorum_admin import QuorumAdmin
+
+NO_DIRECTORY = UUID(int=0)
+ADD = AddRaftVoterRequest(voter_id=4, timeout_ms=1_000, listeners=[Listener(name="C", host="c4", port=9093)])
+REMOVE = RemoveRaftVoterRequest(voter_id=1)
+
+
+class LostLog:
+    """Three voters; each change ends with ``error``, after the time a change may take if ``late``."""
+
+    def __init__(self, error, *, late=False):
+        self.error, self.late = error, late
+        self.voters = {number: VoterEndpoint(voter_id=number, host=f"c{number}", port=9093) for number in (1, 2, 3)}
+        self.changes = []
+
+    async def add_voter(self, voter):
+        self.changes.append(("add", voter.voter_id))
+        if self.late:
+            await trio.sleep_forever()
+        raise self.error
+
+    async def remove_voter(self, voter_id, directory_id=NO_DIRECTORY):
+        self.changes.append(("remove", voter_id))
+        raise self.error
+
+
+def admin_of(log):
+    return QuorumAdmin(log, SimpleNamespace(image=SimpleNamespace(cluster_id="")), listener_name="CONTROLLER")
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError("leadership was lost"), NotLeaderError(2, 7)])
+def test_a_lost_leadership_says_that_this_node_is_not_the_controller(error):
+    admin = admin_of(LostLog(error))
+
+    async def main():
+        with pytest.raises(NotActiveError):
+            await admin.add_voter(ADD)
+        with pytest.raises(NotActiveError):
+            await admin.remove_voter(REMOVE)
+
+    trio.run(main)
+
+
+def test_a_node_that_did_not_catch_up_is_forgotten_even_when_that_is_not_certain():
+    log = LostLog(OutcomeUnknownError("leadership was lost"), late=True)
+
+    async def main():
+        return await admin_of(log).add_voter(ADD)
+
+    response = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert response.error_message == "the node did not catch up in time"
+    assert log.changes == [("add", 4), ("remove", 4)]

@@ -1,0 +1,387 @@
+"""The quorum changes: voters join and leave, leadership is handed over, controllers are asked to stop.
+
+Each test runs production controllers and broker sessions; only the disk, the network and time are simulated.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from moldau.protocol.messages.add_raft_voter import Listener as RaftListener
+from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.runtime.net.rpc import RpcConnection
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.controller.context import Result
+from moldau_quorum.log.port import MembershipChangeError
+from moldau_quorum.metadata.records import RemoveTopicRecord
+from moldau_quorum.node import active_controller as active_module
+from moldau_quorum.node.leadership_transfer import transfer_leadership
+from support.quorum.cluster import TestCluster, create, eventually, topic
+
+
+def test_the_quorum_describes_itself_and_refuses_strangers() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        request = DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopicData(
+                    topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+                ),
+                DescribeQuorumRequestTopicData(
+                    topic_name="t", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+                ),
+            ]
+        )
+        response = await client.request(request, DescribeQuorumResponse, timeout_ms=5000)
+        known = response.topics[0].partitions[0]
+        active = await cluster.wait_active()
+        assert known.leader_id == active.node_id
+        assert sorted(voter.replica_id for voter in known.current_voters) == [101, 102, 103]
+        assert all(voter.log_end_offset > 0 for voter in known.current_voters)
+        assert known.high_watermark > 0
+        assert response.topics[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [node.node_id for node in response.nodes] == [101, 102, 103]
+
+        host, port = cluster.voters[active.node_id]
+        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
+        described = await connection.request(DescribeClusterRequest(endpoint_type=2))
+        assert [node.broker_id for node in described.brokers] == [101, 102, 103]
+        assert described.controller_id == active.node_id
+        mismatched = await connection.request(DescribeClusterRequest())
+        assert mismatched.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        stranger = AddRaftVoterRequest(cluster_id="other", voter_id=104)
+        refused = await connection.request(stranger)
+        assert refused.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        removed = await connection.request(RemoveRaftVoterRequest(cluster_id=None, voter_id=777))
+        assert removed.error_code == ErrorCode.VOTER_NOT_FOUND
+
+        # Each other node says that it is not the one to ask.
+        passive = next(node_id for node_id in cluster.voters if node_id != active.node_id)
+        host, port = cluster.voters[passive]
+        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
+        refused = await connection.request(topic("t"))
+        assert refused.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        refused = await connection.request(DescribeQuorumRequest())
+        assert refused.error_code == ErrorCode.NOT_CONTROLLER
+
+    run_world(main, 41)
+
+
+def test_the_quorum_hands_over_on_request_and_brokers_follow_without_being_fenced() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        for _ in range(3):
+            active = await cluster.wait_active()
+            await active.running.log.transfer_leadership()
+            following = await cluster.wait_active(other_than=active.node_id)
+            await trio.sleep(4)
+            assert following.running.active.statistics().brokers_fenced == 0
+            image = following.running.machine.image
+            assert not any(broker.fenced for broker in image.brokers.values())
+
+    run_world(main, 59)
+
+
+def test_leadership_is_handed_to_a_named_voter() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        environment = world.node("admin").environment
+        active = await cluster.wait_active()
+        target = next(node_id for node_id in cluster.voters if node_id != active.node_id)
+        await transfer_leadership(environment, cluster.voters, target_id=target)
+        await eventually(lambda: cluster.active() is cluster.controllers[target])
+        with pytest.raises(KafkaError, match="no voter"):
+            await transfer_leadership(environment, cluster.voters, target_id=999)
+        await create(cluster.client(), topic("t", factor=1))
+
+    run_world(main, 61)
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_hand_over_to_a_voter_that_is_gone_leaves_the_controller_in_office(cut_off: bool) -> None:
+    """A change that is asked for meanwhile is decided when the hand-over has failed, by the same controller."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        client = cluster.client()
+        await create(client, topic("before", factor=1))
+        active = await cluster.wait_active()
+        leadership = active.running.log.leadership
+        target = next(node_id for node_id in cluster.voters if node_id != active.node_id)
+        if cut_off:
+            rest = [c.node.name for c in cluster.controllers.values() if c.node_id != target]
+            world.network.cut_between([cluster.controllers[target].node.name], rest)
+        else:
+            cluster.controllers[target].kill()
+        asked = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def hand_over() -> None:
+                with pytest.raises(MembershipChangeError):
+                    await active.running.log.transfer_leadership(target)
+
+            nursery.start_soon(hand_over)
+            await trio.sleep(0.01)
+            await create(client, topic("meanwhile", factor=1))
+            assert trio.current_time() - asked < 2
+        assert active.running.log.leadership == leadership
+        assert active.running.active.active
+        await create(client, topic("after", factor=1))
+        assert not world.failures
+
+    run_world(main, 103)
+
+
+def test_without_a_name_the_leadership_goes_to_a_voter_that_answers() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        active = await cluster.wait_active()
+        first, second = (node_id for node_id in cluster.voters if node_id != active.node_id)
+        cluster.controllers[first].kill()
+        await trio.sleep(1)  # nothing is written meanwhile: the dead one holds as much as the other
+        await active.running.log.transfer_leadership()
+        following = await cluster.wait_active(other_than=active.node_id)
+        assert following.node_id == second
+
+    run_world(main, 107)
+
+
+@pytest.mark.parametrize("lost", ["connection", "leader"])
+def test_a_voter_whose_addition_was_abandoned_does_not_stay_a_learner(lost: str) -> None:
+    """Nobody waits for the answer any more: the client has left, or the leader that was asked has died."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        active = await cluster.wait_active()
+        host, port = cluster.voters[active.node_id]
+        connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
+        request = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=50_000,
+            voter_id=104,
+            voter_directory_id=UUID(int=400),
+            listeners=[RaftListener(name="CONTROLLER", host="nowhere", port=9093)],
+        )
+
+        def learners() -> list[int]:
+            leader = cluster.active()
+            return [] if leader is None else sorted(leader.running.log.node.configuration.learners)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.request, request)
+            await eventually(lambda: learners() == [104])
+            nursery.cancel_scope.cancel()
+        if lost == "connection":
+            connection.close()
+        else:
+            active.kill()
+        await trio.sleep(1)
+        await cluster.wait_active(other_than=active.node_id if lost == "leader" else -1)
+        assert learners() == [104]
+        await trio.sleep(12)
+        assert cluster.active() is not None
+        assert learners() == []
+        joining = cluster.join(104)
+        joining.start()
+        await eventually(lambda: joining.running is not None)
+        request.listeners = [RaftListener(name="CONTROLLER", host="c104", port=9093)]
+        request.voter_directory_id = joining.directory_id()
+        added = await cluster.client().request(request, AddRaftVoterResponse, timeout_ms=30_000)
+        assert (added.error_code, added.error_message) == (0, None)
+        assert not world.failures
+
+    run_world(main, 127)
+
+
+@pytest.mark.parametrize(("voter_id", "host", "port"), [(-1, "c104", 9093), (104, "", 9093), (104, "c" * 300, 9093)])
+def test_an_impossible_voter_never_enters_the_log(voter_id: int, host: str, port: int) -> None:
+    """An entry that followers cannot decode would stay in the log of its leader, which could then never start."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        active = await cluster.wait_active()
+        request = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=5_000,
+            voter_id=voter_id,
+            voter_directory_id=UUID(int=4),
+            listeners=[RaftListener(name="CONTROLLER", host=host, port=port)],
+        )
+        refused = await cluster.client().request(request, AddRaftVoterResponse, timeout_ms=10_000)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert refused.error_message
+        active.kill()
+        await cluster.wait_active(other_than=active.node_id)
+        active.start()
+        await eventually(lambda: active.running is not None)
+        await create(cluster.client(), topic("after", factor=1))
+        await eventually(lambda: "after" in active.running.machine.image.topics_by_name)
+        assert not world.failures
+
+    run_world(main, 109)
+
+
+def test_a_decision_that_cannot_be_replayed_is_not_written(monkeypatch) -> None:
+    """The controller replays what it proposes before it enters the log, with the decoder of the replicas."""
+
+    def decide(request, knowledge):
+        records = (RemoveTopicRecord(topic_id=UUID(int=77)),)
+        return Result(records=records, response=CreateTopicsResponse(topics=[]))
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        active = await cluster.wait_active()
+        end = active.running.log.status().log_end_index
+        with monkeypatch.context() as planted:
+            planted.setitem(active_module.CHANGES, CreateTopicsRequest.__api_key__, decide)
+            host, port = cluster.voters[active.node_id]
+            connection = await RpcConnection.open(world.node("admin").environment, host, port, "admin")
+            refused = await connection.request(topic("t"))
+            assert refused.topics[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert active.running.log.status().log_end_index == end
+        await create(cluster.client(), topic("after", factor=1))
+        assert await cluster.wait_active() is active
+        assert not world.failures
+
+    run_world(main, 113)
+
+
+async def expect_not_added(client, request: AddRaftVoterRequest) -> None:
+    response = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
+    assert response.error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST), response
+
+
+def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1)
+        client = cluster.client()
+        await create(client, topic("before", factor=1))
+
+        joining = cluster.join(104)
+        joining.start()
+        await eventually(lambda: joining.running is not None)
+        absent = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=8_000,
+            voter_id=105,
+            voter_directory_id=UUID(int=5),
+            listeners=[RaftListener(name="CONTROLLER", host="nowhere", port=9093)],
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect_not_added, client, absent)
+            await trio.sleep(2)
+            asked = trio.current_time()
+            await create(client, topic("meanwhile", factor=1))
+            assert trio.current_time() - asked < 0.5, "a slow request delays no other"
+        replicas = (await cluster.wait_active()).running.log.status().replicas
+        assert [replica.voter.voter_id for replica in replicas] == [101, 102, 103], "nobody waits for node 105"
+        request = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=20_000,
+            voter_id=104,
+            voter_directory_id=joining.directory_id(),
+            listeners=[RaftListener(name="CONTROLLER", host="c104", port=9093)],
+        )
+        added = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
+        assert (added.error_code, added.error_message) == (0, None)
+        again = await client.request(request, AddRaftVoterResponse, timeout_ms=30_000)
+        assert again.error_code == ErrorCode.DUPLICATE_VOTER
+        await eventually(lambda: "before" in joining.running.machine.image.topics_by_name)
+
+        leaving = cluster.controllers[101]
+        remove = RemoveRaftVoterRequest(cluster_id=None, voter_id=101)
+        removed = await client.request(remove, RemoveRaftVoterResponse, timeout_ms=30_000)
+        assert (removed.error_code, removed.error_message) == (0, None)
+        leaving.kill()
+        await create(client, topic("after", factor=1))
+        await eventually(lambda: "after" in joining.running.machine.image.topics_by_name)
+        active = await cluster.wait_active()
+        assert sorted(active.running.log.voters) == [102, 103, 104]
+        # The broker has heard of the new set, and still finds a controller when only that one is left to lead.
+        broker = cluster.brokers[1]
+        epoch = broker.session.broker_epoch
+        await eventually(lambda: sorted(broker.client.voters) == [102, 103, 104])
+        cluster.controllers[102].kill()
+        response = await broker.client.request(topic("last", factor=1), CreateTopicsResponse, timeout_ms=20_000)
+        assert response.topics[0].error_code == 0
+        await eventually(lambda: "last" in broker.follower.image.topics_by_name)
+        assert (broker.session.broker_epoch, broker.session.fenced) == (epoch, False)
+        assert not world.failures
+
+    run_world(main, 67)
+
+
+def test_a_controller_that_is_asked_to_stop_hands_over_first() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        for number in range(3):
+            await create(client, topic(f"t{number}"))
+            active = await cluster.wait_active()
+            active.shutdown.set()
+            asked = trio.current_time()
+            await active.node.wait_ended()
+            await create(client, topic(f"u{number}"))
+            assert trio.current_time() - asked < 0.25, "no election timeout passes"
+            active.start()
+            await eventually(lambda: active.running is not None)  # noqa: B023 - waited for within the turn
+            await trio.sleep(1)
+        statistics = [c.running.active.statistics() for c in cluster.controllers.values()]
+        assert sum(each.brokers_fenced for each in statistics) == 0
+        assert not world.failures
+
+    run_world(main, 97)
+
+
+def test_a_lone_controller_stops_at_once_and_a_starting_one_too() -> None:
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        controller = cluster.controllers[101]
+        controller.start()
+        await cluster.wait_active()
+        controller.shutdown.set()
+        with trio.fail_after(0.5):
+            await controller.node.wait_ended()
+        joining = cluster.join(104)  # looks for a quorum that is not there
+        joining.start()
+        await trio.sleep(3)
+        assert joining.running is None
+        joining.shutdown.set()
+        with trio.fail_after(0.5):
+            await joining.node.wait_ended()
+
+    run_world(main, 101)

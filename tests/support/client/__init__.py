@@ -1,0 +1,1 @@
+"""Fakes and stories for tests of the clients."""

@@ -1,0 +1,1 @@
+"""Whole simulated clusters for tests of the broker."""

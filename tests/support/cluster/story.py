@@ -1,0 +1,164 @@
+"""Scripted stories of whole simulated clusters: clients work while the story injects faults.
+
+A story is a coroutine function that gets a ``Scene``. Around it the kit starts the cluster, creates the topic, runs one
+sender and one reader on it, heals everything at the end, reads every partition, and returns an ``Outcome``: the results
+of the invariants and of the check of the history. A story that must fail (a negative control) runs in the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import trio
+
+from moldau.consumer import Consumer
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.checkers import CheckOptions, check_history
+from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
+from moldau_jepsen.history import Kind, Status
+from moldau_jepsen.places import place_of
+from moldau_jepsen.simulation.inject.injector import FaultInjector
+from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
+from moldau_jepsen.simulation.judge.observer import ClusterObserver
+from moldau_jepsen.workloads.final_read import polled
+from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
+from moldau_jepsen.workloads.recorder import Recorder
+from moldau_jepsen.world.world import run_world
+
+TOPIC = "story"
+
+
+@dataclass
+class Outcome:
+    """The results of a story."""
+
+    invariants: list[str]
+    """Names of violated invariants, and processes that ended with an exception."""
+    anomalies: dict[str, int]
+    """Counts of anomalies that are not allowed, by kind."""
+    history: list = field(repr=False)
+    reported: dict
+    """Values that the story noted for its test."""
+
+    @property
+    def clean(self):
+        return not self.invariants and not self.anomalies
+
+    def acknowledged_between(self, begin_s, end_s):
+        """Returns the times (seconds) of acknowledged sends."""
+        times = [one.ended_ms / 1000 for one in self.history if one.kind is Kind.SEND and one.status is Status.OK]
+        return [time for time in times if begin_s <= time < end_s]
+
+    def longest_silence(self, begin_s, end_s):
+        """Returns the longest time without an acknowledged send."""
+        times = [begin_s, *self.acknowledged_between(begin_s, end_s), end_s]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+
+class Scene:
+    """The cluster, the faults and the clock of a story."""
+
+    def __init__(self, world, cluster, recorder, injector):
+        self.world, self.cluster, self.recorder, self.injector = world, cluster, recorder, injector
+        self.client = world.node("client").environment
+        self.reported = {}
+
+    def now(self):
+        """Returns the seconds on the history's clock."""
+        return self.recorder.now_ms() / 1000
+
+    def partition(self, number=0, topic=TOPIC):
+        """Returns the newest committed state of a partition that a running node knows."""
+        images = [broker.metadata.image for broker in self.cluster.brokers.values()]
+        newest = max(images, key=lambda image: image.offset)
+        return newest.topics_by_name[topic].partitions[number]
+
+    async def until(self, condition, seconds=30.0):
+        """Waits for a condition on the state of the nodes."""
+        with trio.fail_after(seconds):
+            while not condition():  # noqa: ASYNC110 - no event reports changes inside a node
+                await trio.sleep(0.05)
+
+    async def acknowledged_more(self, count=5, seconds=30.0):
+        """Waits until ``count`` more sends were acknowledged."""
+        before = self.recorder.acknowledged
+        await self.until(lambda: self.recorder.acknowledged >= before + count, seconds)
+
+    async def stop(self, node_id):
+        """Stops a process in order (SIGTERM), and waits for its end."""
+        self.cluster.stop(node_id)
+        with trio.fail_after(30):
+            await self.cluster.machines[node_id].wait_ended()
+
+    async def read_for(self, seconds, number=0):
+        """Reads a partition from its start for ``seconds``, despite errors; returns offsets and values."""
+        found = []
+        config = {"bootstrap.servers": self.cluster.bootstrap, "auto.offset.reset": "earliest"}
+        with trio.move_on_after(seconds):
+            async with Consumer(config, environment=self.world.node("reader").environment) as consumer:
+                consumer.assign([(TOPIC, number)])
+                while True:
+                    try:
+                        batches = await consumer.poll(500)
+                    except KafkaError:
+                        await trio.sleep(0.2)
+                        continue
+                    found += [pair for batch in polled(batches, timed=True).records for pair in batch[1]]
+        return found
+
+    def cut(self, left, right):
+        """Cuts both directions between hosts."""
+        self.world.network.cut_between(left, right)
+
+
+def tell(story, seed=1, *, brokers=3, controllers=3, partitions=1, settings=None, topic_settings=None, workload=None):
+    """Runs a story and returns its ``Outcome``."""
+    shape = ClusterShape(brokers=brokers, controllers=controllers, settings=settings or {})
+    options = QueueOptions(
+        topic=TOPIC,
+        partitions=partitions,
+        senders=1,
+        assigned_readers=1,
+        group_readers=0,
+        sends_per_second=40.0,
+        crash_every_s=0.0,
+        **(workload or {}),
+    )
+
+    async def main(world):
+        cluster = SimulatedCluster(world, shape)
+        judge = ClusterInvariants(trio.current_time)
+        observer = ClusterObserver(cluster, judge)
+        world.agenda.watchers.append(observer.step_ended)
+        history = []
+        environment = world.node("client").environment
+        recorder = Recorder(environment.clock, history.append)
+        clients = QueueWorkload(environment, cluster.bootstrap, options, recorder)
+        injector = FaultInjector(cluster, ["client"], synced=False)
+        scene = Scene(world, cluster, recorder, injector)
+        cluster.start_all()
+        await cluster.wait_healthy(60)
+        await cluster.create_topic(environment, TOPIC, partitions, topic_settings or {})
+        await cluster.wait_healthy(60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clients.run)
+            await scene.acknowledged_more()
+            await story(scene)
+            injector.end_all()
+            await cluster.wait_healthy(120)
+            await scene.acknowledged_more()
+            clients.stop()
+        await clients.final_read(60)
+        world.agenda.watchers.remove(observer.step_ended)
+        verdict = check_history(history, CheckOptions())
+        anomalies = {}
+        for anomaly in verdict.anomalies:
+            if not anomaly.allowed:
+                anomalies[anomaly.kind.value] = anomalies.get(anomaly.kind.value, 0) + 1
+        ended = [f"{name}: {place_of(failure)}" for name, failure in world.failures]
+        names = sorted({violation.invariant for violation in judge.violations})
+        names += ended
+        return Outcome(invariants=names, anomalies=anomalies, history=history, reported=scene.reported)
+
+    return run_world(main, seed)

@@ -1,0 +1,1 @@
+"""Helpers that run the controller's decisions without a shell."""

@@ -1,0 +1,1 @@
+"""Drivers for the pure cores of the coordinators."""

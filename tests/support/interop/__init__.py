@@ -1,0 +1,1 @@
+"""Unmodified Kafka clients behind one interface."""

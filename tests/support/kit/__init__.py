@@ -1,0 +1,1 @@
+"""Values and scripts for tests of the kit."""

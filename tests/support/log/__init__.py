@@ -1,0 +1,1 @@
+"""Logs on a virtual disk, their naive model, and campaigns against it."""

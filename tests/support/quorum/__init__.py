@@ -1,0 +1,1 @@
+"""Controllers and bare brokers in a simulated world."""

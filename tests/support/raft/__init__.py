@@ -1,0 +1,1 @@
+"""The quorum's log engines in a seeded world: stories, campaigns, planted bugs."""

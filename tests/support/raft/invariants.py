@@ -1,0 +1,302 @@
+"""What must hold after every single step, whatever happened (Raft figure 3, and what Moldau adds).
+
+election safety        at most one leader in an epoch
+log matching           an entry with the same index and epoch is the same entry, with the same entry before it
+leader completeness    a new leader holds all that was committed in earlier epochs
+state machine safety   all nodes commit and apply the same entry at an index, in order, each once
+durable votes          in an epoch a node votes for one candidate, across all its lives
+durable epochs         the epoch of a node does not fall while it lives
+pre-vote               nobody enters an epoch of its own accord before others agreed
+reads                  a linearizable read sees all that was committed when it began
+acknowledgements       an acknowledged value stands in the committed log where it was acknowledged, for good
+"""
+
+from __future__ import annotations
+
+from moldau_quorum.log.raft.core.messages import TimeoutNow, VoteRequest, VoteResponse, decode_payload
+from moldau_quorum.log.raft.core.types import EntryKind
+from moldau_quorum.log.raft.envelope import unseal
+
+GENESIS = bytes(8)
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; ``rule`` is its name, as above with hyphens."""
+
+    def __init__(self, world, rule, text):
+        self.rule = rule
+        super().__init__(f"at {world.now:.3f} ms, step {world.steps}: {rule}: {text}")
+
+
+class RaftInvariants:
+    """Watches a world."""
+
+    def __init__(self, world):
+        self.world = world
+        self.leaders = {}  # epoch -> node
+        self.votes = {}  # (node, epoch) -> candidate
+        self.entries = {}  # (index, epoch) -> (kind, data, epoch of the entry before)
+        self.committed = [None]  # index -> (epoch, kind, data)
+        self.committed_in = [0]  # index -> epoch of the node that first knew it to be committed
+        self.chains = [GENESIS]  # index -> state of the machine after it
+        self.applied = {}  # node -> last applied index in this life
+        self.commits = {}  # node -> commit index in this life
+        self.checked = {}  # node -> (last index, last epoch) of the log when last looked at
+        self.epochs = {}
+        self.agreed = {}  # node -> voters that agreed to an election of it, since its last epoch
+        self.leading = {}
+        self.keeps_commit_index = getattr(world.engine, "keeps_commit_index", True)
+        self.has_pre_vote = getattr(world.engine, "has_pre_vote", True)
+
+    def fail(self, rule, text):
+        raise Violation(self.world, rule, text)
+
+    @property
+    def committed_index(self):
+        return len(self.committed) - 1
+
+    # --- lives
+
+    def started(self, member):
+        number = member.node_id
+        self.applied[number] = member.node.applied_index
+        self.commits[number] = 0
+        self.checked.pop(number, None)
+        self.leading.pop(number, None)
+        epoch = member.node.core.epoch
+        self.epochs[number] = epoch
+        self.agreed[number] = {}
+        for (node, at), candidate in self.votes.items():
+            if node == number and at > epoch:
+                self.fail(
+                    "durable-votes",
+                    f"node {number} has voted for {candidate} in epoch {at}, but came back in epoch {epoch}",
+                )
+            if node == number and at == epoch and member.node.core.hard_state.voted_for != candidate:
+                self.fail(
+                    "durable-votes",
+                    f"node {number} has voted for {candidate} in epoch {at}, and does not know it any more",
+                )
+
+    def stopped(self, member):
+        self.leading.pop(member.node_id, None)
+
+    # --- messages
+
+    def sending(self, member, recipient, body):
+        inspect = getattr(self.world.engine, "vote_in", None)
+        if inspect is not None:
+            vote = inspect(member.node_id, recipient, body)
+            if vote is not None:
+                self.vote(member.node_id, *vote)
+            return
+        message = decode_payload(unseal(body)[2])
+        if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+            self.vote(member.node_id, message.epoch, recipient)
+        elif isinstance(message, VoteRequest) and not message.pre_vote:
+            self.vote(member.node_id, message.epoch, member.node_id)
+
+    def vote(self, node, epoch, candidate):
+        before = self.votes.setdefault((node, epoch), candidate)
+        if before != candidate:
+            self.fail(
+                "durable-votes", f"node {node} votes for {candidate} in epoch {epoch}, after it voted for {before}"
+            )
+
+    def delivering(self, member, body):
+        if not self.has_pre_vote:
+            return
+        envelope, _, payload = unseal(body)
+        sender, message = envelope.sender, decode_payload(payload)
+        if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
+            self.agreed[member.node_id][sender] = True
+        elif isinstance(message, TimeoutNow):
+            self.agreed[member.node_id]["leader"] = True
+
+    def replaced(self, member):
+        """A machine has got an empty disk: whoever runs there now has promised nothing yet."""
+        number = member.node_id
+        self.votes = {key: candidate for key, candidate in self.votes.items() if key[0] != number}
+        for known in (self.epochs, self.commits):
+            known[number] = 0
+        self.checked.pop(number, None)
+        self.agreed[number] = {}
+
+    # --- nodes
+
+    def check(self, member):
+        core = member.node.core
+        self.check_epoch(member, core)
+        self.check_log(member, core)
+        self.check_commit(member, core)
+        if self.keeps_commit_index and core.applied_index > core.commit_index and core.installing is None:
+            self.fail(
+                "state-machine-safety",
+                f"node {member.node_id} applied {core.applied_index}, but committed {core.commit_index}",
+            )
+        leader = core.leader
+        if leader is not None and self.leading.get(member.node_id) != core.epoch:
+            self.leading[member.node_id] = core.epoch
+            self.new_leader(member, core)
+
+    def check_epoch(self, member, core):
+        number = member.node_id
+        if core.epoch < self.epochs[number]:
+            self.fail("durable-epochs", f"the epoch of node {number} fell from {self.epochs[number]} to {core.epoch}")
+        if core.epoch > self.epochs[number]:
+            own = core.hard_state.voted_for == number
+            if self.has_pre_vote and own and not self.agreed[number] and core.configuration.quorum > 1:
+                self.fail(
+                    "pre-vote", f"node {number} entered epoch {core.epoch} though nobody had agreed to an election"
+                )
+            self.epochs[number] = core.epoch
+            self.agreed[number] = {}
+
+    def check_log(self, member, core):
+        log = core.log
+        end = (log.last_index, log.last_epoch)
+        before = self.checked.get(member.node_id)
+        if end == before:
+            return
+        self.checked[member.node_id] = end
+        start = max(log.base_index, min(core.applied_index, log.last_index))
+        previous = log.epoch_at(start)
+        for index in range(start + 1, log.last_index + 1):
+            entry = log.entry(index)
+            known = self.entries.setdefault((index, entry.epoch), (entry.kind, entry.data, previous))
+            if known != (entry.kind, entry.data, previous):
+                self.fail(
+                    "log-matching", f"node {member.node_id} holds {entry[:3]} after epoch {previous}, not {known}"
+                )
+            previous = entry.epoch
+
+    def check_commit(self, member, core):
+        number = member.node_id
+        if self.keeps_commit_index and core.commit_index < self.commits[number]:
+            self.fail(
+                "state-machine-safety",
+                f"the commit index of node {number} fell to {core.commit_index} from {self.commits[number]}",
+            )
+        for index in range(max(self.commits[number], core.log.base_index) + 1, core.commit_index + 1):
+            entry = core.log.entry(index)
+            found = (entry.epoch, entry.kind, entry.data)
+            if index < len(self.committed):
+                if self.committed[index] != found:
+                    self.fail(
+                        "state-machine-safety",
+                        f"node {number} commits {found} at {index}, where {self.committed[index]} is committed",
+                    )
+                continue
+            if index != len(self.committed):
+                self.fail(
+                    "state-machine-safety",
+                    f"node {number} commits {index}, but nobody knew {len(self.committed)} to be committed",
+                )
+            self.committed.append(found)
+            self.committed_in.append(core.epoch)
+            chain = self.chains[-1]
+            if entry.kind == EntryKind.DATA:
+                from support.raft.world import link_hash
+
+                chain = link_hash(chain, index, entry.data)
+            self.chains.append(chain)
+        self.commits[number] = max(self.commits[number], core.commit_index)
+        if core.commit_index >= len(self.committed):
+            self.fail("state-machine-safety", f"node {number} has commit index {core.commit_index} without the entries")
+
+    def new_leader(self, member, core):
+        number = member.node_id
+        before = self.leaders.setdefault(core.epoch, number)
+        if before != number:
+            self.fail("election-safety", f"nodes {before} and {number} both lead in epoch {core.epoch}")
+        log = core.log
+        for index in range(log.base_index + 1, len(self.committed)):
+            if self.committed_in[index] < core.epoch and log.epoch_at(index) != self.committed[index][0]:
+                self.fail(
+                    "leader-completeness",
+                    f"node {number} leads in epoch {core.epoch} with epoch {log.epoch_at(index)} at index {index}, "
+                    f"where {self.committed[index]} is committed",
+                )
+
+    # --- state machines
+
+    def applying(self, number, machine, entry):
+        if entry.index >= len(self.committed):
+            # The step is not over: look at what the node has just committed.
+            self.check_commit(self.world.members[number], self.world.members[number].node.core)
+        if entry.index >= len(self.committed):
+            self.fail("state-machine-safety", f"node {number} applies {entry.index}, which is not committed")
+        if self.committed[entry.index] != (entry.epoch, EntryKind.DATA, entry.data):
+            self.fail(
+                "state-machine-safety",
+                f"node {number} applies {entry} where {self.committed[entry.index]} is committed",
+            )
+        if entry.index <= machine.index:
+            self.fail("state-machine-safety", f"node {number} applies {entry.index} after {machine.index}")
+        if machine.chain != self.chains[entry.index - 1]:
+            self.fail(
+                "state-machine-safety",
+                f"the state of node {number} before index {entry.index} is not that of the committed log",
+            )
+
+    def restored(self, number, machine, position):
+        if position.index >= len(self.committed):
+            self.fail(
+                "state-machine-safety", f"node {number} restores a snapshot of {position.index}, which is not committed"
+            )
+        if machine.chain != self.chains[position.index]:
+            self.fail(
+                "state-machine-safety",
+                f"the snapshot of index {position.index} on node {number} is not the state at that index",
+            )
+        if position.epoch != self.committed[position.index][0]:
+            self.fail(
+                "state-machine-safety",
+                f"the snapshot of index {position.index} on node {number} has epoch {position.epoch}",
+            )
+
+    def leadership(self, number, machine, leadership):
+        if leadership.active:
+            # It may decide: it must have applied all that was committed in earlier epochs.
+            core = self.world.members[number].node.core
+            floor = max(
+                (index for index in range(1, len(self.committed)) if self.committed_in[index] < core.epoch), default=0
+            )
+            if machine.chain != self.chains[machine_position(self, machine, core)] or core.applied_index < floor:
+                self.fail(
+                    "leader-completeness",
+                    f"node {number} is active in epoch {core.epoch} before it has applied {floor}",
+                )
+
+    # --- clients
+
+    def acknowledged(self, member, position, value):
+        index = position.index
+        if index >= len(self.committed) or self.committed[index][2] != value:
+            self.fail(
+                "acknowledgements", f"node {member.node_id} acknowledged a value at {index} that is not committed there"
+            )
+
+    def read_done(self, member, floor):
+        if member.node.applied_index < floor:
+            self.fail(
+                "reads",
+                f"a read on node {member.node_id} saw index {member.node.applied_index}, but {floor} was committed "
+                f"before it began",
+            )
+
+    def final(self):
+        """After all: what was acknowledged is there, and all states are equal."""
+        for value, index in self.world.acknowledged.items():
+            if self.committed[index][2] != value:
+                self.fail("acknowledgements", f"the value acknowledged at {index} is lost")
+        for member in self.world.running():
+            if member.machine.chain != self.chains[member.node.applied_index]:
+                self.fail(
+                    "state-machine-safety", f"the final state of node {member.node_id} is not that of the committed log"
+                )
+
+
+def machine_position(invariants, machine, core):
+    """The index whose state the machine should have: entries of the log itself do not change it."""
+    return min(core.applied_index, len(invariants.chains) - 1)

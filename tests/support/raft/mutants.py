@@ -1,0 +1,451 @@
+"""Planted bugs of the quorum, each switched on by name, in tests only: the campaign must find every one.
+
+    with mutant("vote-not-synced"):
+        ...
+
+A mutant replaces one method of the production classes while the context lasts. ``SEEDS`` says within how many seeds of
+the campaign it must be found.
+
+    PYTHONPATH=tests python -m support.raft.mutants        finds them all and prints how fast
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import replace
+
+import msgpack
+
+from moldau_quorum.log.raft import node
+from moldau_quorum.log.raft.core.entry_log import EntryLog
+from moldau_quorum.log.raft.core.leader import LeaderRole
+from moldau_quorum.log.raft.core.messages import AppendResponse, VoteResponse
+from moldau_quorum.log.raft.core.raft_core import RaftCore
+from moldau_quorum.log.raft.core.ready import Role
+from moldau_quorum.log.raft.core.types import NO_NODE, EntryKind, SnapshotPoint, encode_configuration
+from moldau_quorum.log.raft.directories import VoterDirectories
+from moldau_quorum.log.raft.envelope import Identity
+from moldau_quorum.log.raft.storage import record_format, wal
+from moldau_quorum.log.raft.storage.snapshot_store import SnapshotWriter
+from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog
+from support.raft import campaign as raft_campaign
+from support.raft import story as raft_story
+
+MUTANTS = {}
+
+
+def plant(name, *targets):
+    """Registers ``make(original...) -> replacement`` for the methods of ``targets``: (class, name) pairs."""
+
+    def register(make):
+        MUTANTS[name] = (targets, make)
+        return make
+
+    return register
+
+
+@contextlib.contextmanager
+def mutant(name):
+    """Switches a mutant on."""
+    targets, make = MUTANTS[name]
+    originals = [getattr(owner, attribute) for owner, attribute in targets]
+    replacements = make(*originals)
+    if not isinstance(replacements, tuple):
+        replacements = (replacements,)
+    try:
+        for (owner, attribute), replacement in zip(targets, replacements, strict=True):
+            setattr(owner, attribute, replacement)
+        yield
+    finally:
+        for (owner, attribute), original in zip(targets, originals, strict=True):
+            setattr(owner, attribute, original)
+
+
+# --- durability
+
+
+@plant("vote-not-synced", (RaftCore, "send"))
+def _vote_not_synced(send):
+    def mutated(self, recipient, message):
+        (self.send_early if isinstance(message, VoteResponse) else lambda *a: send(self, *a))(recipient, message)
+
+    return mutated
+
+
+@plant("entry-acknowledged-before-sync", (RaftCore, "send"))
+def _entry_acknowledged_before_sync(send):
+    def mutated(self, recipient, message):
+        (self.send_early if isinstance(message, AppendResponse) else lambda *a: send(self, *a))(recipient, message)
+
+    return mutated
+
+
+@plant("own-entry-counted-before-sync", (LeaderRole, "_durable_on_quorum"))
+def _own_entry_counted_before_sync(original):
+    def mutated(self):
+        durable, self._core.durable_index = self._core.durable_index, self._core.log.last_index
+        try:
+            return original(self)
+        finally:
+            self._core.durable_index = durable
+
+    return mutated
+
+
+@plant("sync-does-nothing", (SyncWork, "run"))
+def _sync_does_nothing(original):
+    return lambda self: None
+
+
+@plant("segment-name-not-synced", (SyncWork, "run"))
+def _segment_name_not_synced(original):
+    return lambda self: self.file.sync()
+
+
+@plant("vote-forgotten-in-new-segment", (WriteAheadLog, "rotate"))
+def _vote_forgotten(original):
+    def mutated(self):
+        state = self._hard_state
+        self._hard_state = type(state)(epoch=state.epoch, voted_for=NO_NODE)
+        original(self)
+
+    return mutated
+
+
+@plant("checksum-ignored", (record_format, "read_record"), (wal, "read_record"))
+def _checksum_ignored(original, _):
+    def mutated(sequence, buffer, position):
+        if position + record_format.HEADER_BYTES > len(buffer):
+            return None
+        magic, length, _, synced, kind = record_format._HEADER.unpack_from(buffer, position)
+        end = position + record_format.HEADER_BYTES + length
+        if magic != record_format.MAGIC or end > len(buffer):
+            return None
+        return record_format.Record(position, end, kind, synced, buffer[position + record_format.HEADER_BYTES : end])
+
+    return mutated, mutated
+
+
+@plant("torn-tail-kept", (WriteAheadLog, "_load"))
+def _torn_tail_kept(original):
+    def mutated(self, sequence, *, first, last):
+        class Disk:
+            def open(disk, path, mode):
+                file = self.real_disk.open(path, mode)
+
+                class File:
+                    def __getattr__(_, name):
+                        return getattr(file, name)
+
+                    def truncate(_, size):
+                        pass
+
+                return File()
+
+            def __getattr__(disk, name):
+                return getattr(self.real_disk, name)
+
+        self.real_disk, self._disk = self._disk, Disk()
+        try:
+            original(self, sequence, first=first, last=last)
+        finally:
+            self._disk = self.real_disk
+
+    return mutated
+
+
+@plant("snapshot-renamed-before-sync", (SnapshotWriter, "finish"))
+def _snapshot_renamed_before_sync(original):
+    def mutated(self):
+        self._append(record_format.RecordType.SNAPSHOT_FOOTER, msgpack.packb((self.piece_count,)))
+        self._file.close()
+        self._file = None
+        self._placed = True
+        self._disk.rename(self.part_path, self.path)
+        self._disk.sync_directory(self._directory)
+
+    return mutated
+
+
+# --- directories
+
+
+@plant(
+    "emptied-voter-accepted",
+    (VoterDirectories, "take_answer"),
+    (VoterDirectories, "is_own_voter"),
+    (Identity, "check"),
+    (RaftCore, "_founds"),
+)
+def _emptied_voter_accepted(*originals):
+    """Voters have directories, but are known by their id alone."""
+
+    def take_answer(self, configuration, sender, directory):
+        self._heard[sender] = directory
+
+    def is_own_voter(self, configuration):
+        return self._node_id in configuration.voters
+
+    return take_answer, is_own_voter, lambda self, envelope: None, property(lambda self: False)
+
+
+@plant("cut-log-accepted", (wal._Segment, "read_slots"))
+def _cut_log_accepted(original):
+    def mutated(self, buffer, position):
+        original(self, buffer, position)
+        self.durable, self.followed = 0, False
+
+    return mutated
+
+
+# --- elections
+
+
+@plant("voted-for-ignored", (RaftCore, "_on_vote_request"))
+def _voted_for_ignored(original):
+    def mutated(self, sender, request, addressed):
+        if not request.pre_vote and self._log_is_up_to_date(request) and self.role is Role.FOLLOWER:
+            self._set_hard_state(self.epoch, sender)
+            self.send(sender, VoteResponse(epoch=self.epoch, pre_vote=False, granted=True))
+            return
+        original(self, sender, request, addressed)
+
+    return mutated
+
+
+@plant("log-of-candidate-ignored", (RaftCore, "_log_is_up_to_date"))
+def _log_of_candidate_ignored(original):
+    return lambda self, request: True
+
+
+@plant("length-of-log-decides-alone", (RaftCore, "_log_is_up_to_date"))
+def _length_decides(original):
+    return lambda self, request: request.last_index >= self.log.last_index
+
+
+@plant("pre-vote-skipped", (RaftCore, "_campaign"))
+def _pre_vote_skipped(original):
+    return lambda self, *, pre_vote: original(self, pre_vote=False)
+
+
+@plant("epoch-not-kept", (node.RaftNode, "_carry_out"))
+def _epoch_not_kept(original):
+    def mutated(self, ready):
+        if ready.hard_state is not None and ready.hard_state.voted_for == NO_NODE:
+            ready = replace(ready, hard_state=None)
+        original(self, ready)
+
+    return mutated
+
+
+# --- replication and commit
+
+
+@plant("own-epoch-rule-dropped", (LeaderRole, "advance_commit"))
+def _own_epoch_rule_dropped(original):
+    def mutated(self):
+        index = self._durable_on_quorum()
+        if index > self._core.commit_index:
+            self._core.commit_to(index)
+            self._finish_reads()
+            self._flush_wanted = True
+
+    return mutated
+
+
+@plant("truncation-on-every-append", (RaftCore, "_on_append_request"))
+def _truncation_on_every_append(original):
+    def mutated(self, sender, request):
+        original(self, sender, request)
+        end = max(request.prev_index + len(request.entries), self.commit_index)
+        if self.log.epoch_at(end) is not None and end < self.log.last_index and self.installing is None:
+            self._truncate(end)
+
+    return mutated
+
+
+@plant("commit-beyond-match", (RaftCore, "_on_append_request"))
+def _commit_beyond_match(original):
+    def mutated(self, sender, request):
+        original(self, sender, request)
+        if self.installing is None:
+            self.commit_index = max(self.commit_index, min(request.commit_index, self.log.last_index))
+
+    return mutated
+
+
+@plant("previous-entry-not-compared", (RaftCore, "_on_append_request"))
+def _previous_entry_not_compared(original):
+    def mutated(self, sender, request):
+        if self.log.base_index <= request.prev_index <= self.log.last_index:
+            epoch = self.log.epoch_at(request.prev_index)
+            request = replace(request, prev_epoch=epoch)
+        original(self, sender, request)
+
+    return mutated
+
+
+@plant("conflict-kept", (EntryLog, "epoch_at"))
+def _conflict_kept(original):
+    """An entry that stands at an index already is taken for the leader's."""
+
+    def mutated(self, index):
+        found = original(self, index)
+        frame = sys._getframe(1)
+        if found is not None and frame.f_code.co_name == "_on_append_request" and "entry" in frame.f_locals:
+            return frame.f_locals["entry"].epoch
+        return found
+
+    return mutated
+
+
+@plant("minority-commits", (LeaderRole, "_durable_on_quorum"))
+def _minority_commits(original):
+    def mutated(self):
+        core = self._core
+        held = sorted(
+            core.durable_index if voter == core.node_id else self.progress[voter].match
+            for voter in core.configuration.voters
+        )
+        return held[max(0, len(held) - core.configuration.quorum + 1) if len(held) > 2 else -1]
+
+    return mutated
+
+
+# --- snapshots
+
+
+@plant("stale-snapshot-accepted", (RaftCore, "_on_snapshot_request"))
+def _stale_snapshot_accepted(original):
+    def mutated(self, sender, request):
+        commit, self.commit_index = self.commit_index, 0
+        try:
+            original(self, sender, request)
+        finally:
+            self.commit_index = commit
+
+    return mutated
+
+
+@plant("snapshot-index-off-by-one", (node, "SnapshotWriter"))
+def _snapshot_index_off_by_one(original):
+    def mutated(disk, directory, point, source):
+        if source == "taking" and point.index > 1:
+            point = SnapshotPoint(index=point.index - 1, epoch=point.epoch, configuration=point.configuration)
+        return original(disk, directory, point, source)
+
+    return mutated
+
+
+@plant("snapshot-pieces-mixed", (RaftCore, "_wanted_piece"))
+def _snapshot_pieces_mixed(original):
+    return lambda self, request: self._incoming[1] if self._incoming is not None else 0
+
+
+@plant("log-kept-behind-snapshot", (WriteAheadLog, "reset"))
+def _log_kept_behind_snapshot(original):
+    def mutated(self, index, epoch):
+        self._last_index, self._last_epoch = index, epoch
+
+    return mutated
+
+
+# --- reads and membership
+
+
+@plant("read-without-quorum", (LeaderRole, "read_index"))
+def _read_without_quorum(original):
+    def mutated(self, read_id):
+        if self._core.commit_index < self.first_index:
+            return False
+        self._core.read_done(read_id, self._core.commit_index)
+        return True
+
+    return mutated
+
+
+@plant("read-before-first-commit", (LeaderRole, "read_index"))
+def _read_before_first_commit(original):
+    def mutated(self, read_id):
+        first, self.first_index = self.first_index, 0
+        try:
+            return original(self, read_id)
+        finally:
+            self.first_index = first
+
+    return mutated
+
+
+@plant("active-before-first-commit", (node.RaftNode, "_settle_leadership"))
+def _active_before_first_commit(original):
+    def mutated(self):
+        original(self)
+        if self.core.leader is not None:
+            self._report_leadership(active=True)
+
+    return mutated
+
+
+@plant("two-memberships-at-once", (LeaderRole, "change_configuration"))
+def _two_memberships_at_once(original):
+    def mutated(self, configuration):
+        return self._append(EntryKind.CONFIGURATION, encode_configuration(configuration))
+
+    return mutated
+
+
+@plant("learner-counts", (LeaderRole, "_durable_on_quorum"))
+def _learner_counts(original):
+    def mutated(self):
+        core = self._core
+        members = core.configuration.members()
+        held = sorted(
+            core.durable_index if member.voter_id == core.node_id else self.progress[member.voter_id].match
+            for member in members
+        )
+        return held[len(held) - core.configuration.quorum]
+
+    return mutated
+
+
+SEEDS = 300
+
+
+def story_that_differs(name):
+    """The first story that comes out otherwise under a mutant; None if all are as written."""
+    with mutant(name):
+        for path in sorted(raft_story.STORIES.glob("*.txt")):
+            text = path.read_text()
+            try:
+                reported = raft_story.tell(text)
+            except AssertionError as error:
+                reported = str(error)
+            if reported != text:
+                return path.stem
+    return None
+
+
+def main():
+    missed = []
+    raft_campaign.World.STEPS_MAX = 60_000  # sound runs take about 7,000
+    for name in sys.argv[1:] or MUTANTS:
+        begin = time.perf_counter()
+        with mutant(name):
+            found = raft_campaign.find(range(SEEDS))
+        seconds = time.perf_counter() - begin
+        story = story_that_differs(name) if found is None else None
+        if found is None and story is None:
+            missed.append(name)
+            print(f"{name:34} NOT FOUND in {SEEDS} seeds, {seconds:.1f} s", flush=True)
+        elif found is None:
+            print(f"{name:34} found by the story {story}, not by {SEEDS} seeds", flush=True)
+        else:
+            error = " ".join(str(found[1]).split())
+            print(f"{name:34} seed {found[0]:4} {seconds:6.1f} s  {type(found[1]).__name__}: {error[:100]}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

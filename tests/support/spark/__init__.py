@@ -1,0 +1,1 @@
+"""A log in memory for tests of the Spark source."""

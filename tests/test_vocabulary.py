@@ -1,0 +1,49 @@
+"""Goal: words that a reader must decode do not come back. Method: the tracked sources and pages are searched."""
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+REPLACED = {
+    "reign": "controller epoch",
+    "reigning": "active",
+    "platters": "virtual disk, durable state",
+    "Sought": "WitnessQuery",
+    "Struck": "FaultScope",
+    "Knowledge": "DecisionInputs",
+    "worth_saying": "has_changes",
+    "hurry": "reset_backoff",
+    "deeds": "actions",
+    "Tenant": "ConnectionOwner",
+    "untell": "undeliver",
+    "thereof": "of it",
+}
+"""Words that have gone, with what stands in their place."""
+EVENT = re.compile(r"(?:logger|_log|_logger)\.(?:debug|info|warning|error)\(\s*\"([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\"")
+
+
+def tracked(*patterns):
+    names = subprocess.run(
+        ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    return [ROOT / name for name in names if Path(name).name != Path(__file__).name]
+
+
+def test_replaced_words_do_not_come_back():
+    pattern = re.compile(r"(?<!\w)(" + "|".join(REPLACED) + r")(?!\w)")
+    found = [
+        f"{path.relative_to(ROOT)}: {word}; write: {REPLACED[word]}"
+        for path in tracked("*.py", "*.pyx", "*.pxi", "*.md")
+        for word in pattern.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_names_of_log_events_have_hyphens():
+    found = [
+        f"{path.relative_to(ROOT)}: {event}"
+        for path in tracked("client/**/*.py", "metadata_quorum/**/*.py", "data_plane/**/*.py", "cli/**/*.py")
+        for event in EVENT.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
