@@ -2,7 +2,8 @@
 
 Method: batches of random records, some of them damaged with a valid CRC, go to both implementations, to the leader's
 checks and to kafka-python as an oracle. The oracle is more lenient: it does not count records, and Python's slices
-tolerate truncated fields. So it must decode every accepted batch to the same records, and each batch that it refuses
+tolerate truncated fields. It also reads the attributes of a record, one byte in Kafka's format, as a varint. So, where
+the attributes are below 128, it must decode every accepted batch to the same records, and each batch that it refuses
 must be refused here.
 """
 
@@ -10,7 +11,7 @@ import struct
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moldau.records import (
@@ -25,6 +26,7 @@ from moldau.records import (
     renew_crc,
     uncompressed_records,
 )
+from moldau.records._wire_py import read_varint
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.validator import validate_batch
@@ -105,7 +107,20 @@ def oracle(batch):
         return None
 
 
+def record_attributes(batch) -> list[int]:
+    """The attributes of each record of an accepted batch: the byte after the record's length."""
+    header = parse_batch_header(batch)
+    data, at, end = uncompressed_records(batch, 0, header)
+    found = []
+    while at < end:
+        length, at = read_varint(data, at, end)
+        found.append(data[at])
+        at += length
+    return found
+
+
 @given(records=RECORDS, compression=CODEC, edits=st.lists(EDIT, max_size=2), more=st.integers(-2, 2))
+@example(records=[(NOW, b"k", b"v", ())] * 2, compression=Compression.NONE, edits=[("flip", 2167, b"")], more=0)
 @settings(max_examples=800)
 def test_what_is_accepted_reads_alike_everywhere(records, compression, edits, more) -> None:
     count = max(1, len(records) + more)
@@ -116,6 +131,8 @@ def test_what_is_accepted_reads_alike_everywhere(records, compression, edits, mo
         return
     assert ours is not None
     assert [row[0] for row in ours] == list(range(count))
+    if any(attributes >= 128 for attributes in record_attributes(batch)):
+        return  # the oracle takes the byte after it for a part of the attributes
     if any("\ufffd" in name for row in ours for name, _ in row[4]):
         return  # a header key that is no UTF-8 is replaced here, as Java does, and refused by the oracle
     assert oracle(batch) == ours
