@@ -26,7 +26,7 @@ from moldau_jepsen.workloads.group_read import read_in_group
 from moldau_jepsen.world.world import run_world
 
 CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)
-SEED_THAT_CUTS = 1
+SEED_THAT_CUTS = 7
 SEED_THAT_STOPS = 3
 
 
