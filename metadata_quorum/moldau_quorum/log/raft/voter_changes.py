@@ -6,6 +6,7 @@ a leader that is not adding a learner drops it after a while, so that none stays
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import MetadataLogConfig
     from moldau_quorum.log.raft.core.types import Configuration
     from moldau_quorum.log.raft.engine_node import EngineNode
+    from moldau_quorum.log.raft.node import Pending
 
 CATCH_UP_TIMEOUT_MS: Final = 60_000
 """How long a new voter may take to catch up before it is dropped again."""
@@ -78,16 +80,16 @@ class VoterChanges:
             if problem is not None:
                 raise MembershipChangeError(problem)
             if configuration.learners.get(voter.voter_id) != voter:
-                await self._change(node, configuration.with_learner(voter))
+                await self._change(node, lambda current: current.with_learner(voter))
             with trio.move_on_after(CATCH_UP_TIMEOUT_MS / 1000):
                 await self._progressed.wait_until(lambda: self._caught_up(node, voter.voter_id))
             if not self._caught_up(node, voter.voter_id):
-                await self._change(node, node.configuration.without(voter.voter_id))
+                await self._change(node, lambda current: current.without(voter.voter_id))
                 raise MembershipChangeError(
                     f"node {voter.voter_id} at {voter.host}:{voter.port} did not catch up within "
                     f"{CATCH_UP_TIMEOUT_MS} ms, and was not added"
                 )
-            await self._change(node, node.configuration.with_voter(voter.voter_id))
+            await self._change(node, lambda current: current.with_voter(voter.voter_id))
         finally:
             self._changing = False
 
@@ -103,7 +105,7 @@ class VoterChanges:
                 raise MembershipChangeError(f"node {voter_id} with directory {directory_id} is no voter")
             if voter_id in configuration.voters and len(configuration.voters) == 1:
                 raise MembershipChangeError(f"node {voter_id} is the last voter")
-            await self._change(node, configuration.without(voter_id))
+            await self._change(node, lambda current: current.without(voter_id))
         finally:
             self._changing = False
 
@@ -118,7 +120,7 @@ class VoterChanges:
             if (known.host, known.port) != (voter.host, voter.port):
                 if self._answers(node, voter.voter_id):
                     raise MembershipChangeError(f"node {voter.voter_id} is reached at {known.host}:{known.port}")
-                await self._change(node, configuration.with_address(voter.voter_id, voter.host, voter.port))
+                await self._change(node, lambda current: current.with_address(voter.voter_id, voter.host, voter.port))
         finally:
             self._changing = False
 
@@ -159,11 +161,25 @@ class VoterChanges:
                     break
                 self._log.info("abandoned-learner-dropped", learner=learner_id)
 
-    async def _change(self, node: EngineNode, configuration: Configuration) -> None:
-        try:
-            change = RaftProposal(lambda notify: node.change_configuration(configuration, notify=notify))
-        except LogBusyError as error:
-            raise MembershipChangeError(str(error)) from error
+    async def _change(self, node: EngineNode, changed: Callable[[Configuration], Configuration]) -> None:
+        """Appends the changed membership and returns when it is committed.
+
+        Waits for a change in progress: the leader itself appends one when it learns a voter's directory id.
+
+        Raises:
+            MembershipChangeError: the other change, or a hand-over of the leadership, did not end in time.
+        """
+        deadline = trio.current_time() + 2 * self._config.timing.election_timeout_ms_max / 1000
+        while True:
+            configuration = changed(node.configuration)
+            try:
+                change = RaftProposal(partial(_begin, node, configuration))
+                break
+            except LogBusyError as error:
+                if trio.current_time() >= deadline:
+                    raise MembershipChangeError(str(error)) from error
+            with trio.move_on_at(deadline):
+                await self._progressed.wait()
         self._kick()
         await change.wait_committed()
 
@@ -201,3 +217,7 @@ class VoterChanges:
             await self._progressed.wait_until(lambda: node.leadership.epoch > epoch and node.leadership.leader_id >= 0)
         if node.leadership.epoch == epoch or node.leadership.leader_id != target_id:
             raise MembershipChangeError(f"node {target_id} did not take the leadership over in time")
+
+
+def _begin(node: EngineNode, configuration: Configuration, notify: Callable[[], None]) -> Pending:
+    return node.change_configuration(configuration, notify=notify)

@@ -6,6 +6,7 @@ the membership by the port alone. Both engines pass the same tests where the por
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.framing import decode_request_header
 from moldau.runtime.net.answers import CloseConnection
@@ -333,6 +334,27 @@ def test_voters_are_added_and_removed_online():
         with pytest.raises(MembershipChangeError, match="no voter"):
             await leader.update_voter(VoterEndpoint(voter_id=77, host="c77", port=PORT))
         await leader.propose(b"after", epoch=leader.leadership.epoch)
+
+    play(story)
+
+
+def test_a_change_of_voters_waits_for_a_hand_over_to_end():
+    """So it does for the directory ids that the leader itself records in the membership."""
+
+    async def story(world):
+        quorum = Quorum(world)
+        leader = await quorum.active()
+        dead, gone = (number for number in quorum.voters if number != leader.node_id)
+        quorum.kill(dead)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused_transfer, leader, dead)
+            await trio.testing.wait_all_tasks_blocked()
+            await leader.remove_voter(dead)
+        assert sorted(leader.voters) == sorted([leader.node_id, gone])
+
+    async def refused_transfer(leader, target):
+        with pytest.raises(MembershipChangeError, match="did not take the leadership over"):
+            await leader.transfer_leadership(target)
 
     play(story)
 
