@@ -1,7 +1,8 @@
-"""Goal: what pages tell a reader to run works, and their links lead somewhere.
+"""Goal: commands, code and settings on the pages work, and links lead somewhere.
 
-Method: the blocks marked ``sh`` of a page run in one shell, in a directory of their own, as a reader would type them;
-those marked ``python`` run one after the other against a cluster. Relative links and anchors are looked up.
+Method: the ``sh`` blocks of a page run in one shell, in a directory of their own, as a reader would type them; its
+``python`` blocks run in order against a cluster; its ``properties`` blocks are parsed. A block that cannot run
+follows a comment ``<!-- not run: reason -->``. Relative links and anchors are looked up.
 """
 
 import os
@@ -12,16 +13,34 @@ from pathlib import Path
 
 import pytest
 
+from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, parse_config_text
 from moldau_jepsen.testing import cluster
+from pyspark_moldau.java import find_java
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?:<!-- not run: (.+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+LANGUAGES = {"sh", "python", "properties"}
+PYTHON_PAGES = {
+    "README.md",  # here
+    "docs/guides/application.md",  # here
+    "docs/guides/data-engineer.md",  # here, with Spark
+    "docs/spark.md",  # here, with Spark
+    "docs/guides/tester.md",  # tests/moldau_jepsen/testing/test_plugin.py
+}
+ADDRESS = '"127.0.0.1:9092"'
+"""Stands in the README's examples for the bootstrap address of the reader's own cluster."""
+SPARK = [
+    pytest.mark.spark,
+    pytest.mark.processes,
+    pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found"),
+    pytest.mark.filterwarnings("ignore"),  # pyspark and py4j leave sockets to the garbage collector
+]
 
 
 def blocks(page, language):
-    return [text for name, text in FENCE.findall(page.read_text()) if name == language]
+    return [text for reason, name, text in FENCE.findall(page.read_text()) if name == language and not reason]
 
 
 def name_of(page):
@@ -59,6 +78,67 @@ def test_code_of_the_application_guide_runs(capsys):
     assert "payments 0 0 b'25 EUR'" in re.sub(r"payments \d+ ", "payments 0 ", capsys.readouterr().out)
 
 
+@pytest.mark.processes
+def test_code_of_the_readme_runs(capsys):
+    producer, test, _spark = blocks(ROOT / "README.md", "python")
+    with cluster(brokers=1) as local:
+        exec(compile(producer.replace(ADDRESS, repr(local.bootstrap)), "README.md", "exec"), {})
+        assert "RecordMetadata(topic='flights'" in capsys.readouterr().out
+        given = []
+        scope = {"run_my_code": lambda *, bootstrap_servers: given.append(bootstrap_servers)}
+        exec(compile(test, "README.md", "exec"), scope)
+        scope["test_my_pipeline"](local)
+        assert given == [local.bootstrap]
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(ROOT / "docs" / "guides" / "data-engineer.md", marks=SPARK)], ids=name_of
+)
+def test_code_of_a_spark_page_runs(page, tmp_path, monkeypatch):
+    """The README's and the reference's query are built too; their streams have the guide's options and fewer."""
+    from moldau.blocking import Producer
+
+    monkeypatch.chdir(tmp_path)
+    with cluster(brokers=1, links=False) as local:
+        with Producer({"bootstrap.servers": local.bootstrap}) as producer:
+            for number in range(10):
+                producer.send("flights", str(number).encode())
+        scope = {"BOOTSTRAP": local.bootstrap}
+        try:
+            for code in blocks(page, "python"):
+                exec(compile(code, name_of(page), "exec"), scope)
+            assert scope["day"].count() == 10
+            assert scope["spark"].read.parquet("flights.parquet").count() == 10
+            for code in [blocks(ROOT / "README.md", "python")[2], *blocks(ROOT / "docs" / "spark.md", "python")]:
+                inner = {"BOOTSTRAP": local.bootstrap}
+                exec(compile(code.replace(ADDRESS, repr(local.bootstrap)), "query", "exec"), inner)
+                assert inner["flights"].isStreaming
+        finally:
+            if "spark" in scope:
+                scope["spark"].stop()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "properties")], ids=name_of)
+def test_settings_of_a_page_are_known(page):
+    schemas = (BROKER_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG)
+    for text in blocks(page, "properties"):
+        for name, value in parse_config_text(text, "page.properties").items():
+            key = re.sub(r"^listener\.name\.\w+\.", "", name)
+            schema = next((schema for schema in schemas if key in schema.keys), None)
+            assert schema is not None, f"{name} of {name_of(page)}"
+            schema.parse_value(key, value)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_of_a_page_run_or_say_why_not(page):
+    text = page.read_text()
+    languages = [language for _, language, _ in FENCE.findall(text)]
+    assert set(languages) <= LANGUAGES
+    assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(languages), "a fence of another form"
+    assert not blocks(page, "python") or name_of(page) in PYTHON_PAGES, "no test runs the Python of this page"
+    assert not re.search(r"^    (?:moldau|pip) [a-z]", FENCE.sub("", text), re.MULTILINE), "put commands into sh blocks"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_of_a_page_lead_somewhere(page):
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
@@ -70,6 +150,7 @@ def test_links_of_a_page_lead_somewhere(page):
         if anchor and path.suffix == ".md":
             titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+            slugs |= set(re.findall(r'<a id="([\w-]+)">', path.read_text()))
             assert anchor[1:] in slugs, f"{target}{anchor} of {name_of(page)}"
 
 

@@ -1,0 +1,45 @@
+"""Goal: a reader finds every finding through the index, and every test that a page names exists.
+
+Method: entries of docs/findings.md are compared with its index; paths of tests in all pages are looked up.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+ENTRY = re.compile(r'^- <a id="f(\d+)"></a>\*\*F(\d+)\*\* ((?:`[a-z-]+` ?)+): ', re.MULTILINE)
+ROW = re.compile(r"^\| `([a-z-]+)` \|(?: [^|\[]+\|)? ((?:\[\d+\]\(#f\d+\) ?)+)\|$", re.MULTILINE)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def entries():
+    return {int(number): re.findall(r"`([a-z-]+)`", tags) for _, number, tags in ENTRY.findall(FINDINGS)}
+
+
+def test_entries_are_numbered_in_order():
+    anchors = [int(anchor) for anchor, _, _ in ENTRY.findall(FINDINGS)]
+    assert anchors == list(entries()) == list(range(1, len(anchors) + 1))
+    assert len(anchors) == len(re.findall(r"^- ", FINDINGS, re.MULTILINE)), "an entry does not have the form of others"
+
+
+def test_the_index_names_each_finding_under_its_tags():
+    wanted = {}
+    for number, tags in entries().items():
+        for tag in tags:
+            wanted.setdefault(tag, []).append(number)
+    found = {tag: [int(number) for number in re.findall(r"\[(\d+)\]", row)] for tag, row in ROW.findall(FINDINGS)}
+    rows = "\n".join(
+        f"| `{tag}` | " + " ".join(f"[{number}](#f{number})" for number in numbers) + " |"
+        for tag, numbers in sorted(wanted.items())
+        if found.get(tag) != numbers
+    )
+    assert found == wanted, f"rows that differ should be:\n{rows}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_a_page_names_exist(page):
+    named = re.findall(r"`(tests/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
