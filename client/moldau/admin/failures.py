@@ -23,7 +23,11 @@ class AdminError(KafkaError):
 
 
 def raise_failures(failures: Mapping[str, KafkaError]) -> None:
-    """Raises ``AdminError`` unless ``failures`` is empty."""
+    """Reports the elements of a request that failed.
+
+    Raises:
+        AdminError: ``failures`` is not empty.
+    """
     if failures:
         raise AdminError(failures)
 
@@ -35,7 +39,11 @@ def error_of(code: int, message: str | None = None) -> KafkaError | None:
 
 
 def raise_error(code: int, message: str | None = None) -> None:
-    """Raises ``KafkaError`` unless the wire code is NONE."""
+    """Turns an error code of the wire into an exception.
+
+    Raises:
+        KafkaError: the code is not NONE.
+    """
     error = error_of(code, message)
     if error is not None:
         raise error

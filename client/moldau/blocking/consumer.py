@@ -85,10 +85,13 @@ class Consumer(PortalClient):
         return self._portal.call_sync(lambda: self._consumer.assignment)
 
     def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumedBatch]:
-        """Returns records, or nothing after ``timeout_ms``. Raises ``KafkaError``.
+        """Returns records, or nothing after ``timeout_ms``.
 
         An interrupt (Ctrl-C, a signal handler that raises) loses no records: the next poll returns them again, and
         positions do not cover them until then.
+
+        Raises:
+            KafkaError: the brokers refused to serve a partition.
         """
         return self._portal.call_or_undo(self._put_back, self._consumer.poll, timeout_ms, max_records=max_records)
 
@@ -118,7 +121,11 @@ class Consumer(PortalClient):
                 return
 
     def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Goes to ``offset``. Raises ``LookupError`` for a partition that is not assigned."""
+        """Moves the position of a partition to ``offset``.
+
+        Raises:
+            LookupError: the partition is not assigned.
+        """
         self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:

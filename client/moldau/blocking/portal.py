@@ -219,7 +219,11 @@ class PortalClient:
     _portal: Portal[Any]
 
     async def __aenter__(self) -> NoReturn:
-        """Raises ``TypeError``."""
+        """Refuses ``async with``; the error names the class to use.
+
+        Raises:
+            TypeError: always.
+        """
         kind = type(self).__name__
         raise TypeError(f"use `with moldau.blocking.{kind}(...)`, or `async with moldau.{kind}(...)` under trio")
 

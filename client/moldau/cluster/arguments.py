@@ -44,12 +44,21 @@ def shortened(value: object) -> str:
 
 
 def refuse(call: str, name: str, wanted: str, value: object, hint: str = "") -> NoReturn:
-    """Raises ``TypeError`` for an argument; ``hint`` follows the text and says how to convert it."""
+    """Refuses an argument; ``hint`` follows the text and says how to convert it.
+
+    Raises:
+        TypeError: always.
+    """
     raise TypeError(f"{call}: {name} must be {wanted}, not {shown(value)}{hint}")
 
 
 def configuration(kind: str, config: object, schema: ConfigSchema) -> Config:
-    """Returns the parsed configuration of a client. Raises ``ConfigError`` for keys and values, ``TypeError``."""
+    """Returns the parsed configuration of a client.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed.
+        TypeError: the configuration is no mapping with string keys.
+    """
     if not isinstance(config, Config):
         if not isinstance(config, Mapping):
             refuse(kind, "config", 'a mapping such as {"bootstrap.servers": "127.0.0.1:9092"}', config)
@@ -82,7 +91,11 @@ def integer(call: str, name: str, value: object, unit: str = "") -> int:
 
 
 def offset(call: str, value: object, name: str = "offset") -> int:
-    """Returns an offset. Raises ``ValueError`` for a negative one."""
+    """Returns an offset.
+
+    Raises:
+        ValueError: it is negative.
+    """
     number = integer(call, name, value)
     if number < 0:
         raise ValueError(f"{call}: {name} {number} is negative")
@@ -109,7 +122,11 @@ def times(call: str, name: str, given: object) -> dict[TopicPartition, int]:
 
 
 def at_least(call: str, name: str, value: object, least: int) -> int:
-    """Returns a whole number. Raises ``ValueError`` below ``least``."""
+    """Returns a whole number.
+
+    Raises:
+        ValueError: it is below ``least``.
+    """
     number = integer(call, name, value)
     if number < least:
         raise ValueError(f"{call}: {name} must be {least} or more, not {number}")
@@ -180,7 +197,11 @@ def mapping(call: str, name: str, given: object, example: str) -> Mapping[str, o
 
 
 def partition(call: str, value: object, name: str = "partition") -> TopicPartition:
-    """Returns a partition of a topic. Raises ``ValueError`` for a negative number."""
+    """Returns a partition of a topic.
+
+    Raises:
+        ValueError: its number is negative.
+    """
     if not isinstance(value, tuple | list) or len(value) != 2:
         refuse(call, name, _PAIR, value)
     topic, number = value

@@ -35,6 +35,7 @@ class Background:
 
     @property
     def is_open(self) -> bool:
+        """Whether tasks can be started."""
         return self._nursery is not None
 
     @property

@@ -37,12 +37,20 @@ class Caller:
         self.thread_id = threading.get_ident()
 
     def check(self) -> None:
-        """Raises ``RuntimeError`` unless the call comes from the client's thread and trio run."""
+        """Checks that the call comes from the client's thread and trio run.
+
+        Raises:
+            RuntimeError: it does not.
+        """
         if self.thread_id != threading.get_ident() or not trio.lowlevel.in_trio_run():
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raises the ``RuntimeError`` of a call from the wrong place or to a client that is not open."""
+        """Refuses a call from the wrong place, or to a client that is not open.
+
+        Raises:
+            RuntimeError: always; the text says what to use.
+        """
         if not trio.lowlevel.in_trio_run():
             raise self._misplaced()
         kind = self._kind
@@ -82,7 +90,11 @@ class AsyncOnly:
     """Base of clients that are opened with ``async with``; ``with`` raises an error that says so."""
 
     def __enter__(self) -> NoReturn:
-        """Raises ``TypeError``."""
+        """Refuses ``with``; the error names the class to use.
+
+        Raises:
+            TypeError: always.
+        """
         kind = type(self).__name__
         raise TypeError(f"use `async with moldau.{kind}(...)` under trio, or `with moldau.blocking.{kind}(...)`")
 

@@ -133,6 +133,7 @@ class ClusterClient:
 
     @property
     def now_ms(self) -> float:
+        """The time of the monotonic clock, in milliseconds."""
         return self.environment.clock.monotonic_ms()
 
     @property
@@ -142,6 +143,7 @@ class ClusterClient:
 
     @property
     def request_timeout_ms(self) -> int:
+        """The value of ``request.timeout.ms``."""
         return self._request_timeout_ms
 
     # --- connections

@@ -33,7 +33,11 @@ class InvalidTopicError(KafkaError):
 
 
 def check_topic_names(names: Iterable[str]) -> None:
-    """Raises ``InvalidTopicError`` for the first name that is not a valid topic name."""
+    """Checks names of topics.
+
+    Raises:
+        InvalidTopicError: names the first invalid one.
+    """
     for name in names:
         if len(name) > TOPIC_NAME_MAX or name in (".", "..") or _LEGAL_NAME.fullmatch(name) is None:
             raise InvalidTopicError(name)

@@ -468,6 +468,7 @@ class Consumer(AsyncOnly):
 
     @property
     def paused(self) -> list[TopicPartition]:
+        """Assigned partitions that ``pause`` holds back."""
         return [each.partition for each in self._positions.by_partition.values() if each.is_paused]
 
     # --- offsets

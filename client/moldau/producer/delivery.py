@@ -46,10 +46,12 @@ class Delivery:
 
     @property
     def topic(self) -> str:
+        """The record's topic."""
         return self._batch.partition.topic
 
     @property
     def partition(self) -> int:
+        """The record's partition."""
         return self._batch.partition.partition
 
     @property

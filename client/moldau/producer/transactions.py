@@ -59,7 +59,12 @@ class Transactions:
         return self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
     def check_sending(self) -> None:
-        """Raises the error that forbids sending now, if any."""
+        """Checks that records may be sent now.
+
+        Raises:
+            KafkaError: the error of the transaction.
+            RuntimeError: there is no transaction.
+        """
         self.manager.check_sending()
 
     def admit(self, partition: TopicPartition) -> None:

@@ -269,8 +269,9 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1 for flexible versions, 0 otherwise; ApiVersions always answers with 0, so that a client that does not know the
-    server's versions yet can read it (KIP-511).
+    """Returns 1 for flexible versions, 0 otherwise.
+
+    ApiVersions always answers with 0, so that a client can read it before it knows the server's versions (KIP-511).
 
     Raises:
         KeyError: the key is unknown.

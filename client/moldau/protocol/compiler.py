@@ -74,7 +74,11 @@ TAGGED_FIELDS_MAX = 64
 
 
 def check_tagged_count(count: int) -> None:
-    """Raises ``DecodeError`` for a tagged section that announces more fields than ``TAGGED_FIELDS_MAX``."""
+    """Checks the number of fields that a tagged section announces.
+
+    Raises:
+        DecodeError: it exceeds ``TAGGED_FIELDS_MAX``.
+    """
     if count > TAGGED_FIELDS_MAX:
         raise DecodeError(f"a tagged section announces {count} fields; at most {TAGGED_FIELDS_MAX} are allowed")
 

@@ -63,46 +63,55 @@ def _spec(
 
 
 def boolean(versions: str, *, default: bool = False, tag: int | None = None) -> bool:
+    """One byte, 0 or 1."""
     value: bool = _spec("bool", versions, default, tag)
     return value
 
 
 def int8(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """A signed integer of 8 bits."""
     value: int = _spec("int8", versions, default, tag)
     return value
 
 
 def int16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """A signed integer of 16 bits."""
     value: int = _spec("int16", versions, default, tag)
     return value
 
 
 def uint16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """An unsigned integer of 16 bits."""
     value: int = _spec("uint16", versions, default, tag)
     return value
 
 
 def int32(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """A signed integer of 32 bits."""
     value: int = _spec("int32", versions, default, tag)
     return value
 
 
 def uint32(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """An unsigned integer of 32 bits."""
     value: int = _spec("uint32", versions, default, tag)
     return value
 
 
 def int64(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """A signed integer of 64 bits."""
     value: int = _spec("int64", versions, default, tag)
     return value
 
 
 def float64(versions: str, *, default: float = 0.0, tag: int | None = None) -> float:
+    """A floating-point number of 64 bits (IEEE 754)."""
     value: float = _spec("float64", versions, default, tag)
     return value
 
 
 def uuid(versions: str, *, default: UUID = ZERO_UUID, tag: int | None = None) -> UUID:
+    """A UUID of 16 bytes."""
     value: UUID = _spec("uuid", versions, default, tag)
     return value
 
@@ -184,16 +193,19 @@ def int32_array(
 
 
 def int64_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
+    """An array of signed integers of 64 bits."""
     value: Sequence[int] = _spec("int64", versions, (), tag, is_array=True)
     return value
 
 
 def int8_array(versions: str, *, tag: int | None = None) -> Sequence[int]:
+    """An array of signed integers of 8 bits."""
     value: Sequence[int] = _spec("int8", versions, (), tag, is_array=True)
     return value
 
 
 def uuid_array(versions: str, *, tag: int | None = None) -> Sequence[UUID]:
+    """An array of UUIDs."""
     value: Sequence[UUID] = _spec("uuid", versions, (), tag, is_array=True)
     return value
 

@@ -64,22 +64,27 @@ class Record:
 
     @property
     def offset(self) -> int:
+        """Offset in the partition."""
         return self._offset
 
     @property
     def timestamp(self) -> int:
+        """Time in milliseconds."""
         return self._timestamp
 
     @property
     def key(self) -> bytes | None:
+        """The key, or None."""
         return self._key
 
     @property
     def value(self) -> bytes | None:
+        """The value, or None."""
         return self._value
 
     @property
     def headers(self) -> tuple[Header, ...]:
+        """Pairs of name and value, in order."""
         return self._headers
 
     def _fields(self) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]:
@@ -252,6 +257,7 @@ class RecordWriter:
         size_limit: int = INT32_MAX,
         offset_delta: int = -1,
     ) -> int:
+        """Encodes one record; returns its offset delta, or None if it does not fit."""
         buffer = self._bytes()
         _check_int64("timestamp", timestamp)
         _check_int64("offset delta", offset_delta)
@@ -304,6 +310,7 @@ class RecordWriter:
         base_timestamp: int,
         append_timestamp: int | None,
     ) -> int:
+        """Copies encoded records; returns their number."""
         target = self._bytes()
         if len(keep) != count:
             raise ValueError(f"{len(keep)} marks for {count} records")
@@ -351,6 +358,7 @@ class RecordWriter:
         return copied
 
     def take(self) -> bytearray:
+        """Hands the bytes over; the writer cannot be used afterwards."""
         buffer = self._bytes()
         self._buffer = None
         return buffer
@@ -414,10 +422,12 @@ class ColumnBuilder:
 
     @property
     def length(self) -> int:
+        """Number of rows."""
         return len(self._offsets)
 
     @property
     def size_bytes(self) -> int:
+        """Approximate size of the columns in bytes."""
         binary = (self._keys, self._values, self._header_keys, self._header_values)
         return self.length * 16 + sum(len(column.data) for column in binary)
 
@@ -434,6 +444,7 @@ class ColumnBuilder:
         first_offset: int,
         end_offset: int,
     ) -> int:
+        """Adds the records with ``first_offset`` <= offset < ``end_offset``; returns their number."""
         data = view_of(buffer, start, end)
         before = self.length
         records = _parse_all(data, start, end, count, base_offset, base_timestamp, last_offset_delta)
@@ -461,6 +472,7 @@ class ColumnBuilder:
         return self.length - before
 
     def finish(self) -> Columns:
+        """Returns the columns and starts over."""
         columns = Columns(
             length=self.length,
             offsets=self._offsets.tobytes(),

@@ -97,6 +97,11 @@ class RecordWalker:
         self._timestamp_delta = self._offset_delta = self._key_size = 0
 
     def feed(self, piece: Buffer) -> None:
+        """Walks the next piece of the records.
+
+        Raises:
+            CorruptRecordError: a record is damaged.
+        """
         if not self._reason:
             try:
                 self._walk(memoryview(piece).cast("B"))
@@ -106,6 +111,11 @@ class RecordWalker:
             raise corrupt_record(self._reason, self.count)
 
     def finish(self) -> None:
+        """Checks that the records ended where they should.
+
+        Raises:
+            CorruptRecordError: bytes or records are missing.
+        """
         if not self._reason:
             if self._phase != _AT_LENGTH:
                 self._reason = LENGTH

@@ -73,8 +73,9 @@ class TimestampType(enum.IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch, parsed. Offsets of the first and last record are as of the time of the append:
-    compaction may have removed them.
+    """The parsed header of one batch.
+
+    Offsets of the first and last record are as of the time of the append: compaction may have removed those records.
     """
 
     base_offset: int
@@ -108,7 +109,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """Codec. Raises ``CorruptRecordError`` for an unassigned number."""
+        """The codec.
+
+        Raises:
+            CorruptRecordError: the number is not assigned to a codec.
+        """
         number = self.attributes & _COMPRESSION_MASK
         if number > Compression.ZSTD:
             raise CorruptRecordError(f"unknown compression codec {number} in the attributes of a batch")
@@ -116,10 +121,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
+        """Whether the producer or the broker set the timestamps."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & _TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL_BIT)
 
     @property
@@ -134,6 +141,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer_id(self) -> bool:
+        """Whether an idempotent producer wrote the batch."""
         return self.producer_id >= 0
 
     @property
@@ -183,10 +191,12 @@ def parse_batch_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
 
 
 def iterate_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of each batch that lies whole in ``buffer``; a partial one at the end is left out
-    (KIP-74).
+    """Yields (position, header) of each batch that is complete in ``buffer``.
 
-    Raises ``CorruptRecordError`` at the first batch that cannot be one. CRCs are not checked.
+    A partial batch at the end is left out (KIP-74). CRCs are not checked.
+
+    Raises:
+        CorruptRecordError: the bytes at a position cannot be a batch.
     """
     end = len(buffer)
     position = start
@@ -208,12 +218,20 @@ def batch_crc(buffer: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def batch_crc_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the CRC in ``header`` is that of the bytes. Raises ``CorruptRecordError`` if the batch is cut."""
+    """Returns whether the CRC in ``header`` is that of the bytes.
+
+    Raises:
+        CorruptRecordError: the batch is cut.
+    """
     return batch_crc(buffer, position, header) == header.crc
 
 
 def check_batch_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Raises ``CorruptRecordError`` unless the batch is whole and its CRC is right."""
+    """Checks that a batch is complete and its CRC is right.
+
+    Raises:
+        CorruptRecordError: it is cut, or the CRC differs.
+    """
     computed = batch_crc(buffer, position, header)
     if computed != header.crc:
         raise CorruptRecordError(
@@ -235,8 +253,9 @@ def set_partition_leader_epoch(buffer: MutableBuffer, position: int, epoch: int)
 def set_max_timestamp(
     buffer: MutableBuffer, position: int, max_timestamp: int, timestamp_type: TimestampType = TimestampType.CREATE_TIME
 ) -> None:
-    """Patches timestamp type and max timestamp, and renews the CRC. With LOG_APPEND_TIME it is the time of all
-    records.
+    """Patches timestamp type and max timestamp, and renews the CRC.
+
+    With LOG_APPEND_TIME the max timestamp is the time of all records.
     """
     (attributes,) = struct.unpack_from(">h", buffer, position + 21)
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -307,10 +326,12 @@ def decode_records(
     first_offset: int = 0,
     max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> list[Record]:
-    """Decodes the records of the batch at ``position`` with offsets from ``first_offset`` on; the CRC is not checked
-    here.
+    """Decodes the records of the batch at ``position`` with offsets from ``first_offset`` on.
 
-    Raises ``CorruptRecordError``.
+    The CRC is not checked here.
+
+    Raises:
+        CorruptRecordError: the batch or a record is damaged.
     """
     data, start, end = uncompressed_records(buffer, position, header, max_decompressed_bytes)
     return codec.decode_records(
@@ -361,7 +382,9 @@ def decode_columns(
 ) -> int:
     """Adds the records with ``first_offset`` <= offset < ``end_offset`` to ``builder``; returns their number.
 
-    Raises ``CorruptRecordError``, and ``OverflowError`` when the builder must be finished first.
+    Raises:
+        CorruptRecordError: the batch or a record is damaged.
+        OverflowError: the builder must be finished first.
     """
     data, start, end = uncompressed_records(buffer, position, header, max_decompressed_bytes)
     return builder.append(
@@ -414,6 +437,7 @@ class BatchBuilder:
 
     @property
     def record_count(self) -> int:
+        """Number of records so far."""
         return self._writer.count
 
     @property
@@ -440,9 +464,10 @@ class BatchBuilder:
         *,
         offset_delta: int = -1,
     ) -> int | None:
-        """Copies one record in and returns its offset delta, or None where it does not fit.
+        """Copies one record in; returns its offset delta, or None if it does not fit.
 
-        Raises ``InvalidRecordError`` for a record that no batch can hold.
+        Raises:
+            InvalidRecordError: no batch can hold the record.
         """
         delta = self._writer.append(timestamp, key, value, headers, self._size_limit, offset_delta)
         return None if delta < 0 else delta
@@ -525,7 +550,8 @@ def encode_batch(
 ) -> bytes:
     """Encodes (timestamp, key, value, headers) records as one batch with offsets from ``base_offset`` on.
 
-    Raises ``InvalidRecordError`` for no records or records that no batch can hold.
+    Raises:
+        InvalidRecordError: there are no records, or one that no batch can hold.
     """
     builder = BatchBuilder(
         2**31 - 1,

@@ -55,7 +55,11 @@ class Compression(enum.IntEnum):
 
     @classmethod
     def from_config_name(cls, name: str) -> Compression:
-        """Returns the codec called ``name`` (``none``, ``gzip`` ...). Raises ``ValueError`` for another name."""
+        """Returns the codec called ``name`` (``none``, ``gzip`` ...).
+
+        Raises:
+            ValueError: there is no such codec.
+        """
         try:
             return _BY_NAME[name]
         except KeyError:
@@ -93,8 +97,10 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, size_limit: int = DECOMPRESSED_BYTES_MAX) -> bytes | bytearray:
-    """Returns the decompressed bytes. Raises ``CorruptRecordError`` if they are damaged or exceed ``size_limit``
-    bytes.
+    """Returns the decompressed bytes.
+
+    Raises:
+        CorruptRecordError: the bytes are damaged, or exceed ``size_limit`` when decompressed.
     """
     match codec:
         case Compression.NONE:

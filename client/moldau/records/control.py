@@ -42,6 +42,7 @@ class EndTxnMarker:
 
     @property
     def is_commit(self) -> bool:
+        """Whether the transaction was committed."""
         return self.type is ControlRecordType.COMMIT
 
 
@@ -61,7 +62,11 @@ def control_record_type(record: Record) -> ControlRecordType | None:
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker:
-    """Parses an end-transaction marker. Raises ``CorruptRecordError`` where the record is none."""
+    """Parses an end-transaction marker.
+
+    Raises:
+        CorruptRecordError: the record is no such marker.
+    """
     kind = control_record_type(record)
     if kind is not ControlRecordType.ABORT and kind is not ControlRecordType.COMMIT:
         raise CorruptRecordError(f"control record at offset {record.offset} does not end a transaction")

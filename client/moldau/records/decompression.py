@@ -51,11 +51,14 @@ class LongStep:
 def pieces(
     codec: Compression, data: memoryview, size_limit: int, piece_bytes: int, whole_bytes_max: int = WHOLE_BYTES_MAX
 ) -> Iterator[Buffer | LongStep]:
-    """Yields the decompressed bytes in pieces of at most ``piece_bytes``, some of them empty (a turn for the caller).
+    """Yields the decompressed bytes in pieces of at most ``piece_bytes``.
 
-    What is expected to be larger than ``whole_bytes_max`` and cannot be streamed comes behind a ``LongStep``. A piece
-    is borrowed until the next one is asked for. Raises ``CorruptRecordError``, and ``OversizedRecordsError`` as soon as
-    there are more than ``size_limit`` bytes.
+    Some pieces are empty: they give the caller a turn. Content that is expected to be larger than ``whole_bytes_max``
+    and cannot be streamed follows a ``LongStep``. A piece is borrowed until the next one is requested.
+
+    Raises:
+        CorruptRecordError: the bytes are damaged.
+        OversizedRecordsError: there are more than ``size_limit`` bytes; raised as soon as that is known.
     """
     match codec:
         case Compression.NONE:

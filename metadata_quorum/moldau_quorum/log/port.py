@@ -343,7 +343,11 @@ class StateMachine(Protocol):
         ...
 
     def restore_piece(self, piece: bytes) -> None:
-        """Takes the next piece of the snapshot. Raises ``SnapshotInvalidError``."""
+        """Takes the next piece of the snapshot.
+
+        Raises:
+            SnapshotInvalidError: the piece, or the snapshot so far, cannot be used.
+        """
         ...
 
     def restore_end(self, position: LogPosition) -> None:

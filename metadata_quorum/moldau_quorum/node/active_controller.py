@@ -194,7 +194,11 @@ class ActiveController:
         )
 
     async def update_features(self, request: UpdateFeaturesRequest, connection: object | None) -> Response:
-        """Asks the other voters what they support, then queues the request. Raises ``NotActiveError``."""
+        """Asks the other voters which levels they support, then queues the request.
+
+        Raises:
+            NotActiveError: this controller is not active.
+        """
         ranges = await ask_controller_features(self._environment, self._metadata_log.voters, self._node_id)
         return await self.answer(self.submit(request, connection, ranges))
 
@@ -204,7 +208,11 @@ class ActiveController:
         connection: object | None,
         controller_features: Mapping[int, FeatureRanges | None] | None = None,
     ) -> PendingAnswer:
-        """Queues a request; ``answer`` waits for its response. Raises ``NotActiveError``."""
+        """Queues a request; ``answer`` waits for its response.
+
+        Raises:
+            NotActiveError: this controller is not active.
+        """
         if self._epoch is None:
             raise NotActiveError
         now_ms = self._environment.clock.monotonic_ms()
@@ -228,7 +236,11 @@ class ActiveController:
         return pending
 
     async def answer(self, pending: PendingAnswer) -> Response:
-        """Waits until the decision is made and certain. Raises ``NotActiveError`` when that did not come about."""
+        """Waits until the decision is made and durable on a majority.
+
+        Raises:
+            NotActiveError: the request was not executed, because this controller is no longer active.
+        """
         remaining_ms = max(0.0, pending.deadline_ms - self._environment.clock.monotonic_ms())
         with trio.move_on_after(remaining_ms / 1000):
             await pending.decided.wait()
@@ -249,11 +261,13 @@ class ActiveController:
         )
 
     def _lost(self, pending: PendingAnswer) -> Response:
-        """The answer to a request that was not committed in this controller epoch. Raises ``NotActiveError`` where the
-        sender may ask another controller at once.
+        """Returns the answer to a request that was not committed in this controller epoch.
 
-        What was written may be committed yet by the next leader of the quorum. Sent again, it would be executed twice,
-        and might undo what came in between.
+        The next leader of the quorum may still commit its records. Sent again, the request would be executed twice and
+        might undo later changes.
+
+        Raises:
+            NotActiveError: the sender may ask another controller at once.
         """
         if not pending.wrote or pending.request.__api_key__ in REPEATABLE_APIS:
             raise NotActiveError

@@ -65,7 +65,11 @@ class QuorumAdmin:
         self._listener_name = listener_name
 
     def describe_quorum(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        """Leader, epoch, high watermark and each replica's progress. Raises ``NotActiveError``."""
+        """Describes leader, epoch, high watermark and each replica's progress.
+
+        Raises:
+            NotActiveError: this controller does not lead the quorum.
+        """
         if not self._log.leadership.active:
             raise NotActiveError
         status = self._log.status()
@@ -122,7 +126,11 @@ class QuorumAdmin:
         )
 
     async def add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-        """Catches a node up and lets it vote. Raises ``NotActiveError``."""
+        """Catches a node up, then makes it a voter.
+
+        Raises:
+            NotActiveError: this controller does not lead the quorum.
+        """
         refusal = self._cluster_refusal(request.cluster_id)
         if refusal is not None:
             return AddRaftVoterResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message=refusal)
@@ -164,7 +172,11 @@ class QuorumAdmin:
                 await self._log.remove_voter(voter.voter_id, voter.directory_id)
 
     async def remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
-        """Takes the vote from a node. Raises ``NotActiveError``."""
+        """Removes a voter.
+
+        Raises:
+            NotActiveError: this controller does not lead the quorum.
+        """
         refusal = self._cluster_refusal(request.cluster_id)
         if refusal is not None:
             return RemoveRaftVoterResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message=refusal)
@@ -188,7 +200,11 @@ class QuorumAdmin:
         return RemoveRaftVoterResponse(error_message=None)
 
     async def update_voter(self, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
-        """Takes over where a voter is reached from now on. Raises ``NotActiveError``."""
+        """Stores the address at which a voter is reached from now on.
+
+        Raises:
+            NotActiveError: this controller does not lead the quorum.
+        """
         code = self._update_refusal(request)
         listener = next((one for one in request.listeners if one.name.upper() == self._listener_name), None)
         if code is not ErrorCode.NONE or listener is None:

@@ -66,10 +66,13 @@ class MetadataStateMachine:
         return image if image.epoch == entry.epoch and previous is self.image else None
 
     def apply(self, entry: CommittedEntry) -> bool:
-        """Replays a committed entry. Raises ``MetadataCorruptError``: this node must stop rather than guess.
+        """Replays a committed entry.
 
-        Asks for a snapshot when ``metadata.version`` has gone down: what was written before is of the higher level, and
-        a node of the older version that starts here must not have to read it.
+        Asks for a snapshot when ``metadata.version`` has gone down: earlier entries are of the higher level, and a node
+        of the older version that starts here must not have to read them.
+
+        Raises:
+            MetadataCorruptError: the entry cannot be replayed; this node must stop.
         """
         before = self.image.metadata_level
         assert entry.index > self.image.offset, "entries are applied in order, once"

@@ -91,6 +91,7 @@ class RangeAssignor:
     is_cooperative = False
 
     def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        """See ``Assignor.assign``."""
         assignment: Assignment = {member.member_id: [] for member in members}
         for topic, interested in _members_by_topic(partition_counts, members).items():
             each, extra = divmod(partition_counts[topic], len(interested))
@@ -109,6 +110,7 @@ class RoundRobinAssignor:
     is_cooperative = False
 
     def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        """See ``Assignor.assign``."""
         assignment: Assignment = {member.member_id: [] for member in members}
         ordered = sorted(members, key=lambda each: each.sort_key)
         turn = 0
@@ -156,6 +158,7 @@ class StickyAssignor:
     is_cooperative = False
 
     def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        """See ``Assignor.assign``."""
         if not members:
             return {}
         members = sorted(members, key=lambda each: each.member_id)
@@ -254,6 +257,7 @@ class CooperativeStickyAssignor:
     is_cooperative = True
 
     def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        """See ``Assignor.assign``."""
         assignment = StickyAssignor().assign(partition_counts, members)
         owner = {
             partition: member_id
@@ -281,8 +285,10 @@ _JAVA_NAMES = {
 
 
 def assignors_of(names: Iterable[str]) -> list[Assignor]:
-    """Returns the assignors of ``partition.assignment.strategy``, each once. Raises ``KeyError`` for an unknown
-    name.
+    """Returns the assignors of ``partition.assignment.strategy``, each once.
+
+    Raises:
+        KeyError: there is no assignor of that name.
     """
     return [_ASSIGNORS[name] for name in dict.fromkeys(_JAVA_NAMES.get(name, name) for name in names)]
 
@@ -320,9 +326,12 @@ def encode_subscription(
 def decode_subscription(
     member_id: str, instance_id: str | None, metadata: Buffer, assignor: str = ""
 ) -> MemberSubscription:
-    """Decodes the metadata of a member; user data is looked at for the eager sticky ``assignor`` only.
+    """Decodes the metadata of a member; only the eager sticky ``assignor`` reads user data.
 
-    Raises ``DecodeError``. Sticky user data that cannot be read counts as owning nothing, as in the Java client.
+    A member with unreadable sticky user data owns nothing, as in the Java client.
+
+    Raises:
+        DecodeError: the metadata cannot be read.
     """
     version = _read_version(metadata, _SUBSCRIPTION_VERSION)
     message = decode(ConsumerProtocolSubscription, version, metadata, _VERSION.size)

@@ -61,10 +61,13 @@ class FetchedChunk:
         checks_crc: bool = True,
         unpacked_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> None:
-        """``offset`` is the position of the fetch; ``aborted`` are (producer id, first offset) of aborted transactions.
-        The records of one batch may have ``unpacked_bytes_max`` bytes when they are decompressed.
+        """Indexes the batches of one fetch.
 
-        Raises ``CorruptRecordError`` when the headers are damaged.
+        ``offset`` is the position of the fetch; ``aborted`` are (producer id, first offset) of aborted transactions. The
+        records of one batch may have ``unpacked_bytes_max`` bytes when they are decompressed.
+
+        Raises:
+            CorruptRecordError: the headers are damaged.
         """
         self._data = data
         self.offset = offset

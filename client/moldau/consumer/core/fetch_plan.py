@@ -65,6 +65,7 @@ class PlannedFetch:
 
     @property
     def positions(self) -> list[PartitionPosition]:
+        """The partitions that the fetch names."""
         return [position for position, _, _ in self.asked.values()]
 
     def covers(self, position: PartitionPosition) -> bool:

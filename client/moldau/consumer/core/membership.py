@@ -252,6 +252,7 @@ class Membership:
         return NOBODY if self.assigned_as == NOBODY else None
 
     def heartbeat_request(self) -> HeartbeatRequest:
+        """Returns the next heartbeat."""
         return HeartbeatRequest(
             group_id=self.identity.group_id,
             generation_id=self.generation,
@@ -321,15 +322,18 @@ class Membership:
 
     @property
     def is_stable(self) -> bool:
+        """Whether the member has its assignment."""
         return self.state is MemberState.STABLE
 
     @property
     def has_generation(self) -> bool:
+        """Whether the member belongs to a generation of the group."""
         return self.generation != NO_GENERATION
 
     def leave_request(self, reason: str) -> LeaveGroupRequest | None:
-        """Leaves; None for a static member, which keeps its place until its session ends, and for one that never
-        joined.
+        """Leaves the group.
+
+        Returns None for a static member, which keeps its place until its session ends, and for one that never joined.
         """
         if not self.member_id or self.identity.instance_id is not None:
             return None

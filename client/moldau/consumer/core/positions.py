@@ -91,6 +91,7 @@ class PartitionPosition:
 
     @property
     def has_position(self) -> bool:
+        """Whether the offset to fetch is known."""
         return self.phase in (Phase.FETCH, Phase.VALIDATE)
 
     def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
@@ -155,8 +156,9 @@ class PartitionPosition:
         return self.chunks[-1].last_epoch if self.chunks else self.offset_epoch
 
     def validated(self, end_offset: int, epoch: int) -> int | None:
-        """Takes the answer of OffsetForLeaderEpoch; returns the offset where the log diverged, None where it did
-        not.
+        """Takes the answer of OffsetForLeaderEpoch.
+
+        Returns the offset where the log diverged, or None if it did not.
         """
         if self.phase is not Phase.VALIDATE:
             return None
@@ -218,6 +220,7 @@ class Lag:
 
     @property
     def records(self) -> int:
+        """Records between the position and the end, -1 if one of them is unknown."""
         return -1 if self.end_offset < 0 or self.position < 0 else max(self.end_offset - self.position, 0)
 
 

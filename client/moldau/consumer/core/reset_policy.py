@@ -15,7 +15,11 @@ class ResetPolicy:
     __slots__ = ("_duration_ms", "_name")
 
     def __init__(self, name: str) -> None:
-        """Raises ``ConfigError`` for a duration that cannot be read."""
+        """Parses ``auto.offset.reset``.
+
+        Raises:
+            ConfigError: the duration cannot be read.
+        """
         self._name = name
         self._duration_ms = 0
         if name.startswith(_BY_DURATION):

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def take_records(positions: Positions, limit: int, partitions_max: int = 2**31) -> list[ConsumedBatch]:
     """Takes up to ``limit`` records; partitions that were served go last next time.
 
-    Raises ``KafkaError`` (CORRUPT_MESSAGE) when the first thing to hand out is damaged.
+    Raises:
+        KafkaError: CORRUPT_MESSAGE, when the first records to return are damaged.
     """
     batches: list[ConsumedBatch] = []
     left = limit

@@ -35,6 +35,7 @@ class ConsumedBatch:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one value."""
         return TopicPartition(self.topic, self.partition)
 
 

@@ -117,6 +117,7 @@ class ProducerBatch:
 
     @property
     def has_sequence(self) -> bool:
+        """Whether the batch has its sequence number."""
         return self.base_sequence >= 0
 
     def close(self) -> bytearray:
@@ -361,8 +362,9 @@ class Accumulator:
         return result
 
     def drain(self, queues: list[PartitionQueue], now_ms: float) -> list[ProducerBatch]:
-        """Takes the front batch of each ready queue, up to ``max.request.size`` in all (one batch at least), in
-        flight.
+        """Takes the front batch of each ready queue and marks it as in flight.
+
+        The batches have at most ``max.request.size`` bytes together, except for a single larger one.
         """
         drained: list[ProducerBatch] = []
         size = 0

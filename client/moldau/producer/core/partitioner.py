@@ -30,9 +30,7 @@ class PartitionerFunction(Protocol):
 
 
 def partition_for_key(key: Buffer, partition_count: int) -> int:
-    """Returns the partition of a key as the Java client computes it: positive murmur2 modulo the number of
-    partitions.
-    """
+    """Returns the partition of a key as the Java client does: positive murmur2 modulo the number of partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
@@ -64,16 +62,17 @@ class RoundRobin:
         self._counter = -1
 
     def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        """Returns the next available partition; the first one is drawn."""
         if self._counter < 0:
             self._counter = draw() & 0x7FFFFFFF
         self._counter += 1
         return available[self._counter % len(available)] if available else self._counter % partition_count
 
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
-        """Nothing depends on it."""
+        """Has no effect."""
 
     def set_load(self, queue_sizes: Mapping[int, int]) -> None:
-        """Nothing depends on it."""
+        """Has no effect."""
 
 
 class Sticky:
@@ -87,6 +86,7 @@ class Sticky:
         self._appended = 0
 
     def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        """Returns the present partition, or draws another available one."""
         if 0 <= self._current < partition_count and (not available or self._current in available):
             return self._current
         others = [partition for partition in available if partition != self._previous] or list(available)
@@ -95,13 +95,14 @@ class Sticky:
         return self._current
 
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
+        """Leaves the partition when its batch is full."""
         self._appended += 1
         if is_full or (began_batch and self._appended > 1):
             self._previous = self._current
             self._current = -1
 
     def set_load(self, queue_sizes: Mapping[int, int]) -> None:
-        """Nothing depends on it."""
+        """Has no effect."""
 
 
 class UniformSticky:
@@ -126,6 +127,7 @@ class UniformSticky:
         return self._cumulative
 
     def choose(self, available: Sequence[int], partition_count: int, draw: Callable[[], int]) -> int:
+        """Returns the present partition, or draws another one by load."""
         if self._current >= partition_count or (available and self._current not in available):
             self._current = -1
         if self._current < 0:
@@ -140,12 +142,14 @@ class UniformSticky:
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
         # Leaving a partition at the very byte would cut its batch short: it is left when its batch is full, but at the
         # latest after twice the bytes.
+        """Leaves the partition after ``sticky_bytes``, when its batch is full or twice the bytes are sent."""
         self._sent_bytes += size_bytes
         if self._sent_bytes >= self._sticky_bytes and (is_full or self._sent_bytes >= 2 * self._sticky_bytes):
             self._sent_bytes = 0
             self._current = -1
 
     def set_load(self, queue_sizes: Mapping[int, int]) -> None:
+        """Takes the number of waiting batches of each partition."""
         sizes = list(queue_sizes.values())
         if len(sizes) < 2 or min(sizes) == max(sizes):
             self._partitions = []

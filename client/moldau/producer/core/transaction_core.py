@@ -209,14 +209,21 @@ class TransactionManager:
         self.state = State.IN_TRANSACTION
 
     def check_sending(self) -> None:
-        """Raises the error of the transaction, ``RuntimeError`` outside of one."""
+        """Checks that records may be sent.
+
+        Raises:
+            KafkaError: the error of the transaction.
+            RuntimeError: there is no transaction.
+        """
         if self.state is not State.IN_TRANSACTION:
             self._refuse("send")
 
     def admit(self, partition: TopicPartition) -> bool:
         """Adds a partition to the transaction before a record is sent to it; returns whether it is new.
 
-        Raises as ``check_sending``.
+        Raises:
+            KafkaError: the error of the transaction.
+            RuntimeError: there is no transaction.
         """
         self.check_sending()
         if partition in self.admitted or partition in self._new:
@@ -227,8 +234,9 @@ class TransactionManager:
         return True
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata) -> Outcome:
-        """Commits offsets of a group with the transaction. The outcome is known when their coordinator has them all,
-        or when it is certain that they will not be committed.
+        """Commits offsets of a group with the transaction.
+
+        The outcome is known when the coordinator has all of them, or when it is certain that it will not commit them.
         """
         if self.state is not State.IN_TRANSACTION:
             self._refuse("send offsets")

@@ -392,8 +392,7 @@ def write_fetch_response(
     session_id: int = 0,
     node_endpoints: Sequence[NodeEndpointResult] = (),
 ) -> list[bytes | P]:
-    """Write a whole response frame as parts: bytes written here, and between them the parts of the records as they
-    were given.
+    """Writes a whole response frame as parts: bytes written here, and the unchanged parts of the records.
 
     The first part starts with the size prefix, which counts the bytes of the records too. A topic is named as the
     request named it (raw name or id).

@@ -30,8 +30,11 @@ _LEADER = struct.Struct(">BBBiiB")
 
 
 class ProduceRequestView(NamedTuple):
-    """A Produce request. ``topics`` holds pairs of the raw topic (name or id) and its partitions; a partition is its
-    index and its records, a memoryview into the frame (empty where the request has null)."""
+    """A Produce request.
+
+    ``topics`` holds pairs of the raw topic (name or id) and its partitions. A partition is its index and its records, a
+    memoryview into the frame (empty where the request has null).
+    """
 
     transactional_id: str | None
     acks: int
@@ -40,8 +43,10 @@ class ProduceRequestView(NamedTuple):
 
 
 class ProducePartitionResult(NamedTuple):
-    """The outcome of an append. ``record_errors`` are pairs of an index and a message; a ``leader_id`` of -1 leaves
-    the hint out."""
+    """The outcome of an append.
+
+    ``record_errors`` are pairs of an index and a message; a ``leader_id`` of -1 leaves the hint out.
+    """
 
     partition: int
     error_code: int

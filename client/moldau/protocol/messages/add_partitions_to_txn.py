@@ -7,11 +7,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class AddPartitionsToTxnTopic(Struct):
+    """An element of ``topics`` in ``AddPartitionsToTxnTransaction``."""
+
     name: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
 
 class AddPartitionsToTxnTransaction(Struct):
+    """An element of ``transactions`` in ``AddPartitionsToTxnRequest``."""
+
     transactional_id: str = field.string("4+")
     producer_id: int = field.int64("4+")
     producer_epoch: int = field.int16("4+")
@@ -30,11 +34,15 @@ class AddPartitionsToTxnRequest(Request, api_key=24, versions="0-5", flexible="3
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
+    """An element of ``results_by_partition`` in ``AddPartitionsToTxnTopicResult``."""
+
     partition_index: int = field.int32("0+")
     partition_error_code: int = field.int16("0+")
 
 
 class AddPartitionsToTxnTopicResult(Struct):
+    """An element of ``topic_results`` in ``AddPartitionsToTxnResult``."""
+
     name: str = field.string("0+")
     results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = field.array(
         AddPartitionsToTxnPartitionResult, "0+"
@@ -42,6 +50,8 @@ class AddPartitionsToTxnTopicResult(Struct):
 
 
 class AddPartitionsToTxnResult(Struct):
+    """An element of ``results_by_transaction`` in ``AddPartitionsToTxnResponse``."""
+
     transactional_id: str = field.string("4+")
     topic_results: Sequence[AddPartitionsToTxnTopicResult] = field.array(AddPartitionsToTxnTopicResult, "4+")
 

@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class Listener(Struct):
+    """An element of ``listeners`` in ``AddRaftVoterRequest``."""
+
     name: str = field.string("0+")
     host: str = field.string("0+")
     port: int = field.uint16("0+")

@@ -7,17 +7,23 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class AlterClientQuotasRequestEntityData(Struct):
+    """An element of ``entity`` in ``AlterClientQuotasRequestEntryData``."""
+
     entity_type: str = field.string("0+")
     entity_name: str | None = field.string("0+", nullable="0+")
 
 
 class OpData(Struct):
+    """An element of ``ops`` in ``AlterClientQuotasRequestEntryData``."""
+
     key: str = field.string("0+")
     value: float = field.float64("0+")
     remove: bool = field.boolean("0+")
 
 
 class AlterClientQuotasRequestEntryData(Struct):
+    """An element of ``entries`` in ``AlterClientQuotasRequest``."""
+
     entity: Sequence[AlterClientQuotasRequestEntityData] = field.array(AlterClientQuotasRequestEntityData, "0+")
     ops: Sequence[OpData] = field.array(OpData, "0+")
 
@@ -30,11 +36,15 @@ class AlterClientQuotasRequest(Request, api_key=49, versions="0-1", flexible="1+
 
 
 class AlterClientQuotasResponseEntityData(Struct):
+    """An element of ``entity`` in ``AlterClientQuotasResponseEntryData``."""
+
     entity_type: str = field.string("0+")
     entity_name: str | None = field.string("0+", nullable="0+")
 
 
 class AlterClientQuotasResponseEntryData(Struct):
+    """An element of ``entries`` in ``AlterClientQuotasResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
     entity: Sequence[AlterClientQuotasResponseEntityData] = field.array(AlterClientQuotasResponseEntityData, "0+")

@@ -7,11 +7,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class AlterableConfig(Struct):
+    """An element of ``configs`` in ``AlterConfigsResource``."""
+
     name: str = field.string("0+")
     value: str | None = field.string("0+", nullable="0+")
 
 
 class AlterConfigsResource(Struct):
+    """An element of ``resources`` in ``AlterConfigsRequest``."""
+
     resource_type: int = field.int8("0+")
     resource_name: str = field.string("0+")
     configs: Sequence[AlterableConfig] = field.array(AlterableConfig, "0+")
@@ -25,6 +29,8 @@ class AlterConfigsRequest(Request, api_key=33, versions="0-2", flexible="2+"):
 
 
 class AlterConfigsResourceResponse(Struct):
+    """An element of ``responses`` in ``AlterConfigsResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
     resource_type: int = field.int8("0+")

@@ -8,11 +8,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class BrokerState(Struct):
+    """An element of ``new_isr_with_epochs`` in ``AlterPartitionRequestPartitionData``."""
+
     broker_id: int = field.int32("3+")
     broker_epoch: int = field.int64("3+", default=-1)
 
 
 class AlterPartitionRequestPartitionData(Struct):
+    """An element of ``partitions`` in ``AlterPartitionRequestTopicData``."""
+
     partition_index: int = field.int32("0+")
     leader_epoch: int = field.int32("0+")
     new_isr: Sequence[int] = field.int32_array("0-2")
@@ -22,13 +26,17 @@ class AlterPartitionRequestPartitionData(Struct):
 
 
 class AlterPartitionRequestTopicData(Struct):
+    """An element of ``topics`` in ``AlterPartitionRequest``."""
+
     topic_id: UUID = field.uuid("2+")
     partitions: Sequence[AlterPartitionRequestPartitionData] = field.array(AlterPartitionRequestPartitionData, "0+")
 
 
 class AlterPartitionRequest(Request, api_key=56, versions="2-3", flexible="0+"):
-    """A partition leader asks the controller to change the in-sync replicas (KIP-497, KIP-704 recovery, KIP-903
-    broker epochs)."""
+    """A partition leader asks the controller to change the in-sync replicas (KIP-497).
+
+    Recovery of the leader is KIP-704's, broker epochs KIP-903's.
+    """
 
     broker_id: int = field.int32("0+")
     broker_epoch: int = field.int64("0+", default=-1)
@@ -36,6 +44,8 @@ class AlterPartitionRequest(Request, api_key=56, versions="2-3", flexible="0+"):
 
 
 class AlterPartitionResponsePartitionData(Struct):
+    """An element of ``partitions`` in ``AlterPartitionResponseTopicData``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
     leader_id: int = field.int32("0+")
@@ -46,6 +56,8 @@ class AlterPartitionResponsePartitionData(Struct):
 
 
 class AlterPartitionResponseTopicData(Struct):
+    """An element of ``topics`` in ``AlterPartitionResponse``."""
+
     topic_id: UUID = field.uuid("2+")
     partitions: Sequence[AlterPartitionResponsePartitionData] = field.array(AlterPartitionResponsePartitionData, "0+")
 

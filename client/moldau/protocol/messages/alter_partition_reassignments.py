@@ -7,11 +7,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ReassignablePartition(Struct):
+    """An element of ``partitions`` in ``ReassignableTopic``."""
+
     partition_index: int = field.int32("0+")
     replicas: Sequence[int] | None = field.int32_array("0+", nullable="0+", default=None)
 
 
 class ReassignableTopic(Struct):
+    """An element of ``topics`` in ``AlterPartitionReassignmentsRequest``."""
+
     name: str = field.string("0+")
     partitions: Sequence[ReassignablePartition] = field.array(ReassignablePartition, "0+")
 
@@ -25,12 +29,16 @@ class AlterPartitionReassignmentsRequest(Request, api_key=45, versions="0-1", fl
 
 
 class ReassignablePartitionResponse(Struct):
+    """An element of ``partitions`` in ``ReassignableTopicResponse``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
 
 
 class ReassignableTopicResponse(Struct):
+    """An element of ``responses`` in ``AlterPartitionReassignmentsResponse``."""
+
     name: str = field.string("0+")
     partitions: Sequence[ReassignablePartitionResponse] = field.array(ReassignablePartitionResponse, "0+")
 

@@ -7,11 +7,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class AlterReplicaLogDirTopic(Struct):
+    """An element of ``topics`` in ``AlterReplicaLogDir``."""
+
     name: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
 
 class AlterReplicaLogDir(Struct):
+    """An element of ``dirs`` in ``AlterReplicaLogDirsRequest``."""
+
     path: str = field.string("0+")
     topics: Sequence[AlterReplicaLogDirTopic] = field.array(AlterReplicaLogDirTopic, "0+")
 
@@ -23,11 +27,15 @@ class AlterReplicaLogDirsRequest(Request, api_key=34, versions="1-2", flexible="
 
 
 class AlterReplicaLogDirPartitionResult(Struct):
+    """An element of ``partitions`` in ``AlterReplicaLogDirTopicResult``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
 
 
 class AlterReplicaLogDirTopicResult(Struct):
+    """An element of ``results`` in ``AlterReplicaLogDirsResponse``."""
+
     topic_name: str = field.string("0+")
     partitions: Sequence[AlterReplicaLogDirPartitionResult] = field.array(AlterReplicaLogDirPartitionResult, "0+")
 

@@ -8,11 +8,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ScramCredentialDeletion(Struct):
+    """An element of ``deletions`` in ``AlterUserScramCredentialsRequest``."""
+
     name: str = field.string("0+")
     mechanism: int = field.int8("0+")
 
 
 class ScramCredentialUpsertion(Struct):
+    """An element of ``upsertions`` in ``AlterUserScramCredentialsRequest``."""
+
     name: str = field.string("0+")
     mechanism: int = field.int8("0+")
     iterations: int = field.int32("0+")
@@ -28,6 +32,8 @@ class AlterUserScramCredentialsRequest(Request, api_key=51, versions="0", flexib
 
 
 class AlterUserScramCredentialsResult(Struct):
+    """An element of ``results`` in ``AlterUserScramCredentialsResponse``."""
+
     user: str = field.string("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")

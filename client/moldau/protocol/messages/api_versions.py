@@ -14,18 +14,24 @@ class ApiVersionsRequest(Request, api_key=18, versions="0-4", flexible="3+"):
 
 
 class ApiVersion(Struct):
+    """An element of ``api_keys`` in ``ApiVersionsResponse``."""
+
     api_key: int = field.int16("0+")
     min_version: int = field.int16("0+")
     max_version: int = field.int16("0+")
 
 
 class SupportedFeatureKey(Struct):
+    """An element of ``supported_features`` in ``ApiVersionsResponse``."""
+
     name: str = field.string("3+")
     min_version: int = field.int16("3+")
     max_version: int = field.int16("3+")
 
 
 class FinalizedFeatureKey(Struct):
+    """An element of ``finalized_features`` in ``ApiVersionsResponse``."""
+
     name: str = field.string("3+")
     max_version_level: int = field.int16("3+")
     min_version_level: int = field.int16("3+")

@@ -8,15 +8,21 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class PartitionData(Struct):
+    """An element of ``partitions`` in ``TopicData``."""
+
     partition_index: int = field.int32("0+")
 
 
 class TopicData(Struct):
+    """An element of ``topics`` in ``DirectoryData``."""
+
     topic_id: UUID = field.uuid("0+")
     partitions: Sequence[PartitionData] = field.array(PartitionData, "0+")
 
 
 class DirectoryData(Struct):
+    """An element of ``directories`` in ``AssignReplicasToDirsRequest``."""
+
     id: UUID = field.uuid("0+")
     topics: Sequence[TopicData] = field.array(TopicData, "0+")
 
@@ -30,16 +36,22 @@ class AssignReplicasToDirsRequest(Request, api_key=73, versions="0", flexible="0
 
 
 class PartitionResult(Struct):
+    """An element of ``partitions`` in ``TopicResult``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
 
 
 class TopicResult(Struct):
+    """An element of ``topics`` in ``DirectoryResult``."""
+
     topic_id: UUID = field.uuid("0+")
     partitions: Sequence[PartitionResult] = field.array(PartitionResult, "0+")
 
 
 class DirectoryResult(Struct):
+    """An element of ``directories`` in ``AssignReplicasToDirsResponse``."""
+
     id: UUID = field.uuid("0+")
     topics: Sequence[TopicResult] = field.array(TopicResult, "0+")
 

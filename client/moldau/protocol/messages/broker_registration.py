@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class Listener(Struct):
+    """An element of ``listeners`` in ``BrokerRegistrationRequest``."""
+
     name: str = field.string("0+")
     host: str = field.string("0+")
     port: int = field.uint16("0+")
@@ -15,6 +17,8 @@ class Listener(Struct):
 
 
 class Feature(Struct):
+    """An element of ``features`` in ``BrokerRegistrationRequest``."""
+
     name: str = field.string("0+")
     min_supported_version: int = field.int16("0+")
     max_supported_version: int = field.int16("0+")

@@ -15,16 +15,22 @@ class ConsumerGroupDescribeRequest(Request, api_key=69, versions="0-1", flexible
 
 
 class TopicPartitions(Struct):
+    """An element of ``topic_partitions`` in ``Assignment``."""
+
     topic_id: UUID = field.uuid("0+")
     topic_name: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
 
 class Assignment(Struct):
+    """The value of ``assignment`` in ``Member``."""
+
     topic_partitions: Sequence[TopicPartitions] = field.array(TopicPartitions, "0+")
 
 
 class Member(Struct):
+    """An element of ``members`` in ``DescribedGroup``."""
+
     member_id: str = field.string("0+")
     instance_id: str | None = field.string("0+", nullable="0+", default=None)
     rack_id: str | None = field.string("0+", nullable="0+", default=None)
@@ -39,6 +45,8 @@ class Member(Struct):
 
 
 class DescribedGroup(Struct):
+    """An element of ``groups`` in ``ConsumerGroupDescribeResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+", default=None)
     group_id: str = field.string("0+")

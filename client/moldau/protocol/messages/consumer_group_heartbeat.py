@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
+    """An element of ``topic_partitions`` in ``ConsumerGroupHeartbeatRequest``."""
+
     topic_id: UUID = field.uuid("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
@@ -30,11 +32,15 @@ class ConsumerGroupHeartbeatRequest(Request, api_key=68, versions="0-1", flexibl
 
 
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
+    """An element of ``topic_partitions`` in ``Assignment``."""
+
     topic_id: UUID = field.uuid("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
 
 class Assignment(Struct):
+    """The value of ``assignment`` in ``ConsumerGroupHeartbeatResponse``."""
+
     topic_partitions: Sequence[ConsumerGroupHeartbeatResponseTopicPartitions] = field.array(
         ConsumerGroupHeartbeatResponseTopicPartitions, "0+"
     )

@@ -8,6 +8,8 @@ from moldau.protocol.schema import Data, Struct
 
 
 class OwnedTopicPartitions(Struct):
+    """An element of ``owned_partitions`` in ``ConsumerProtocolSubscription``."""
+
     topic: str = field.string("1+")
     partitions: Sequence[int] = field.int32_array("1+")
 
@@ -23,6 +25,8 @@ class ConsumerProtocolSubscription(Data, versions="0-3"):
 
 
 class AssignedTopicPartitions(Struct):
+    """An element of ``assigned_partitions`` in ``ConsumerProtocolAssignment``."""
+
     topic: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 

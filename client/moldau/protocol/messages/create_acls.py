@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class AclCreation(Struct):
+    """An element of ``creations`` in ``CreateAclsRequest``."""
+
     resource_type: int = field.int8("0+")
     resource_name: str = field.string("0+")
     resource_pattern_type: int = field.int8("1+", default=3)
@@ -23,6 +25,8 @@ class CreateAclsRequest(Request, api_key=30, versions="1-3", flexible="2+"):
 
 
 class AclCreationResult(Struct):
+    """An element of ``results`` in ``CreateAclsResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
 

@@ -7,10 +7,14 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class CreatePartitionsAssignment(Struct):
+    """An element of ``assignments`` in ``CreatePartitionsTopic``."""
+
     broker_ids: Sequence[int] = field.int32_array("0+")
 
 
 class CreatePartitionsTopic(Struct):
+    """An element of ``topics`` in ``CreatePartitionsRequest``."""
+
     name: str = field.string("0+")
     count: int = field.int32("0+")
     assignments: Sequence[CreatePartitionsAssignment] | None = field.array(
@@ -27,6 +31,8 @@ class CreatePartitionsRequest(Request, api_key=37, versions="0-3", flexible="2+"
 
 
 class CreatePartitionsTopicResult(Struct):
+    """An element of ``results`` in ``CreatePartitionsResponse``."""
+
     name: str = field.string("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+", default=None)

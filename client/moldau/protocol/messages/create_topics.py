@@ -8,16 +8,22 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class CreatableReplicaAssignment(Struct):
+    """An element of ``assignments`` in ``CreatableTopic``."""
+
     partition_index: int = field.int32("0+")
     broker_ids: Sequence[int] = field.int32_array("0+")
 
 
 class CreatableTopicConfig(Struct):
+    """An element of ``configs`` in ``CreatableTopic``."""
+
     name: str = field.string("0+")
     value: str | None = field.string("0+", nullable="0+")
 
 
 class CreatableTopic(Struct):
+    """An element of ``topics`` in ``CreateTopicsRequest``."""
+
     name: str = field.string("0+")
     num_partitions: int = field.int32("0+")
     replication_factor: int = field.int16("0+")
@@ -34,6 +40,8 @@ class CreateTopicsRequest(Request, api_key=19, versions="2-7", flexible="5+"):
 
 
 class CreatableTopicConfigs(Struct):
+    """An element of ``configs`` in ``CreatableTopicResult``."""
+
     name: str = field.string("5+")
     value: str | None = field.string("5+", nullable="5+")
     read_only: bool = field.boolean("5+")
@@ -42,6 +50,8 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
+    """An element of ``topics`` in ``CreateTopicsResponse``."""
+
     name: str = field.string("0+")
     topic_id: UUID = field.uuid("7+")
     error_code: int = field.int16("0+")

@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class DeleteAclsFilter(Struct):
+    """An element of ``filters`` in ``DeleteAclsRequest``."""
+
     resource_type_filter: int = field.int8("0+")
     resource_name_filter: str | None = field.string("0+", nullable="0+")
     pattern_type_filter: int = field.int8("1+", default=3)
@@ -23,6 +25,8 @@ class DeleteAclsRequest(Request, api_key=31, versions="1-3", flexible="2+"):
 
 
 class DeleteAclsMatchingAcl(Struct):
+    """An element of ``matching_acls`` in ``DeleteAclsFilterResult``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
     resource_type: int = field.int8("0+")
@@ -35,6 +39,8 @@ class DeleteAclsMatchingAcl(Struct):
 
 
 class DeleteAclsFilterResult(Struct):
+    """An element of ``filter_results`` in ``DeleteAclsResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
     matching_acls: Sequence[DeleteAclsMatchingAcl] = field.array(DeleteAclsMatchingAcl, "0+")

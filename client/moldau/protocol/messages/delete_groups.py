@@ -13,6 +13,8 @@ class DeleteGroupsRequest(Request, api_key=42, versions="0-2", flexible="2+"):
 
 
 class DeletableGroupResult(Struct):
+    """An element of ``results`` in ``DeleteGroupsResponse``."""
+
     group_id: str = field.string("0+")
     error_code: int = field.int16("0+")
 

@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class DeleteTopicState(Struct):
+    """An element of ``topics`` in ``DeleteTopicsRequest``."""
+
     name: str | None = field.string("6+", nullable="6+", default=None)
     topic_id: UUID = field.uuid("6+")
 
@@ -21,6 +23,8 @@ class DeleteTopicsRequest(Request, api_key=20, versions="1-6", flexible="4+"):
 
 
 class DeletableTopicResult(Struct):
+    """An element of ``responses`` in ``DeleteTopicsResponse``."""
+
     name: str | None = field.string("0+", nullable="6+")
     topic_id: UUID = field.uuid("6+")
     error_code: int = field.int16("0+")

@@ -19,6 +19,8 @@ class DescribeAclsRequest(Request, api_key=29, versions="1-3", flexible="2+"):
 
 
 class AclDescription(Struct):
+    """An element of ``acls`` in ``DescribeAclsResource``."""
+
     principal: str = field.string("0+")
     host: str = field.string("0+")
     operation: int = field.int8("0+")
@@ -26,6 +28,8 @@ class AclDescription(Struct):
 
 
 class DescribeAclsResource(Struct):
+    """An element of ``resources`` in ``DescribeAclsResponse``."""
+
     resource_type: int = field.int8("0+")
     resource_name: str = field.string("0+")
     pattern_type: int = field.int8("1+", default=3)

@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ComponentData(Struct):
+    """An element of ``components`` in ``DescribeClientQuotasRequest``."""
+
     entity_type: str = field.string("0+")
     match_type: int = field.int8("0+")
     match: str | None = field.string("0+", nullable="0+")
@@ -20,16 +22,22 @@ class DescribeClientQuotasRequest(Request, api_key=48, versions="0-1", flexible=
 
 
 class EntityData(Struct):
+    """An element of ``entity`` in ``EntryData``."""
+
     entity_type: str = field.string("0+")
     entity_name: str | None = field.string("0+", nullable="0+")
 
 
 class ValueData(Struct):
+    """An element of ``values`` in ``EntryData``."""
+
     key: str = field.string("0+")
     value: float = field.float64("0+")
 
 
 class EntryData(Struct):
+    """An element of ``entries`` in ``DescribeClientQuotasResponse``."""
+
     entity: Sequence[EntityData] = field.array(EntityData, "0+")
     values: Sequence[ValueData] = field.array(ValueData, "0+")
 

@@ -15,6 +15,8 @@ class DescribeClusterRequest(Request, api_key=60, versions="0-2", flexible="0+")
 
 
 class DescribeClusterBroker(Struct):
+    """An element of ``brokers`` in ``DescribeClusterResponse``."""
+
     broker_id: int = field.int32("0+")
     host: str = field.string("0+")
     port: int = field.int32("0+")

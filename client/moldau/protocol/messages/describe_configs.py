@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class DescribeConfigsResource(Struct):
+    """An element of ``resources`` in ``DescribeConfigsRequest``."""
+
     resource_type: int = field.int8("0+")
     resource_name: str = field.string("0+")
     configuration_keys: Sequence[str] | None = field.string_array("0+", nullable="0+")
@@ -21,12 +23,16 @@ class DescribeConfigsRequest(Request, api_key=32, versions="1-4", flexible="4+")
 
 
 class DescribeConfigsSynonym(Struct):
+    """An element of ``synonyms`` in ``DescribeConfigsResourceResult``."""
+
     name: str = field.string("1+")
     value: str | None = field.string("1+", nullable="0+")
     source: int = field.int8("1+")
 
 
 class DescribeConfigsResourceResult(Struct):
+    """An element of ``configs`` in ``DescribeConfigsResult``."""
+
     name: str = field.string("0+")
     value: str | None = field.string("0+", nullable="0+")
     read_only: bool = field.boolean("0+")
@@ -38,6 +44,8 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
+    """An element of ``results`` in ``DescribeConfigsResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
     resource_type: int = field.int8("0+")

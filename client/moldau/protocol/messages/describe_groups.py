@@ -15,6 +15,8 @@ class DescribeGroupsRequest(Request, api_key=15, versions="0-6", flexible="5+"):
 
 
 class DescribedGroupMember(Struct):
+    """An element of ``members`` in ``DescribedGroup``."""
+
     member_id: str = field.string("0+")
     group_instance_id: str | None = field.string("4+", nullable="4+", default=None)
     client_id: str = field.string("0+")
@@ -24,6 +26,8 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
+    """An element of ``groups`` in ``DescribeGroupsResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("6+", nullable="6+", default=None)
     group_id: str = field.string("0+")

@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class DescribableLogDirTopic(Struct):
+    """An element of ``topics`` in ``DescribeLogDirsRequest``."""
+
     topic: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
@@ -18,6 +20,8 @@ class DescribeLogDirsRequest(Request, api_key=35, versions="1-5", flexible="2+")
 
 
 class DescribeLogDirsPartition(Struct):
+    """An element of ``partitions`` in ``DescribeLogDirsTopic``."""
+
     partition_index: int = field.int32("0+")
     partition_size: int = field.int64("0+")
     offset_lag: int = field.int64("0+")
@@ -25,11 +29,15 @@ class DescribeLogDirsPartition(Struct):
 
 
 class DescribeLogDirsTopic(Struct):
+    """An element of ``topics`` in ``DescribeLogDirsResult``."""
+
     name: str = field.string("0+")
     partitions: Sequence[DescribeLogDirsPartition] = field.array(DescribeLogDirsPartition, "0+")
 
 
 class DescribeLogDirsResult(Struct):
+    """An element of ``results`` in ``DescribeLogDirsResponse``."""
+
     error_code: int = field.int16("0+")
     log_dir: str = field.string("0+")
     topics: Sequence[DescribeLogDirsTopic] = field.array(DescribeLogDirsTopic, "0+")

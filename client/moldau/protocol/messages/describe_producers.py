@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class TopicRequest(Struct):
+    """An element of ``topics`` in ``DescribeProducersRequest``."""
+
     name: str = field.string("0+")
     partition_indexes: Sequence[int] = field.int32_array("0+")
 
@@ -18,6 +20,8 @@ class DescribeProducersRequest(Request, api_key=61, versions="0", flexible="0+")
 
 
 class ProducerState(Struct):
+    """An element of ``active_producers`` in ``PartitionResponse``."""
+
     producer_id: int = field.int64("0+")
     producer_epoch: int = field.int32("0+")
     last_sequence: int = field.int32("0+", default=-1)
@@ -27,6 +31,8 @@ class ProducerState(Struct):
 
 
 class PartitionResponse(Struct):
+    """An element of ``partitions`` in ``TopicResponse``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+", default=None)
@@ -34,6 +40,8 @@ class PartitionResponse(Struct):
 
 
 class TopicResponse(Struct):
+    """An element of ``topics`` in ``DescribeProducersResponse``."""
+
     name: str = field.string("0+")
     partitions: Sequence[PartitionResponse] = field.array(PartitionResponse, "0+")
 

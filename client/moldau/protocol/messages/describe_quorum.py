@@ -8,10 +8,14 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class DescribeQuorumRequestPartitionData(Struct):
+    """An element of ``partitions`` in ``DescribeQuorumRequestTopicData``."""
+
     partition_index: int = field.int32("0+")
 
 
 class DescribeQuorumRequestTopicData(Struct):
+    """An element of ``topics`` in ``DescribeQuorumRequest``."""
+
     topic_name: str = field.string("0+")
     partitions: Sequence[DescribeQuorumRequestPartitionData] = field.array(DescribeQuorumRequestPartitionData, "0+")
 
@@ -23,6 +27,8 @@ class DescribeQuorumRequest(Request, api_key=55, versions="0-2", flexible="0+"):
 
 
 class ReplicaState(Struct):
+    """An element of ``current_voters`` in ``DescribeQuorumResponsePartitionData``."""
+
     replica_id: int = field.int32("0+")
     replica_directory_id: UUID = field.uuid("2+")
     log_end_offset: int = field.int64("0+")
@@ -31,6 +37,8 @@ class ReplicaState(Struct):
 
 
 class DescribeQuorumResponsePartitionData(Struct):
+    """An element of ``partitions`` in ``DescribeQuorumResponseTopicData``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("2+", nullable="2+")
@@ -42,17 +50,23 @@ class DescribeQuorumResponsePartitionData(Struct):
 
 
 class DescribeQuorumResponseTopicData(Struct):
+    """An element of ``topics`` in ``DescribeQuorumResponse``."""
+
     topic_name: str = field.string("0+")
     partitions: Sequence[DescribeQuorumResponsePartitionData] = field.array(DescribeQuorumResponsePartitionData, "0+")
 
 
 class Listener(Struct):
+    """An element of ``listeners`` in ``Node``."""
+
     name: str = field.string("2+")
     host: str = field.string("2+")
     port: int = field.uint16("2+")
 
 
 class Node(Struct):
+    """An element of ``nodes`` in ``DescribeQuorumResponse``."""
+
     node_id: int = field.int32("2+")
     listeners: Sequence[Listener] = field.array(Listener, "2+")
 

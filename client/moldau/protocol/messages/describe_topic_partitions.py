@@ -8,10 +8,14 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class TopicRequest(Struct):
+    """An element of ``topics`` in ``DescribeTopicPartitionsRequest``."""
+
     name: str = field.string("0+")
 
 
 class DescribeTopicPartitionsRequestCursor(Struct):
+    """The value of ``cursor`` in ``DescribeTopicPartitionsRequest``."""
+
     topic_name: str = field.string("0+")
     partition_index: int = field.int32("0+")
 
@@ -27,6 +31,8 @@ class DescribeTopicPartitionsRequest(Request, api_key=75, versions="0", flexible
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
+    """An element of ``partitions`` in ``DescribeTopicPartitionsResponseTopic``."""
+
     error_code: int = field.int16("0+")
     partition_index: int = field.int32("0+")
     leader_id: int = field.int32("0+")
@@ -39,6 +45,8 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
+    """An element of ``topics`` in ``DescribeTopicPartitionsResponse``."""
+
     error_code: int = field.int16("0+")
     name: str | None = field.string("0+", nullable="0+")
     topic_id: UUID = field.uuid("0+")
@@ -50,6 +58,8 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponseCursor(Struct):
+    """The value of ``next_cursor`` in ``DescribeTopicPartitionsResponse``."""
+
     topic_name: str = field.string("0+")
     partition_index: int = field.int32("0+")
 

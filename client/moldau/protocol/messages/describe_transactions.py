@@ -13,11 +13,15 @@ class DescribeTransactionsRequest(Request, api_key=65, versions="0", flexible="0
 
 
 class TopicData(Struct):
+    """An element of ``topics`` in ``TransactionState``."""
+
     topic: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
 
 class TransactionState(Struct):
+    """An element of ``transaction_states`` in ``DescribeTransactionsResponse``."""
+
     error_code: int = field.int16("0+")
     transactional_id: str = field.string("0+")
     transaction_state: str = field.string("0+")

@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class UserName(Struct):
+    """An element of ``users`` in ``DescribeUserScramCredentialsRequest``."""
+
     name: str = field.string("0+")
 
 
@@ -17,11 +19,15 @@ class DescribeUserScramCredentialsRequest(Request, api_key=50, versions="0", fle
 
 
 class CredentialInfo(Struct):
+    """An element of ``credential_infos`` in ``DescribeUserScramCredentialsResult``."""
+
     mechanism: int = field.int8("0+")
     iterations: int = field.int32("0+")
 
 
 class DescribeUserScramCredentialsResult(Struct):
+    """An element of ``results`` in ``DescribeUserScramCredentialsResponse``."""
+
     user: str = field.string("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")

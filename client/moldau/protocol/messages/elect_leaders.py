@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class TopicPartitions(Struct):
+    """An element of ``topic_partitions`` in ``ElectLeadersRequest``."""
+
     topic: str = field.string("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
@@ -20,12 +22,16 @@ class ElectLeadersRequest(Request, api_key=43, versions="0-2", flexible="2+"):
 
 
 class PartitionResult(Struct):
+    """An element of ``partition_result`` in ``ReplicaElectionResult``."""
+
     partition_id: int = field.int32("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
 
 
 class ReplicaElectionResult(Struct):
+    """An element of ``replica_election_results`` in ``ElectLeadersResponse``."""
+
     topic: str = field.string("0+")
     partition_result: Sequence[PartitionResult] = field.array(PartitionResult, "0+")
 

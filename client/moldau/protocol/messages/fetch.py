@@ -9,11 +9,15 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ReplicaState(Struct):
+    """The value of ``replica_state`` in ``FetchRequest``."""
+
     replica_id: int = field.int32("15+", default=-1)
     replica_epoch: int = field.int64("15+", default=-1)
 
 
 class FetchPartition(Struct):
+    """An element of ``partitions`` in ``FetchTopic``."""
+
     partition: int = field.int32("0+")
     current_leader_epoch: int = field.int32("9+", default=-1)
     fetch_offset: int = field.int64("0+")
@@ -25,20 +29,26 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
+    """An element of ``topics`` in ``FetchRequest``."""
+
     topic: str = field.string("0-12")
     topic_id: UUID = field.uuid("13+")
     partitions: Sequence[FetchPartition] = field.array(FetchPartition, "0+")
 
 
 class ForgottenTopic(Struct):
+    """An element of ``forgotten_topics_data`` in ``FetchRequest``."""
+
     topic: str = field.string("7-12")
     topic_id: UUID = field.uuid("13+")
     partitions: Sequence[int] = field.int32_array("7+")
 
 
 class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+"):
-    """Read record batches from partitions, as a consumer or as a follower (KIP-74 limits, KIP-227 sessions, KIP-320
-    epochs, KIP-516 topic ids)."""
+    """Read record batches from partitions, as a consumer or as a follower.
+
+    Limits are KIP-74's, sessions KIP-227's, epochs KIP-320's, topic ids KIP-516's.
+    """
 
     cluster_id: str | None = field.string("12+", nullable="12+", default=None, tag=0)
     replica_id: int = field.int32("0-14", default=-1)
@@ -55,26 +65,36 @@ class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+"):
 
 
 class EpochEndOffset(Struct):
+    """The value of ``diverging_epoch`` in ``PartitionData``."""
+
     epoch: int = field.int32("12+", default=-1)
     end_offset: int = field.int64("12+", default=-1)
 
 
 class LeaderIdAndEpoch(Struct):
+    """The value of ``current_leader`` in ``PartitionData``."""
+
     leader_id: int = field.int32("12+", default=-1)
     leader_epoch: int = field.int32("12+", default=-1)
 
 
 class SnapshotId(Struct):
+    """The value of ``snapshot_id`` in ``PartitionData``."""
+
     end_offset: int = field.int64("0+", default=-1)
     epoch: int = field.int32("0+", default=-1)
 
 
 class AbortedTransaction(Struct):
+    """An element of ``aborted_transactions`` in ``PartitionData``."""
+
     producer_id: int = field.int64("4+")
     first_offset: int = field.int64("4+")
 
 
 class PartitionData(Struct):
+    """An element of ``partitions`` in ``FetchableTopicResponse``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
     high_watermark: int = field.int64("0+")
@@ -89,12 +109,16 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
+    """An element of ``responses`` in ``FetchResponse``."""
+
     topic: str = field.string("0-12")
     topic_id: UUID = field.uuid("13+")
     partitions: Sequence[PartitionData] = field.array(PartitionData, "0+")
 
 
 class NodeEndpoint(Struct):
+    """An element of ``node_endpoints`` in ``FetchResponse``."""
+
     node_id: int = field.int32("16+")
     host: str = field.string("16+")
     port: int = field.int32("16+")

@@ -15,6 +15,8 @@ class FindCoordinatorRequest(Request, api_key=10, versions="0-6", flexible="3+")
 
 
 class Coordinator(Struct):
+    """An element of ``coordinators`` in ``FindCoordinatorResponse``."""
+
     key: str = field.string("4+")
     node_id: int = field.int32("4+")
     host: str = field.string("4+")

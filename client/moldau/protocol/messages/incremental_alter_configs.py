@@ -7,12 +7,16 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class AlterableConfig(Struct):
+    """An element of ``configs`` in ``AlterConfigsResource``."""
+
     name: str = field.string("0+")
     config_operation: int = field.int8("0+")
     value: str | None = field.string("0+", nullable="0+")
 
 
 class AlterConfigsResource(Struct):
+    """An element of ``resources`` in ``IncrementalAlterConfigsRequest``."""
+
     resource_type: int = field.int8("0+")
     resource_name: str = field.string("0+")
     configs: Sequence[AlterableConfig] = field.array(AlterableConfig, "0+")
@@ -26,6 +30,8 @@ class IncrementalAlterConfigsRequest(Request, api_key=44, versions="0-1", flexib
 
 
 class AlterConfigsResourceResponse(Struct):
+    """An element of ``responses`` in ``IncrementalAlterConfigsResponse``."""
+
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")
     resource_type: int = field.int8("0+")

@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class JoinGroupRequestProtocol(Struct):
+    """An element of ``protocols`` in ``JoinGroupRequest``."""
+
     name: str = field.string("0+")
     metadata: Buffer = field.binary("0+")
 
@@ -26,6 +28,8 @@ class JoinGroupRequest(Request, api_key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponseMember(Struct):
+    """An element of ``members`` in ``JoinGroupResponse``."""
+
     member_id: str = field.string("0+")
     group_instance_id: str | None = field.string("5+", nullable="5+", default=None)
     metadata: Buffer = field.binary("0+")

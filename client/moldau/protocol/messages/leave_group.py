@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class MemberIdentity(Struct):
+    """An element of ``members`` in ``LeaveGroupRequest``."""
+
     member_id: str = field.string("3+")
     group_instance_id: str | None = field.string("3+", nullable="3+", default=None)
     reason: str | None = field.string("5+", nullable="5+", default=None)
@@ -21,6 +23,8 @@ class LeaveGroupRequest(Request, api_key=13, versions="0-5", flexible="4+"):
 
 
 class MemberResponse(Struct):
+    """An element of ``members`` in ``LeaveGroupResponse``."""
+
     member_id: str = field.string("3+")
     group_instance_id: str | None = field.string("3+", nullable="3+")
     error_code: int = field.int16("3+")

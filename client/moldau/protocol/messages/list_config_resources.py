@@ -13,6 +13,8 @@ class ListConfigResourcesRequest(Request, api_key=74, versions="0-1", flexible="
 
 
 class ConfigResource(Struct):
+    """An element of ``config_resources`` in ``ListConfigResourcesResponse``."""
+
     resource_name: str = field.string("0+")
     resource_type: int = field.int8("1+", default=16)
 

@@ -14,6 +14,8 @@ class ListGroupsRequest(Request, api_key=16, versions="0-5", flexible="3+"):
 
 
 class ListedGroup(Struct):
+    """An element of ``groups`` in ``ListGroupsResponse``."""
+
     group_id: str = field.string("0+")
     protocol_type: str = field.string("0+")
     group_state: str = field.string("4+")

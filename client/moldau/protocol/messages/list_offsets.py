@@ -7,12 +7,16 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ListOffsetsPartition(Struct):
+    """An element of ``partitions`` in ``ListOffsetsTopic``."""
+
     partition_index: int = field.int32("0+")
     current_leader_epoch: int = field.int32("4+", default=-1)
     timestamp: int = field.int64("0+")
 
 
 class ListOffsetsTopic(Struct):
+    """An element of ``topics`` in ``ListOffsetsRequest``."""
+
     name: str = field.string("0+")
     partitions: Sequence[ListOffsetsPartition] = field.array(ListOffsetsPartition, "0+")
 
@@ -27,6 +31,8 @@ class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+"):
 
 
 class ListOffsetsPartitionResponse(Struct):
+    """An element of ``partitions`` in ``ListOffsetsTopicResponse``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
     timestamp: int = field.int64("1+", default=-1)
@@ -35,6 +41,8 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
+    """An element of ``topics`` in ``ListOffsetsResponse``."""
+
     name: str = field.string("0+")
     partitions: Sequence[ListOffsetsPartitionResponse] = field.array(ListOffsetsPartitionResponse, "0+")
 

@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class ListPartitionReassignmentsTopics(Struct):
+    """An element of ``topics`` in ``ListPartitionReassignmentsRequest``."""
+
     name: str = field.string("0+")
     partition_indexes: Sequence[int] = field.int32_array("0+")
 
@@ -21,6 +23,8 @@ class ListPartitionReassignmentsRequest(Request, api_key=46, versions="0", flexi
 
 
 class OngoingPartitionReassignment(Struct):
+    """An element of ``partitions`` in ``OngoingTopicReassignment``."""
+
     partition_index: int = field.int32("0+")
     replicas: Sequence[int] = field.int32_array("0+")
     adding_replicas: Sequence[int] = field.int32_array("0+")
@@ -28,6 +32,8 @@ class OngoingPartitionReassignment(Struct):
 
 
 class OngoingTopicReassignment(Struct):
+    """An element of ``topics`` in ``ListPartitionReassignmentsResponse``."""
+
     name: str = field.string("0+")
     partitions: Sequence[OngoingPartitionReassignment] = field.array(OngoingPartitionReassignment, "0+")
 

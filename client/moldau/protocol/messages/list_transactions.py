@@ -16,6 +16,8 @@ class ListTransactionsRequest(Request, api_key=66, versions="0-2", flexible="0+"
 
 
 class TransactionState(Struct):
+    """An element of ``transaction_states`` in ``ListTransactionsResponse``."""
+
     transactional_id: str = field.string("0+")
     producer_id: int = field.int64("0+")
     transaction_state: str = field.string("0+")

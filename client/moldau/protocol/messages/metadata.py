@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class MetadataRequestTopic(Struct):
+    """An element of ``topics`` in ``MetadataRequest``."""
+
     topic_id: UUID = field.uuid("10+")
     name: str | None = field.string("0+", nullable="10+")
 
@@ -22,6 +24,8 @@ class MetadataRequest(Request, api_key=3, versions="0-13", flexible="9+"):
 
 
 class MetadataResponseBroker(Struct):
+    """An element of ``brokers`` in ``MetadataResponse``."""
+
     node_id: int = field.int32("0+")
     host: str = field.string("0+")
     port: int = field.int32("0+")
@@ -29,6 +33,8 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
+    """An element of ``partitions`` in ``MetadataResponseTopic``."""
+
     error_code: int = field.int16("0+")
     partition_index: int = field.int32("0+")
     leader_id: int = field.int32("0+")
@@ -39,6 +45,8 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
+    """An element of ``topics`` in ``MetadataResponse``."""
+
     error_code: int = field.int16("0+")
     name: str | None = field.string("0+", nullable="12+")
     topic_id: UUID = field.uuid("10+")

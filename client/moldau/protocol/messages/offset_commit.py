@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class OffsetCommitRequestPartition(Struct):
+    """An element of ``partitions`` in ``OffsetCommitRequestTopic``."""
+
     partition_index: int = field.int32("0+")
     committed_offset: int = field.int64("0+")
     committed_leader_epoch: int = field.int32("6+", default=-1)
@@ -15,6 +17,8 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
+    """An element of ``topics`` in ``OffsetCommitRequest``."""
+
     name: str = field.string("0-9")
     topic_id: UUID = field.uuid("10+")
     partitions: Sequence[OffsetCommitRequestPartition] = field.array(OffsetCommitRequestPartition, "0+")
@@ -32,11 +36,15 @@ class OffsetCommitRequest(Request, api_key=8, versions="2-10", flexible="8+"):
 
 
 class OffsetCommitResponsePartition(Struct):
+    """An element of ``partitions`` in ``OffsetCommitResponseTopic``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
 
 
 class OffsetCommitResponseTopic(Struct):
+    """An element of ``topics`` in ``OffsetCommitResponse``."""
+
     name: str = field.string("0-9")
     topic_id: UUID = field.uuid("10+")
     partitions: Sequence[OffsetCommitResponsePartition] = field.array(OffsetCommitResponsePartition, "0+")

@@ -7,10 +7,14 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class OffsetDeleteRequestPartition(Struct):
+    """An element of ``partitions`` in ``OffsetDeleteRequestTopic``."""
+
     partition_index: int = field.int32("0+")
 
 
 class OffsetDeleteRequestTopic(Struct):
+    """An element of ``topics`` in ``OffsetDeleteRequest``."""
+
     name: str = field.string("0+")
     partitions: Sequence[OffsetDeleteRequestPartition] = field.array(OffsetDeleteRequestPartition, "0+")
 
@@ -23,11 +27,15 @@ class OffsetDeleteRequest(Request, api_key=47, versions="0"):
 
 
 class OffsetDeleteResponsePartition(Struct):
+    """An element of ``partitions`` in ``OffsetDeleteResponseTopic``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
 
 
 class OffsetDeleteResponseTopic(Struct):
+    """An element of ``topics`` in ``OffsetDeleteResponse``."""
+
     name: str = field.string("0+")
     partitions: Sequence[OffsetDeleteResponsePartition] = field.array(OffsetDeleteResponsePartition, "0+")
 

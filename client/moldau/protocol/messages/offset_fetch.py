@@ -8,17 +8,23 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class OffsetFetchRequestTopic(Struct):
+    """An element of ``topics`` in ``OffsetFetchRequest``."""
+
     name: str = field.string("0-7")
     partition_indexes: Sequence[int] = field.int32_array("0-7")
 
 
 class OffsetFetchRequestTopics(Struct):
+    """An element of ``topics`` in ``OffsetFetchRequestGroup``."""
+
     name: str = field.string("8-9")
     topic_id: UUID = field.uuid("10+")
     partition_indexes: Sequence[int] = field.int32_array("8+")
 
 
 class OffsetFetchRequestGroup(Struct):
+    """An element of ``groups`` in ``OffsetFetchRequest``."""
+
     group_id: str = field.string("8+")
     member_id: str | None = field.string("9+", nullable="9+", default=None)
     member_epoch: int = field.int32("9+", default=-1)
@@ -35,6 +41,8 @@ class OffsetFetchRequest(Request, api_key=9, versions="1-10", flexible="6+"):
 
 
 class OffsetFetchResponsePartition(Struct):
+    """An element of ``partitions`` in ``OffsetFetchResponseTopic``."""
+
     partition_index: int = field.int32("0-7")
     committed_offset: int = field.int64("0-7")
     committed_leader_epoch: int = field.int32("5-7", default=-1)
@@ -43,11 +51,15 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
+    """An element of ``topics`` in ``OffsetFetchResponse``."""
+
     name: str = field.string("0-7")
     partitions: Sequence[OffsetFetchResponsePartition] = field.array(OffsetFetchResponsePartition, "0-7")
 
 
 class OffsetFetchResponsePartitions(Struct):
+    """An element of ``partitions`` in ``OffsetFetchResponseTopics``."""
+
     partition_index: int = field.int32("8+")
     committed_offset: int = field.int64("8+")
     committed_leader_epoch: int = field.int32("8+", default=-1)
@@ -56,12 +68,16 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
+    """An element of ``topics`` in ``OffsetFetchResponseGroup``."""
+
     name: str = field.string("8-9")
     topic_id: UUID = field.uuid("10+")
     partitions: Sequence[OffsetFetchResponsePartitions] = field.array(OffsetFetchResponsePartitions, "8+")
 
 
 class OffsetFetchResponseGroup(Struct):
+    """An element of ``groups`` in ``OffsetFetchResponse``."""
+
     group_id: str = field.string("8+")
     topics: Sequence[OffsetFetchResponseTopics] = field.array(OffsetFetchResponseTopics, "8+")
     error_code: int = field.int16("8+")

@@ -7,12 +7,16 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class OffsetForLeaderPartition(Struct):
+    """An element of ``partitions`` in ``OffsetForLeaderTopic``."""
+
     partition: int = field.int32("0+")
     current_leader_epoch: int = field.int32("2+", default=-1)
     leader_epoch: int = field.int32("0+")
 
 
 class OffsetForLeaderTopic(Struct):
+    """An element of ``topics`` in ``OffsetForLeaderEpochRequest``."""
+
     topic: str = field.string("0+")
     partitions: Sequence[OffsetForLeaderPartition] = field.array(OffsetForLeaderPartition, "0+")
 
@@ -25,6 +29,8 @@ class OffsetForLeaderEpochRequest(Request, api_key=23, versions="2-4", flexible=
 
 
 class EpochEndOffset(Struct):
+    """An element of ``partitions`` in ``OffsetForLeaderTopicResult``."""
+
     error_code: int = field.int16("0+")
     partition: int = field.int32("0+")
     leader_epoch: int = field.int32("1+", default=-1)
@@ -32,6 +38,8 @@ class EpochEndOffset(Struct):
 
 
 class OffsetForLeaderTopicResult(Struct):
+    """An element of ``topics`` in ``OffsetForLeaderEpochResponse``."""
+
     topic: str = field.string("0+")
     partitions: Sequence[EpochEndOffset] = field.array(EpochEndOffset, "0+")
 

@@ -8,6 +8,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class SyncGroupRequestAssignment(Struct):
+    """An element of ``assignments`` in ``SyncGroupRequest``."""
+
     member_id: str = field.string("0+")
     assignment: Buffer = field.binary("0+")
 

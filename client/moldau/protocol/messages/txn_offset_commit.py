@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class TxnOffsetCommitRequestPartition(Struct):
+    """An element of ``partitions`` in ``TxnOffsetCommitRequestTopic``."""
+
     partition_index: int = field.int32("0+")
     committed_offset: int = field.int64("0+")
     committed_leader_epoch: int = field.int32("2+", default=-1)
@@ -14,6 +16,8 @@ class TxnOffsetCommitRequestPartition(Struct):
 
 
 class TxnOffsetCommitRequestTopic(Struct):
+    """An element of ``topics`` in ``TxnOffsetCommitRequest``."""
+
     name: str = field.string("0+")
     partitions: Sequence[TxnOffsetCommitRequestPartition] = field.array(TxnOffsetCommitRequestPartition, "0+")
 
@@ -32,11 +36,15 @@ class TxnOffsetCommitRequest(Request, api_key=28, versions="0-5", flexible="3+")
 
 
 class TxnOffsetCommitResponsePartition(Struct):
+    """An element of ``partitions`` in ``TxnOffsetCommitResponseTopic``."""
+
     partition_index: int = field.int32("0+")
     error_code: int = field.int16("0+")
 
 
 class TxnOffsetCommitResponseTopic(Struct):
+    """An element of ``topics`` in ``TxnOffsetCommitResponse``."""
+
     name: str = field.string("0+")
     partitions: Sequence[TxnOffsetCommitResponsePartition] = field.array(TxnOffsetCommitResponsePartition, "0+")
 

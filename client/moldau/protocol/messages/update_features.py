@@ -7,6 +7,8 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class FeatureUpdateKey(Struct):
+    """An element of ``feature_updates`` in ``UpdateFeaturesRequest``."""
+
     feature: str = field.string("0+")
     max_version_level: int = field.int16("0+")
     allow_downgrade: bool = field.boolean("0")
@@ -22,6 +24,8 @@ class UpdateFeaturesRequest(Request, api_key=57, versions="0-2", flexible="0+"):
 
 
 class UpdatableFeatureResult(Struct):
+    """An element of ``results`` in ``UpdateFeaturesResponse``."""
+
     feature: str = field.string("0+")
     error_code: int = field.int16("0+")
     error_message: str | None = field.string("0+", nullable="0+")

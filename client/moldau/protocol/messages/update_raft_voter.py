@@ -8,12 +8,16 @@ from moldau.protocol.schema import Request, Response, Struct
 
 
 class Listener(Struct):
+    """An element of ``listeners`` in ``UpdateRaftVoterRequest``."""
+
     name: str = field.string("0+")
     host: str = field.string("0+")
     port: int = field.uint16("0+")
 
 
 class KRaftVersionFeature(Struct):
+    """The value of ``kraft_version_feature`` in ``UpdateRaftVoterRequest``."""
+
     min_supported_version: int = field.int16("0+")
     max_supported_version: int = field.int16("0+")
 
@@ -30,6 +34,8 @@ class UpdateRaftVoterRequest(Request, api_key=82, versions="0", flexible="0+"):
 
 
 class CurrentLeader(Struct):
+    """The value of ``current_leader`` in ``UpdateRaftVoterResponse``."""
+
     leader_id: int = field.int32("0+", default=-1)
     leader_epoch: int = field.int32("0+", default=-1)
     host: str = field.string("0+")

@@ -86,9 +86,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A broker key that a topic key falls back to; its value is multiplied by ``factor`` (hours to milliseconds
-    ...).
-    """
+    """A broker key that a topic key falls back to; ``factor`` converts its unit (hours to milliseconds ...)."""
 
     name: str
     factor: int = 1
@@ -144,8 +142,10 @@ class ConfigKey:
         return lows, highs
 
     def parse(self, raw: object) -> Value:
-        """Returns the typed value of ``raw`` (text, or a value of the type). Raises ``ValueError`` with what is
-        allowed.
+        """Returns the typed value of ``raw``, which is text or a value of the type.
+
+        Raises:
+            ValueError: the value is not allowed; the text says which values are.
         """
         try:
             value = self._convert(raw)
@@ -275,36 +275,43 @@ class Config:
         return key.format(value)
 
     def get_int(self, name: str) -> int:
+        """Returns the value of an integer key."""
         value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is {value!r}, not an integer")
         return value
 
     def get_int_or_none(self, name: str) -> int | None:
+        """Returns the value of an integer key, None if it has none."""
         return None if self._values[name] is None else self.get_int(name)
 
     def get_bool(self, name: str) -> bool:
+        """Returns the value of a boolean key."""
         value = self._values[name]
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}, not a boolean")
         return value
 
     def get_double(self, name: str) -> float:
+        """Returns the value of a key for a number."""
         value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{name} is {value!r}, not a number")
         return float(value)
 
     def get_str(self, name: str) -> str:
+        """Returns the value of a text key."""
         value = self._values[name]
         if not isinstance(value, str):
             raise TypeError(f"{name} is {value!r}, not a string")
         return value
 
     def get_str_or_none(self, name: str) -> str | None:
+        """Returns the value of a text key, None if it has none."""
         return None if self._values[name] is None else self.get_str(name)
 
     def get_list(self, name: str) -> tuple[str, ...]:
+        """Returns the value of a list key."""
         value = self._values[name]
         if not isinstance(value, tuple):
             raise TypeError(f"{name} is {value!r}, not a list")
@@ -424,7 +431,11 @@ class ConfigSchema:
             raise ConfigError([f"{name} = {shown}: {error}"]) from None
 
     def parse(self, given: Mapping[str, object]) -> Config:
-        """Parses ``given``; missing keys take their defaults. Raises ``ConfigError`` with every problem."""
+        """Parses ``given``; missing keys take their defaults.
+
+        Raises:
+            ConfigError: names every problem.
+        """
         problems: list[str] = []
         explicit: dict[str, Value] = {}
         for name, raw in given.items():

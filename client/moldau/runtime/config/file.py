@@ -17,7 +17,8 @@ CONFIG_FILE_BYTES_MAX = 1024 * 1024
 def read_server_config(path: str, environ: Mapping[str, str] | None = None) -> Config:
     """Reads the properties or TOML file ``path`` with the environment's overrides.
 
-    Raises ``ConfigError`` for a file that cannot be read as well as for what it holds.
+    Raises:
+        ConfigError: the file cannot be read, or its content is not allowed.
     """
     try:
         file = Path(path)

@@ -30,10 +30,12 @@ class SecurityProtocol(enum.IntEnum):
 
     @property
     def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def uses_sasl(self) -> bool:
+        """Whether clients authenticate with SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 

@@ -72,8 +72,9 @@ def _check_producer(config: Config) -> list[str]:
 
 
 def idempotence_enabled(config: Config) -> bool:
-    """Whether a producer with this configuration is idempotent: by default yes, unless other keys make it
-    impossible.
+    """Returns whether a producer with this configuration is idempotent.
+
+    The default is yes, unless other keys make it impossible.
     """
     if config.is_set("enable.idempotence"):
         return config.get_bool("enable.idempotence")
@@ -220,8 +221,9 @@ def group_config(broker: Config, overrides: Mapping[str, str]) -> Config:
 
 
 def topic_defaults(broker: Config) -> dict[str, Value]:
-    """Returns the value of each topic key that the broker's keys give: the first synonym that is set, else the
-    default.
+    """Returns the value that the broker's keys give to each topic key.
+
+    It is that of the first synonym that is set, else the default.
     """
     defaults: dict[str, Value] = {}
     for key in TOPIC_CONFIG.keys.values():
@@ -237,9 +239,12 @@ def topic_defaults(broker: Config) -> dict[str, Value]:
 
 
 def topic_config(broker: Config, overrides: Mapping[str, str]) -> Config:
-    """Returns the configuration of a topic: ``overrides`` on top of the broker's keys. Raises ``ConfigError``.
+    """Returns the configuration of a topic: ``overrides`` on top of the broker's keys.
 
-    ``is_set`` is true for what the topic or the broker set. Only ``overrides`` of the topic count as its own.
+    ``is_set`` is true for keys that the topic or the broker set. Only ``overrides`` count as set by the topic.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed.
     """
     given: dict[str, object] = dict(topic_defaults(broker))
     given.update(overrides)

@@ -68,7 +68,8 @@ def _flatten(prefix: str, table: Mapping[str, object], flat: dict[str, object], 
 def parse_properties(text: str, file_name: str = "properties") -> dict[str, str]:
     """Parses Java properties: ``key=value``, ``key: value``, ``#`` and ``!`` comments, continued lines, escapes.
 
-    Raises ``ConfigError`` for a key that is given twice or a broken escape.
+    Raises:
+        ConfigError: a key is given twice, or an escape is broken.
     """
     properties: dict[str, str] = {}
     lines = iter(enumerate(text.splitlines(), 1))

@@ -41,15 +41,17 @@ class Deferred(Protocol):
 
 @runtime_checkable
 class EarlyAnswer(Protocol):
-    """A ``Deferred`` that may be answered before its time, because an answer with less in it is an answer as well."""
+    """A ``Deferred`` that may be answered early, because a shorter answer is valid too."""
 
     def answer_early(self) -> list[ResponsePart] | None:
-        """Called at once after the request was handled, when there is no memory to keep it: the answer as of now, with
-        which the waiting has ended; None if the request must wait all the same."""
+        """Returns the answer as of now and ends the wait; None if the request must wait all the same.
+
+        Called right after the request was handled, when there is no memory to keep it.
+        """
         ...
 
     def end_wait(self) -> None:
-        """Lets ``wait`` return soon: others need the memory that is kept by this request or by those behind it."""
+        """Lets ``wait`` return soon, because other requests need the memory of this one or of those behind it."""
         ...
 
 
@@ -79,26 +81,27 @@ class ConnectionHandler(Protocol):
     """Serves one connection. Its methods are called from one task, never concurrently."""
 
     def handle(self, frame: memoryview) -> Answer | Preparation:
-        """Handles one request: ``frame`` is without the size prefix and borrowed until the call returns.
+        """Handles one request; ``frame`` has no size prefix and is borrowed until the call returns.
 
-        Where it returns a ``Preparation``, the frame is borrowed until that has been handled; ``flush`` is called
-        before and after.
+        If it returns a ``Preparation``, the frame is borrowed until that has been handled; ``flush`` is called before
+        and after. The parts of an answer include the size prefix. None means that there is no answer (acks=0).
 
-        The parts of an answer include the size prefix. None means that there is no answer (acks=0). Raises
-        ``CloseConnection`` to end the connection.
+        Raises:
+            CloseConnection: the connection must be closed.
         """
         ...
 
     def flush(self) -> None:
         """Called once per drain: after all buffered requests were handled, before any of their answers is sent.
 
-        Raises ``CloseConnection`` where what they promise could not be done: then none of the answers of this drain is
-        sent. The connection closes after those of earlier drains, and the client asks again.
+        Raises:
+            CloseConnection: the promise of the answers could not be kept. None of this drain's answers is sent. The
+                connection closes after those of earlier drains, and the client asks again.
         """
         ...
 
     def closed(self) -> None:
-        """Called once when the connection has ended, for whatever reason."""
+        """Called once when the connection has ended."""
         ...
 
 

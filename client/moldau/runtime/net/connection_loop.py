@@ -138,6 +138,7 @@ class ConnectionLoop:
     # --- life of the connection
 
     async def run(self, secure: Callable[[Connection], Connection] | None) -> None:
+        """Serves the connection until it ends; ``secure`` wraps it first."""
         try:
             with self._scope:
                 if secure is not None:

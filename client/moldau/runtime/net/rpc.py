@@ -311,7 +311,10 @@ class RpcConnection:
     ) -> Response:
         """Sends a request and returns the response to it, whose class belongs to the request's API.
 
-        Waits first while too many requests are in flight. Raises as ``PendingResponse.wait``.
+        Waits first while too many requests are in flight.
+
+        Raises:
+            Exception: as ``submit`` and ``PendingResponse.wait``.
         """
         await self._wait_capacity(timeout_ms)
         return await self.submit(message, version).wait(timeout_ms)
@@ -336,7 +339,11 @@ class RpcConnection:
         return await self.submit_raw(api_key, version, body).wait(timeout_ms)
 
     def submit_raw(self, api_key: int, version: int, body: Buffer) -> PendingResponse[memoryview]:
-        """Queues a request of a private API; ``body`` is kept until it is sent. Raises as ``submit``."""
+        """Queues a request of a private API; ``body`` is kept until it is sent.
+
+        Raises:
+            Exception: as ``submit``.
+        """
         self._check_capacity()
         correlation_id = self._take_correlation_id()
         header = encode_request_header(api_key, version, correlation_id, self._client_id, 1)
@@ -409,9 +416,10 @@ class RpcConnection:
                 await self._changed.wait()
 
     async def flush(self) -> None:
-        """Waits until the transport has taken every queued byte; for requests that get no answer.
+        """Waits until the transport has taken every queued byte; for requests without a response.
 
-        Raises ``ConnectionError`` when the connection dies first.
+        Raises:
+            ConnectionError: the connection ended first.
         """
         while self._outgoing:
             self._check_open()

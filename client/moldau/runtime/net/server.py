@@ -245,11 +245,14 @@ async def serve(
 ) -> None:
     """Serves ``listener`` until cancelled; closes the listener and all connections on the way out.
 
-    ``budget`` shares ``limits.buffered_bytes_max`` among several listeners, ``tally`` the bounds on connections; where
-    brokers ask each other is ``is_protected``. ``secure`` wraps each accepted connection (TLS:
-    ``moldau.runtime.tls.context.ListenerTls``); if the wrapper has a method ``handshake`` it runs within
-    ``limits.handshake_ms`` and reports each time that the peer was heard. Started with the ``Server``, whose
-    ``statistics()`` shells export. Raises ``OSError`` if the listener dies.
+    ``budget`` shares ``limits.buffered_bytes_max`` among several listeners, and ``tally`` the bounds on connections.
+    ``is_protected`` marks the listener that brokers use among themselves. ``secure`` wraps each accepted connection
+    (TLS: ``moldau.runtime.tls.context.ListenerTls``); a method ``handshake`` of the wrapper runs within
+    ``limits.handshake_ms`` and reports each time bytes of the peer arrive. Started with the ``Server``, whose
+    ``statistics()`` shells export.
+
+    Raises:
+        OSError: the listener failed.
     """
     logger = logger if logger is not None else EventLogger("moldau.server")
     shared = budget if budget is not None else ByteBudget(limits.buffered_bytes_max)

@@ -33,8 +33,12 @@ class Transmission:
         self._limits = limits
 
     async def send(self, parts: Sequence[ResponsePart]) -> None:
-        """Sends an answer; all of it is with the transport on return. Raises ``OSError``, ``EOFError``, or what
-        ``range_failed`` makes of a file that cannot be read.
+        """Sends an answer; the transport has taken all of it on return.
+
+        Raises:
+            OSError: the connection failed.
+            EOFError: a file ended before its range.
+            Exception: the exception that ``range_failed`` makes of an unreadable file.
         """
         for part in parts:
             if isinstance(part, FileRange):

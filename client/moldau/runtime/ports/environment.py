@@ -59,9 +59,12 @@ class Connection(Protocol):
         ...
 
     def receive_into_nowait(self, buffer: memoryview) -> int:
-        """Fills the start of ``buffer`` with what has arrived.
+        """Fills the start of ``buffer`` with the bytes that have arrived.
 
-        Returns the number of bytes, 0 at the end of the stream. Raises ``BlockingIOError`` when nothing has arrived.
+        Returns the number of bytes, 0 at the end of the stream.
+
+        Raises:
+            BlockingIOError: nothing has arrived.
         """
         ...
 
@@ -72,7 +75,10 @@ class Connection(Protocol):
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         """Hands the concatenation of ``buffers`` to the transport, as much as it takes now.
 
-        Returns the number of bytes taken (at least 1). Raises ``BlockingIOError`` when the transport takes nothing.
+        Returns the number of bytes taken (at least 1).
+
+        Raises:
+            BlockingIOError: the transport takes nothing.
         """
         ...
 
@@ -83,8 +89,11 @@ class Connection(Protocol):
     def send_file_nowait(self, file: File, position: int, count: int) -> int:
         """Sends up to ``count`` bytes of ``file`` from ``position``, without a copy in user space where possible.
 
-        Returns the number of bytes taken (at least 1). Raises ``BlockingIOError`` when the transport takes nothing and
-        ``EOFError`` when the content of ``file`` ends at or before ``position``.
+        Returns the number of bytes taken (at least 1).
+
+        Raises:
+            BlockingIOError: the transport takes nothing.
+            EOFError: the content of ``file`` ends at or before ``position``.
         """
         ...
 
@@ -129,11 +138,19 @@ class Network(Protocol):
     """Where connections come from. TLS is a wrapper on top (``moldau.runtime.tls.connection``)."""
 
     async def listen(self, host: str, port: int, *, backlog: int = 1024) -> Listener:
-        """Binds and listens. Port 0 takes a free one. Raises ``OSError`` (EADDRINUSE) when the port is taken."""
+        """Binds and listens. Port 0 takes a free one.
+
+        Raises:
+            OSError: EADDRINUSE when the port is taken.
+        """
         ...
 
     async def connect(self, host: str, port: int) -> Connection:
-        """Opens a connection; it has no deadline: callers use ``trio.fail_after``. Raises ``OSError`` if refused."""
+        """Opens a connection; it has no deadline: callers use ``trio.fail_after``.
+
+        Raises:
+            OSError: the connection was refused.
+        """
         ...
 
 
@@ -282,7 +299,11 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Takes the exclusive lock file ``path`` (created if missing). Raises ``BlockingIOError`` if it is held."""
+        """Takes the exclusive lock file ``path`` (created if missing).
+
+        Raises:
+            BlockingIOError: the lock is held.
+        """
         ...
 
     def offload(self, work: Callable[[], T]) -> Awaitable[T]:

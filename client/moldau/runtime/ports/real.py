@@ -385,7 +385,11 @@ class RealFile:
         self._size = size
 
     def preallocate(self, size: int) -> None:
-        """See ``File.preallocate``; fallocate(KEEP_SIZE). Raises ``OSError`` (ENOSPC) where the space is not there."""
+        """See ``File.preallocate``; fallocate(KEEP_SIZE).
+
+        Raises:
+            OSError: ENOSPC when the space is not available.
+        """
         self._require_writable()
         if _fallocate is None or size <= self._size:
             return
@@ -566,9 +570,9 @@ class RealDisk:
 
 
 def raise_open_files_limit() -> int:
-    """Raises the process's limit of open files as far as it may, up to ``OPEN_FILES_WANTED``; returns what it is now.
+    """Increases the process's limit of open files up to ``OPEN_FILES_WANTED``; returns the new limit.
 
-    Shells begin with 1,024 mostly, for the sake of programs that use select(2).
+    Most shells start with 1,024, for programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)

@@ -128,8 +128,10 @@ class ByteBudget:
 
     @property
     def fair_share(self) -> int:
-        """What each connection that keeps bytes or waits for them may keep. While none keeps more, one that asks for no
-        more than this need not wait."""
+        """Bytes that each connection that keeps bytes or waits for them may keep.
+
+        While no connection keeps more, one that asks for no more than this need not wait.
+        """
         return self._limit // max(1, sum(user.keepers_count() for user in self._users))
 
     def add_user(self, user: BudgetUser) -> None:

@@ -38,7 +38,11 @@ class LogLevels:
         return next((level for level, least in LEVELS.items() if number >= least), "TRACE")
 
     def set(self, name: str, level: str) -> None:
-        """Sets one of ``LEVELS``. Raises ``KeyError`` for another."""
+        """Sets one of ``LEVELS``.
+
+        Raises:
+            KeyError: there is no such level.
+        """
         number = LEVELS[level]
         logger = _logger(name)
         self._before.setdefault(name, logger.level)

@@ -129,9 +129,10 @@ class Family(Generic[M]):
         self._children: dict[tuple[str, ...], M] = {}
 
     def labels(self, *values: object) -> M:
-        """Returns the child with these label values, making it if it is new.
+        """Returns the child with these label values; creates it if it is new.
 
-        Raises ``OverflowError`` beyond ``CHILDREN_MAX`` children.
+        Raises:
+            OverflowError: there are ``CHILDREN_MAX`` children already.
         """
         key = tuple(str(value) for value in values)
         child = self._children.get(key)

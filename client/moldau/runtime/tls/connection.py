@@ -118,9 +118,13 @@ class TlsConnection:
         return self._peer_certificate
 
     async def handshake(self, heard_peer: Callable[[], None] = lambda: None) -> None:
-        """Agrees on keys with the peer. The caller bounds its time; ``heard_peer`` is called whenever bytes came.
+        """Agrees on keys with the peer. The caller bounds its time.
 
-        Raises ``TlsHandshakeError``, or ``ConnectionError`` when the peer leaves.
+        ``heard_peer`` is called whenever bytes arrive.
+
+        Raises:
+            TlsHandshakeError: the handshake failed.
+            ConnectionError: the peer closed the connection.
         """
         heard = False
         while True:
@@ -157,7 +161,11 @@ class TlsConnection:
                 return
 
     def _take_ciphertext(self) -> None:
-        """Raises ``BlockingIOError`` when nothing has arrived."""
+        """Takes the bytes that have arrived.
+
+        Raises:
+            BlockingIOError: nothing has arrived.
+        """
         count = self._connection.receive_into_nowait(memoryview(self._received))
         if count == 0:
             self._ended = True
@@ -177,7 +185,11 @@ class TlsConnection:
             self._ciphertext = memoryview(self._ciphertext.tobytes() + fresh if self._ciphertext else fresh)
 
     def _flush_nowait(self) -> None:
-        """Raises ``BlockingIOError`` unless the transport took everything."""
+        """Hands the encrypted bytes to the transport.
+
+        Raises:
+            BlockingIOError: the transport did not take everything.
+        """
         self._collect_ciphertext()
         while self._ciphertext:
             self._ciphertext = self._ciphertext[self._connection.send_nowait((self._ciphertext,)) :]
@@ -302,8 +314,9 @@ class TlsConnection:
                 await self.wait_writable()
 
     def close(self) -> None:
-        """See ``Connection.close``; says goodbye (close_notify) if nothing is unread and the transport takes it at
-        once.
+        """See ``Connection.close``.
+
+        Sends close_notify if nothing is unread and the transport takes it at once.
         """
         if self._closed:
             return

@@ -30,7 +30,11 @@ _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "r
 
 
 def server_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
-    """Returns the context of a listener. Raises ``ConfigError`` for files and texts that are no PEM or do not fit."""
+    """Returns the context of a listener.
+
+    Raises:
+        ConfigError: a file or text is no PEM, or key and certificate do not match.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Kafka's connections live long, and its clients do not resume sessions; tickets would cost each connection two
     # encryptions and some 500 bytes for nothing.
@@ -41,9 +45,12 @@ def server_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
 
 
 def client_context(settings: TlsSettings, disk: Disk) -> ssl.SSLContext:
-    """Returns the context of outgoing connections; without named certificates those of the system are trusted.
+    """Returns the context of outgoing connections.
 
-    Raises ``ConfigError`` as ``server_context``.
+    Without named certificates it trusts those of the system.
+
+    Raises:
+        ConfigError: a file or text is no PEM, or key and certificate do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host_name
@@ -115,8 +122,10 @@ def _read(disk: Disk, key: str, location: str) -> str:
 
 
 class TlsNetwork:
-    """The ``Network`` port of a node whose connections to others speak TLS: they are ready for use when ``connect``
-    returns. Listeners are as they were; their TLS comes from ``serve``, which bounds handshakes.
+    """The ``Network`` port of a node whose outgoing connections use TLS.
+
+    ``connect`` returns them ready for use. Listeners are unchanged; their TLS comes from ``serve``, which bounds
+    handshakes.
     """
 
     def __init__(self, network: Network, context: ssl.SSLContext) -> None:
@@ -130,7 +139,11 @@ class TlsNetwork:
         return await self.plain.listen(host, port, backlog=backlog)
 
     async def connect(self, host: str, port: int) -> TlsConnection:
-        """See ``Network.connect``; raises ``TlsHandshakeError`` when the peers do not agree."""
+        """See ``Network.connect``.
+
+        Raises:
+            TlsHandshakeError: the handshake failed.
+        """
         connection = await self.plain.connect(host, port)
         try:
             try:
@@ -186,9 +199,10 @@ class ListenerTls:
         return TlsConnection(connection, self._context, server_side=True, scratch=self._scratch)
 
     def reload(self, config: Config, listener_name: str) -> None:
-        """Reads certificates and keys again; connections that live keep theirs.
+        """Reads certificates and keys again; open connections keep theirs.
 
-        Raises ``ConfigError``, and nothing has changed then.
+        Raises:
+            ConfigError: as ``server_context``; nothing has changed then.
         """
         settings = tls_settings(config, listener_name)
         problems = tls_problems(settings, server=listener_name)

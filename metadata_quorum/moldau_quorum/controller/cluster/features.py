@@ -107,7 +107,7 @@ def unsupported_feature(offered: tuple[tuple[str, int, int], ...], image: Metada
 def update_features(
     request: UpdateFeaturesRequest, image: MetadataImage, context: Context
 ) -> Result[UpdateFeaturesResponse]:
-    """Raises or lowers levels; the request succeeds or fails as a whole."""
+    """Changes levels of features; the request succeeds or fails as a whole."""
     records: list[MetadataRecord] = []
     results: list[UpdatableFeatureResult] = []
     failure: RefusedError | None = None

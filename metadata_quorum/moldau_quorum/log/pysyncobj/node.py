@@ -103,7 +103,12 @@ class PySyncObjNode:
     def __init__(
         self, disk: Disk, config: MetadataLogConfig, machine: StateMachine, *, seed: int, now_ms: float
     ) -> None:
-        """Opens the files. Blocks. Raises ``LogDamagedError``, ``OSError``."""
+        """Opens the files. Blocks.
+
+        Raises:
+            LogDamagedError: a file of the log is damaged.
+            OSError: a file cannot be read or written.
+        """
         if config.joins or config.node_id not in config.voters:
             raise MembershipChangeError("with metadata.quorum.engine=pysyncobj the voters are fixed")
         self._disk, self._config, self._machine = disk, config, machine
@@ -277,7 +282,11 @@ class PySyncObjNode:
         return self.identity.envelope(recipient)
 
     def _check_plausible(self, sender: int, message: LibraryMessage) -> None:
-        """Raises ``MessageError`` for what no member of this quorum can have sent."""
+        """Checks that a member of this quorum can have sent the message.
+
+        Raises:
+            MessageError: no member can have sent it.
+        """
         kind, own_term, leader = message["type"], self.library.term, self.library.leader
         term = message.get("term", own_term)
         if 0 < own_term < term - EPOCH_STEP_MAX:

@@ -121,9 +121,11 @@ class Identity:
         return Envelope(self.node_id, recipient, self.directory_id, recipient_directory, self._cluster_id())
 
     def check(self, envelope: Envelope) -> None:
-        """Raises ``MessageError`` if the message is for another node or cluster, or says to be from here.
+        """Checks that the message is meant for this node.
 
-        ``WrongDirectoryError`` if it is for another directory.
+        Raises:
+            MessageError: it is for another node or cluster, or claims to come from this node.
+            WrongDirectoryError: it is for another directory.
         """
         own_cluster, sender = self._cluster_id(), envelope.sender
         if envelope.recipient != self.node_id:

@@ -274,7 +274,11 @@ class RaftNode:
     # --- processing
 
     def process(self) -> None:
-        """Carries out what follows from the inputs. Raises ``OSError``, after which the node must not go on."""
+        """Executes the effects of the inputs.
+
+        Raises:
+            OSError: a file could not be written or synced; the node must not continue.
+        """
         while self.core.has_ready:
             if self._wal.wants_rotation:
                 if self._wal.dirty or self._sync_number is not None:

@@ -178,7 +178,11 @@ class Sessions:
             self._unproven.remove(session)
 
     def identity_check(self, envelope: Envelope) -> None:
-        """Raises ``MessageError`` for what is not meant for this node."""
+        """Checks that a message is meant for this node.
+
+        Raises:
+            MessageError: it is not.
+        """
         node = self._node()
         if node is None:
             raise MessageError("this node has not opened its log yet")

@@ -30,11 +30,15 @@ class ConsumerGroupMemberMetadataKey(Data, versions="5"):
 
 
 class ClassicProtocol(Struct):
+    """An element of ``supported_protocols`` in ``ClassicMemberMetadata``."""
+
     name: str = field.string("0+")
     metadata: Buffer = field.binary("0+")
 
 
 class ClassicMemberMetadata(Struct):
+    """The value of ``classic_member_metadata`` in ``ConsumerGroupMemberMetadataValue``."""
+
     session_timeout_ms: int = field.int32("0+")
     supported_protocols: Sequence[ClassicProtocol] = field.array(ClassicProtocol, "0+")
 
@@ -75,6 +79,8 @@ class ConsumerGroupTargetAssignmentMemberKey(Data, versions="7"):
 
 
 class TargetTopicPartition(Struct):
+    """An element of ``topic_partitions`` in ``ConsumerGroupTargetAssignmentMemberValue``."""
+
     topic_id: UUID = field.uuid("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 
@@ -93,6 +99,8 @@ class ConsumerGroupCurrentMemberAssignmentKey(Data, versions="8"):
 
 
 class TopicPartitions(Struct):
+    """An element of ``assigned_partitions`` in ``ConsumerGroupCurrentMemberAssignmentValue``."""
+
     topic_id: UUID = field.uuid("0+")
     partitions: Sequence[int] = field.int32_array("0+")
 

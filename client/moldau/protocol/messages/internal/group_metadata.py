@@ -15,6 +15,8 @@ class GroupMetadataKey(Data, versions="2"):
 
 
 class MemberMetadata(Struct):
+    """An element of ``members`` in ``GroupMetadataValue``."""
+
     member_id: str = field.string("0+")
     group_instance_id: str | None = field.string("3+", nullable="3+", default=None)
     client_id: str = field.string("0+")

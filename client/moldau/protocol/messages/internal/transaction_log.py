@@ -13,6 +13,8 @@ class TransactionLogKey(Data, versions="0"):
 
 
 class PartitionsSchema(Struct):
+    """An element of ``transaction_partitions`` in ``TransactionLogValue``."""
+
     topic: str = field.string("0+")
     partition_ids: Sequence[int] = field.int32_array("0+")
 

@@ -20,7 +20,11 @@ EPOCH_STEP_MAX: Final = 1 << 24
 
 
 def check_plausible(core: RaftCore, sender: int, message: Message) -> None:
-    """Raises ``MessageError`` for what would break an invariant of Raft if it were believed."""
+    """Checks that believing the message breaks no invariant of Raft.
+
+    Raises:
+        MessageError: it would break one.
+    """
     if 0 < core.epoch < message.epoch - EPOCH_STEP_MAX:
         raise MessageError(f"node {sender} speaks of epoch {message.epoch}; this node is in {core.epoch}")
     if message.epoch < core.epoch:
@@ -48,7 +52,11 @@ def _check_match(core: RaftCore, sender: int, response: AppendResponse) -> None:
 
 
 def _check_agreement(core: RaftCore, sender: int, request: AppendRequest) -> None:
-    """Raises ``MessageError`` if a request contradicts what is committed here, which every leader holds."""
+    """Checks a request against the entries committed here, which every leader holds.
+
+    Raises:
+        MessageError: the request contradicts a committed entry.
+    """
     committed_epoch = core.log.epoch_at(core.commit_index) or 0
     positions = chain(
         ((request.prev_index, request.prev_epoch),), ((entry.index, entry.epoch) for entry in request.entries)
