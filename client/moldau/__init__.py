@@ -3,12 +3,14 @@
     from moldau import Producer, Consumer, Admin           # trio: `async with Producer({...}) as producer`
     from moldau.blocking import Producer, Consumer, Admin  # the same for ordinary threads
 
-Importing the package loads nothing; the clients are loaded when they are first named. ``MOLDAU_PURE_PYTHON=1`` in the
-environment keeps the package from using its extension modules (``moldau.implementation``).
+Importing the package loads no client; each is loaded at its first use. ``MOLDAU_PURE_PYTHON=1`` in the environment keeps
+the package from using its extension modules (``moldau.implementation``).
 
-The names in ``__all__`` here, in ``moldau.blocking``, ``moldau.admin``, ``moldau.consumer`` and ``moldau.producer`` are
-stable: they change with a deprecation first. ``moldau.protocol``, ``moldau.records`` and ``moldau.runtime`` are the
-base that the brokers stand on as well; they are typed and documented, and may change with any release.
+API, which changes only after a deprecation: the names in ``__all__`` of ``moldau``, ``moldau.producer``,
+``moldau.consumer``, ``moldau.admin`` and ``moldau.blocking``.
+
+Internal, which any release may change: ``moldau.protocol``, ``moldau.records``, ``moldau.runtime`` and
+``moldau.cluster``, on which the brokers stand too, and the sub-modules of the packages above.
 """
 
 from __future__ import annotations

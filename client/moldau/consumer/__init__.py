@@ -1,4 +1,4 @@
-"""The consumer: the pure cores in ``core``, and the trio shell with fetcher, group client and ``Consumer``."""
+"""The consumer: ``Consumer`` for trio, with its values and errors; ``core`` holds its pure cores."""
 
 from moldau.cluster.troubles import InvalidTopicError
 from moldau.consumer.consumer import Consumer

@@ -1,4 +1,4 @@
-"""The producer: the pure cores in ``core``, and the trio shell with the sender and ``Producer``."""
+"""The producer: ``Producer`` for trio, with its values and errors; ``core`` holds its pure cores."""
 
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.core.transaction_values import (

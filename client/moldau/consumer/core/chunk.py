@@ -63,8 +63,8 @@ class FetchedChunk:
     ) -> None:
         """Indexes the batches of one fetch.
 
-        ``offset`` is the position of the fetch; ``aborted`` are (producer id, first offset) of aborted transactions. The
-        records of one batch may have ``unpacked_bytes_max`` bytes when they are decompressed.
+        ``offset`` is the position of the fetch; ``aborted`` are (producer id, first offset) of aborted transactions.
+        The records of one batch may have ``unpacked_bytes_max`` bytes when they are decompressed.
 
         Raises:
             CorruptRecordError: the headers are damaged.
