@@ -43,7 +43,7 @@ class Transactions:
         self._changed = Signal()
         accumulator.admitted = manager.admitted
 
-    # --- what the application asks for
+    # --- calls of the application
 
     async def init(self, timeout_ms: float | None = None) -> None:
         """Gets the producer id; fences earlier producers of the transactional id and ends their transaction."""
@@ -126,7 +126,7 @@ class Transactions:
                 f"could not {action} within {limit_ms:g} ms{reason}; call again to go on waiting",
             )
 
-    # --- what the sender tells
+    # --- calls of the sender
 
     def settled(self, batches: Sequence[ProducerBatch]) -> None:
         """Takes batches that are delivered or have failed."""
@@ -158,7 +158,7 @@ class Transactions:
             delay_ms = manager.retry_at_ms - self._client.now_ms
             if delay_ms > 0:
                 await trio.sleep(delay_ms / 1000)
-                continue  # what is due may have changed meanwhile
+                continue  # other requests may be due now
             await self._perform(call)
 
     async def _perform(self, call: Call) -> None:

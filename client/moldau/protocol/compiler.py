@@ -161,10 +161,10 @@ def is_message_field(key: str) -> bool:
 
 
 def cut_message(text: bytes) -> bytes:
-    """Cut a UTF-8 text to what a string field takes, at the end of a character; an ellipsis shows it.
+    """Cuts a UTF-8 text to the size of a string field, at the end of a character, and adds an ellipsis.
 
-    Error texts repeat what the peer sent, with several characters for each that cannot be printed. One that does not
-    fit must not end the connection of all others that share it.
+    Error texts quote the peer's bytes, with several characters for each unprintable one. A text that does not fit must
+    not close a connection that other requests share.
     """
     return text[: STRING_BYTES_MAX - len(_CUT_MARK)].decode(errors="ignore").encode() + _CUT_MARK
 

@@ -1,4 +1,4 @@
-"""Kafka's error codes as data: text, and what a client may do about each.
+"""Kafka's error codes as data: the text, and the reaction that a client may choose.
 
 ``retriable``: the same request may succeed later. ``refreshes_metadata``: leadership or topics are not what the
 client believed; ask for metadata (or the coordinator) before trying again. ``fatal``: the sender's identity or rights

@@ -1,4 +1,4 @@
-"""What a field of a message is: its wire type, the versions that carry it, nullability, tag and default.
+"""Fields of messages: wire type, the versions that carry them, nullability, tag and default.
 
 Each function returns a `FieldSpec` that the metaclass of `moldau.protocol.schema.Struct` collects; its declared
 return type is the type of the value, so that a table reads and type-checks like a dataclass with defaults::
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Struct
 
 Buffer = bytes | bytearray | memoryview
-"""What a bytes or records field accepts; decoding yields a memoryview of the input (no copy)."""
+"""The values of a bytes or records field; decoding yields a memoryview of the input (no copy)."""
 
 ZERO_UUID = UUID(int=0)
 """Kafka's "no id"."""

@@ -66,7 +66,7 @@ _DELETE_HORIZON_BIT = 0x40
 
 
 class TimestampType(enum.IntEnum):
-    """Who set the timestamps of a batch."""
+    """The origin of a batch's timestamps: the producer or the broker."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -447,7 +447,7 @@ class BatchBuilder:
 
     @property
     def writer(self) -> RecordWriter:
-        """What takes the records; for hot loops that pass ``size_limit`` themselves."""
+        """The writer of the records, for hot loops that pass ``size_limit`` themselves."""
         return self._writer
 
     @property

@@ -1,7 +1,6 @@
 """Chooses the implementation of the cleaner's loops: typed Cython where it was built, else its twin in Python.
 
-The log's cleaner imports them from here. They know of batches and records what ``moldau.records`` knows, and nothing
-of logs.
+The log's cleaner imports them from here. They work on batches and records, and know nothing of logs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decompression piece by piece, so that walking a batch's records takes bounded memory and can be interleaved.
 
-gzip and lz4 are true streams, and so is snappy in xerial framing, which is made of blocks. The library for zstd, and
-the format of a raw snappy block, know no streams: such data is decompressed as a whole, and handed out in pieces. Where
-that may take long, a ``LongStep`` comes first: the caller runs it where it holds up nothing else (the native code
-releases the interpreter's lock), and then asks for the next piece.
+gzip and lz4 are streams, and so is snappy in xerial framing, which consists of blocks. The zstd library and the raw
+snappy format have no streams: such data is decompressed as a whole and returned in pieces. If that may take long, a
+``LongStep`` comes first: the caller runs it in a thread (the native code releases the interpreter's lock), and then
+requests the next piece.
 """
 
 from __future__ import annotations
@@ -159,21 +159,21 @@ def _snappy_block(block: memoryview, whole: _Whole) -> Iterator[Buffer | LongSte
 
 
 def _zstd_size(data: memoryview) -> int:
-    """How large the decompressed data may be, by what its first frame says, or else as an estimate."""
+    """The decompressed size that the first frame announces, or else an estimate."""
     declared = zstd_content_size(data)
     return 8 * len(data) if declared is None else declared
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """Decompresses as a whole what cannot be streamed."""
+    """Decompresses, as a whole, data that cannot be streamed."""
 
     size_limit: int
     piece_bytes: int
     whole_bytes_max: int
 
     def pieces(self, unpack: Callable[[int], Buffer], size: int) -> Iterator[Buffer | LongStep]:
-        """Hands out what ``unpack`` returns for a limit in bytes; ``size`` is what is expected of it."""
+        """Yields the result of ``unpack``, which takes a limit in bytes; ``size`` is the expected size."""
         unpacked: list[Buffer] = []
         if size <= self.whole_bytes_max:
             try:
@@ -251,7 +251,7 @@ class StreamCompressor:
         return add, lambda: blocks(memoryview(waiting))
 
     def add(self, piece: Buffer) -> bytes:
-        """Takes the next bytes, and returns what is ready of the compressed ones."""
+        """Takes the next bytes and returns the compressed bytes that are ready."""
         packed = bytes(self._pending) + self._add(piece)
         self._pending.clear()
         return packed

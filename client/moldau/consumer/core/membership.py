@@ -88,8 +88,8 @@ class Membership:
         self.generation = NO_GENERATION
         self.protocol_name = ""
         self.rejoin_reason = "the member is new"
-        self.owned_generation = NO_GENERATION  # in which what is owned now was assigned
-        self.losses = 0  # how often the member lost its generation, and with it all that it owned
+        self.owned_generation = NO_GENERATION  # that of the present partitions' assignment
+        self.losses = 0  # how often the member lost its generation with all its partitions
         self.assigned_as = NOBODY
         """Generation and member id under which the application holds its partitions.
 
@@ -244,8 +244,8 @@ class Membership:
     def commits_as(self) -> tuple[int, str] | None:
         """The generation and member id to commit under; those of ``NOBODY`` before the first assignment.
 
-        None for a member that lost what the application holds, until it has taken over another assignment: offsets of
-        what was lost would be accepted under the new membership, or of no generation at all.
+        None for a member that lost the partitions that the application holds, until the application has taken over
+        another assignment: commits for lost partitions would be accepted under the new membership, or without one.
         """
         if self.has_generation and self._taken_losses == self.losses:
             return self.generation, self.member_id

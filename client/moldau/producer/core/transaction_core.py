@@ -82,8 +82,8 @@ class _Offsets:
     offsets: dict[TopicPartition, OffsetToCommit]
     outcome: Outcome
     is_added: bool = False  # the transaction includes the group's partition
-    is_asked: bool = False  # AddOffsetsToTxn is under way
-    is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
+    is_asked: bool = False  # AddOffsetsToTxn is in flight
+    is_uncertain: bool = False  # it may have been executed: an answer was lost, or left that open
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,8 +91,8 @@ class _Adding:
     """Partitions of an AddPartitionsToTxn that was sent at least once."""
 
     partitions: list[TopicPartition]
-    is_asked: bool = False  # under way
-    is_uncertain: bool = False  # it may have been carried out: an answer was lost, or left that open
+    is_asked: bool = False  # in flight
+    is_uncertain: bool = False  # it may have been executed: an answer was lost, or left that open
 
 
 _SEEK_COORDINATOR = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -154,7 +154,7 @@ class TransactionManager:
     _offsets: list[_Offsets] = field(default_factory=list)
     _coordinators: dict[tuple[Coordinator, str], int] = field(default_factory=dict)
 
-    # --- what the application asks for
+    # --- calls of the application
 
     def _refuse(self, action: str) -> NoReturn:
         if self.error is not None:
@@ -278,7 +278,7 @@ class TransactionManager:
         self._offsets = [each for each in self._offsets if (each.is_asked or each.is_uncertain) and not each.is_added]
         return outcome
 
-    # --- what is due
+    # --- requests that are due
 
     def next_call(self, *, has_records: bool) -> Call | None:
         """The request that is due (not before ``retry_at_ms``); None: nothing is to be asked.

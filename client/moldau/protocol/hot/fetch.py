@@ -24,7 +24,7 @@ from moldau.protocol.hot.produce import (
 from moldau.protocol.messages.fetch import FetchRequest
 
 P = TypeVar("P")
-"""What stands for record bytes in a response: a buffer, a range of a file."""
+"""The placeholder of record bytes in a response: a buffer, or a range of a file."""
 
 _VERSIONS = FetchRequest.__versions__
 _FLEXIBLE = FetchRequest.__flexible__.first
@@ -56,7 +56,7 @@ _SNAPSHOT_TAG = struct.Struct(">BBqiB")
 
 
 class FetchPartitionView(NamedTuple):
-    """What is asked of one partition. -1 stands for epochs and offsets that the version or the sender does not give."""
+    """One partition of a request. -1 replaces epochs and offsets that the version or the sender omits."""
 
     partition: int
     current_leader_epoch: int

@@ -69,7 +69,7 @@ class NodeEndpointResult(NamedTuple):
 
 
 class TooManyEntriesError(DecodeError):
-    """The request names more topics and partitions than its reader allows; what follows was not looked at."""
+    """The request names more topics and partitions than its reader allows; the rest was not read."""
 
 
 ENTRIES_UNBOUNDED = 1 << 31
@@ -77,7 +77,7 @@ ENTRIES_UNBOUNDED = 1 << 31
 
 
 def _admit(entries: int, entries_max: int) -> None:
-    """Called before the entries of an array are read, with what was announced so far."""
+    """Called before the entries of an array are read, with the number announced so far."""
     if entries > entries_max:
         raise TooManyEntriesError(f"{entries} topics and partitions are named; at most {entries_max} are allowed")
 

@@ -19,7 +19,7 @@ class BrokerHeartbeatRequest(Request, api_key=63, versions="0-1", flexible="0+")
 
 
 class BrokerHeartbeatResponse(Response, api_key=63, versions="0-1", flexible="0+"):
-    """What the controller wants of the broker."""
+    """The state that the controller requests of the broker."""
 
     throttle_time_ms: int = field.int32("0+")
     error_code: int = field.int16("0+")

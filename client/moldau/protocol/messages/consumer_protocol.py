@@ -1,4 +1,4 @@
-"""What members of a consumer group put into JoinGroup metadata and SyncGroup assignments, after a 16-bit version."""
+"""The content of JoinGroup metadata and SyncGroup assignments of consumers, after a 16-bit version."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ class AssignedTopicPartitions(Struct):
 
 
 class ConsumerProtocolAssignment(Data, versions="0-3"):
-    """What the leader of a group assigns to one member."""
+    """The partitions that the leader of a group assigns to one member."""
 
     assigned_partitions: Sequence[AssignedTopicPartitions] = field.array(AssignedTopicPartitions, "0+")
     user_data: Buffer | None = field.binary("0+", nullable="0+", default=None)

@@ -14,7 +14,7 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Request, api_key=35, versions="1-5", flexible="2+"):
-    """Ask what lies in the log directories of a broker (KIP-113, KIP-827 volume sizes)."""
+    """Ask for the content of a broker's log directories (KIP-113, KIP-827 volume sizes)."""
 
     topics: Sequence[DescribableLogDirTopic] | None = field.array(DescribableLogDirTopic, "0+", nullable="0+")
 

@@ -14,7 +14,7 @@ class ListPartitionReassignmentsTopics(Struct):
 
 
 class ListPartitionReassignmentsRequest(Request, api_key=46, versions="0", flexible="0+"):
-    """List the moves of replicas that are under way (KIP-455)."""
+    """List the moves of replicas in progress (KIP-455)."""
 
     timeout_ms: int = field.int32("0+", default=60000)
     topics: Sequence[ListPartitionReassignmentsTopics] | None = field.array(

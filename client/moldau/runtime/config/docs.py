@@ -28,18 +28,18 @@ range.
 
 A node reads one file, `moldau server CONFIG`: Java properties, or TOML where the name ends in `.toml` (tables join
 their names with dots, lists may be lists). An environment variable overrides a key: `MOLDAU_LOG_DIRS` is `log.dirs`.
-An unknown key is an error that names the nearest known one, and so is a `MOLDAU_` variable that stands for no key. Keys
-of Kafka's brokers and controllers that Moldau does not serve are accepted with a warning; the last section names them.
+An unknown key, or a `MOLDAU_` variable without a key, is an error that names the nearest known key. Keys of Kafka's
+brokers and controllers that Moldau does not serve are accepted with a warning; the last section names them.
 Changes at run time: *read-only* keys need a restart, *per-broker* keys can be changed for one broker, *cluster-wide*
 ones also for all.
 
-`moldau configs` describes and alters what is kept in the metadata: `--entity-type topics`, `brokers` (one by
+`moldau configs` describes and alters values in the cluster's metadata: `--entity-type topics`, `brokers` (one by
 `--entity-name`, all by `--entity-default`), `groups` and `client-metrics`. `--entity-type broker-loggers` changes the
 levels of a broker's loggers (`OFF`, `FATAL`, `ERROR`, `WARN`, `INFO`, `DEBUG`, `TRACE`) until it stops.
 
-One more environment variable is no key: `MOLDAU_PURE_PYTHON=1` makes nodes, clients and tools use the record loops in
-plain Python although the extension modules are there. It is for testing what machines without a C compiler run; records
-are ten to a hundred times slower so, and a node or client that uses them warns once (`records-in-pure-python`).
+One environment variable belongs to no key: with `MOLDAU_PURE_PYTHON=1`, nodes, clients and tools use the record loops
+in plain Python although the extension modules are there, as on a machine without a C compiler. Records are then ten to
+a hundred times slower, and each node or client warns once (`records-in-pure-python`).
 """
 
 

@@ -18,7 +18,7 @@ class FileRange:
     position: int
     count: int
     on_error: Callable[[str, OSError], None] | None = None
-    """Hears the path of a file that cannot be read, and why; the connection ends in any case."""
+    """Called with the path of an unreadable file and the error; the connection ends in any case."""
 
 
 ResponsePart = Buffer | FileRange
@@ -27,8 +27,8 @@ ResponsePart = Buffer | FileRange
 class Deferred(Protocol):
     """An answer that is not ready yet.
 
-    It is assumed to keep as many bytes of memory as its request has; one that keeps more or less says so by an
-    attribute ``held_bytes``, which must not change. ``EarlyAnswer`` is for those that need not wait.
+    It is assumed to keep as many bytes of memory as its request has; an attribute ``held_bytes``, which must not
+    change, overrides that. ``EarlyAnswer`` is for answers that may be shortened instead of waiting.
     """
 
     async def wait(self) -> Sequence[ResponsePart]:
@@ -56,7 +56,7 @@ class EarlyAnswer(Protocol):
 
 
 class Preparation:
-    """A request that takes long computing before it can be handled. The port of what ``handle`` may return."""
+    """A request that needs a long computation before it can be handled; ``handle`` may return one."""
 
     __slots__ = ()
 
@@ -123,7 +123,7 @@ class CloseConnection(Exception):
 
 
 def range_failed(part: FileRange, error: OSError) -> CloseConnection:
-    """Tells who made the range that its file cannot be read; returns what ends the connection."""
+    """Reports an unreadable file to the range's owner; returns the exception that closes the connection."""
     if part.on_error is not None:
         part.on_error(part.file.path, error)
     return CloseConnection(f"{part.file.path} cannot be read: {error.strerror or error}")

@@ -1,19 +1,19 @@
 """One Kafka connection of a server: the loop that turns bytes into requests and answers into bytes.
 
 Two tasks run. The reader receives as much as its buffer holds, hands every complete frame to the connection's handler,
-calls ``flush`` once (so that the appends of many pipelined requests become one write), and then sends what can be sent
-at once. Only when an answer is not ready yet (a ``Deferred``: a long poll, an append that waits for followers) does the
-writer take over: it waits for the answers in order and sends them, while the reader goes on handling. Answers always
-leave in the order of the requests.
+calls ``flush`` once (so that the appends of many pipelined requests become one write), and then sends the answers that
+are ready. If an answer is not ready (a ``Deferred``: a long poll, an append that waits for followers), the writer takes
+over: it waits for the answers in order and sends them, while the reader continues. Answers always leave in the order of
+the requests.
 
 The hot path has no stream object, no queue and no task switch: receive, handle, flush, send, receive. A connection that
 always finds more bytes yields once per drain, which keeps the others' latency flat.
 
-Everything is bounded. A receive buffer starts small, grows to the frame that is announced (never beyond
-``request_bytes_max``), and its growth is paid from a byte budget that all connections share: when that is used up,
-growing waits, and with it the peer. Answers in flight are bounded in number per connection and, those that are ready,
-in bytes; what they and their requests keep in memory is paid from the same budget (``held``). The server's sweeper
-enforces the deadlines that are noted here, so a wait costs no cancel scope.
+Everything is bounded. A receive buffer starts small and grows to the announced frame (never beyond
+``request_bytes_max``). Its growth is charged to a byte budget that all connections share; when the budget is used up,
+growth waits, and with it the peer. Answers in flight are bounded in number per connection; ready ones also in bytes.
+Their memory and that of their requests is charged to the same budget (``held``). The server's sweeper enforces the
+deadlines that are noted here, so a wait costs no cancel scope.
 """
 
 from __future__ import annotations
@@ -340,10 +340,10 @@ class ConnectionLoop:
                 await trio.lowlevel.checkpoint()
 
     async def _take_turn(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
-        """Handles what one turn of the event loop may; returns whether there may be more.
+        """Handles requests up to the bounds of one turn; returns whether there may be more.
 
-        Requests that may take long are handled one at a time for all connections together, each in a turn of its own:
-        however many peers send them, a small request waits for one of them, not for one of each peer.
+        Long requests are handled one at a time over all connections, each in its own turn. A small request therefore
+        waits for one of them, not for one of each peer.
         """
         if self._preparing is not None:
             self._frame_deadline_ms = NEVER_MS

@@ -1,8 +1,8 @@
-"""How many connections a node has, all its listeners together, and from where.
+"""Counts the connections of a node, over all its listeners and per address.
 
-``max.connections`` and ``max.connections.per.ip`` are of the whole node (KIP-402); a listener may have a bound of its
-own beside. Where brokers ask each other at a listener of their own, clients at the others cannot shut them out: a
-broker's connection is let in beyond the bound, and the connection of a client that has been silent longest makes way.
+``max.connections`` and ``max.connections.per.ip`` hold for the whole node (KIP-402); a listener may have its own bound
+too. If brokers have their own listener, clients at the other listeners cannot lock them out: a broker's connection is
+admitted beyond the bound, and the client connection that was silent longest is closed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConnectionTally:
     __slots__ = ("_owners", "descriptors_max", "per_host", "total")
 
     def __init__(self, descriptors_max: Callable[[], int] = lambda: UNLIMITED) -> None:
-        """Nothing is connected. ``descriptors_max`` tells for how many connections there are file descriptors now."""
+        """Starts without connections; ``descriptors_max`` returns for how many there are file descriptors now."""
         self.descriptors_max = descriptors_max
         self._owners: list[ConnectionOwner] = []
         self.per_host: dict[str, int] = {}

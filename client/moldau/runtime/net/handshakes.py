@@ -1,14 +1,14 @@
 """The TLS handshakes in progress at a listener, and the choice of one that gives way to a new one. Pure.
 
-A handshake costs signatures, and nothing is known of the peer before it ends, so their number is bounded, and the
-number from one address too. Peers that connect and say nothing must not shut out others for as long as a handshake may
-take. A new connection therefore takes the place of the one whose peer was silent longest:
+A handshake costs signatures, and the peer is unknown until it ends, so the number of handshakes is bounded, in total
+and per address. Silent peers must not lock out others for the duration of a handshake. A new connection therefore
+replaces the one whose peer was silent longest:
 
-- of its own address, where that has as many as one address may have;
-- otherwise of the address that has the most, where the listener has as many as it may have.
+- of its own address, if that has reached the bound per address;
+- otherwise of the address with the most handshakes, if the listener has reached its bound.
 
-A peer that was heard within ``PATIENCE_MS`` keeps its place, unless its address has more than its share: on a busy
-machine it may be this node that is slow. Then the new connection is refused.
+A peer that sent bytes within ``PATIENCE_MS`` keeps its place unless its address has more than its share, because on a
+busy machine this node itself may be slow. Then the new connection is refused.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Handshakes(Generic[K]):
     __slots__ = ("_entered", "_of_host")
 
     def __init__(self) -> None:
-        """None is under way."""
+        """Starts without handshakes."""
         self._entered: dict[K, str] = {}
         self._of_host: dict[str, OrderedDict[K, float]] = {}  # when the peer was heard last, the longest silent first
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """Number of handshakes in progress."""
         return len(self._entered)
 
     def enter(self, key: K, host: str, now_ms: float) -> None:

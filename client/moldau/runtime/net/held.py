@@ -1,13 +1,13 @@
 """The memory that one connection's pending answers keep, and its charge to the shared budget.
 
-A request that is answered at once keeps nothing. One that waits may keep its bytes or what was decoded of them, and
-ready answers behind it keep theirs. Up to an allowance (the size of a first receive buffer) that is free; beyond it the
-bytes are taken from the budget that the receive buffers of all connections share. Those bytes are in memory already
-when they are counted: a connection that cannot pay is not read until it can, or until its own answers have left. Hence
-nothing that waits to be answered ever waits for the budget, and every charge ends by the deadline of an answer.
+A request that is answered at once keeps no memory. A waiting request may keep its bytes or its decoded values, and
+ready answers queued behind it keep theirs. Memory up to an allowance (the size of a first receive buffer) is free.
+Memory beyond it is charged to the budget that the receive buffers of all connections share. It is in use already when
+it is counted, so a connection that cannot pay is not read until it can, or until its own answers have left. Therefore
+no request waits for the budget before it is answered, and every charge ends by the deadline of an answer.
 
-At most one drain of each connection is unpaid, and its receive buffer stays reserved meanwhile: what requests keep is
-bounded by the budget, and once more by what the receive buffers that were reserved can unfold to.
+At most one drain of each connection is unpaid, and its receive buffer stays reserved meanwhile. The memory of requests
+is bounded by the budget plus the decoded size of the reserved receive buffers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HeldBytes:
 
     @property
     def is_paying(self) -> bool:
-        """Whether it waits for bytes of the budget to pay what its requests keep."""
+        """Whether the connection waits for bytes of the budget."""
         return self._paying is not None
 
     @property
@@ -87,9 +87,9 @@ class HeldBytes:
             self._paying.cancel()
 
     async def pay(self) -> None:
-        """Takes what is unpaid from the budget, waiting in line for it until enough answers have left.
+        """Charges the unpaid bytes to the budget; waits in line until enough answers have left.
 
-        A checkpoint only when it waits. When cancelled nothing is taken.
+        A checkpoint only when it waits. A cancelled call charges nothing.
         """
         missing = self.unpaid
         if missing <= 0:
@@ -102,7 +102,7 @@ class HeldBytes:
                 finally:
                     self._paying = None
             if scope.cancelled_caught:
-                return  # the answers have left, and with them what was to be paid
+                return  # the answers have left, so their memory is free
         self.charged += missing
         self._settle()
 

@@ -264,13 +264,13 @@ class RpcConnection:
     def notice_end(self) -> bool:
         """Whether the connection is still open, after a check for a close by the peer.
 
-        Only a connection without requests under way is looked at; on others some task receives.
+        Checks only a connection without requests in flight; on others some task receives.
         """
         if self._error is None and not self._pending and not self._receiving:
             try:
                 count = self._connection.receive_into_nowait(self._room())
             except BlockingIOError:
-                pass  # nothing has come: it is open as far as anybody knows
+                pass  # nothing has arrived, so no end either
             except OSError as error:
                 self.fail(f"connection lost: {error.strerror or error}")
             else:
@@ -525,15 +525,15 @@ class RpcConnection:
     def fail(self, reason: str) -> None:
         """Closes the connection; all requests in flight fail with ``ConnectionError`` that names ``reason``.
 
-        With requests in flight it is aborted, so that the transport does not deliver later what was given up here.
+        With requests in flight it is aborted, so that the transport does not deliver abandoned requests later.
         """
         self._shut(reason, keeps_sent=self._has_unanswerable)
 
     def close(self, *, keeps_sent: bool = False) -> None:
         """Closes the connection; idempotent. Requests in flight fail with ``ConnectionError``.
 
-        ``keeps_sent`` leaves them to the transport all the same: for who ends, and sends none of them again. A member
-        that is cancelled leaves its group by such a request.
+        With ``keeps_sent`` the transport still delivers them, for a client that ends and repeats none of them. A
+        cancelled member leaves its group by such a request.
         """
         self._shut("this end closed the connection", keeps_sent=keeps_sent or self._has_unanswerable)
 

@@ -1,4 +1,4 @@
-"""The server side of Kafka connections: what the connections of one listener share, and their accepting.
+"""The server side of Kafka connections: accepts them and holds the state that those of one listener share.
 
 ``connection_loop`` documents the work on a connection and the cost of its buffers and answers. This module holds the
 bounds (``ServerLimits``), the byte budget of all connections, and one sweeper per server. The sweeper enforces the

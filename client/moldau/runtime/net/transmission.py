@@ -64,8 +64,8 @@ class Transmission:
     async def _send_with_files(self, parts: Sequence[ResponsePart]) -> None:
         """Reads small file ranges at the head into a pooled buffer and sends them in one call; the rest by sendfile.
 
-        The pooled buffer is never held over a wait: a peer that reads slowly costs no memory. A large range is never
-        read here: what a consumer that catches up is sent goes from the page cache to the socket.
+        The pooled buffer is never held over a wait, so a peer that reads slowly costs no memory. A large range is never
+        read here: records for a consumer that catches up go from the page cache to the socket.
         """
         for part in drop_parts(parts, self._send_gathered(parts)):
             if not isinstance(part, FileRange):
@@ -121,9 +121,9 @@ class Transmission:
 
 
 def _file_error(part: FileRange, position: int, error: OSError) -> OSError | None:
-    """What is wrong with the file, if it was the file that sendfile could not read; None if it was the connection."""
+    """Returns the error of the file that sendfile could not read; None if the connection failed."""
     if error.errno == errno.EIO:
-        return error  # no socket says that, and the next read of a device that goes bad may succeed
+        return error  # no socket raises EIO, and the next read of a failing device may succeed
     try:
         part.file.read(position, 1)
     except OSError as unreadable:

@@ -34,9 +34,9 @@ def is_shortage(error: BaseException | None) -> bool:
 class DescriptorBudget:
     """Divides the descriptors of a process between log files and the connections of clients.
 
-    A sixteenth is kept for all else: checkpoints, connections to other nodes, listeners. An eighth is for files that
-    can be closed at any time. Files that must stay open and connections are each sure of a quarter, and take what the
-    other leaves of the rest.
+    A sixteenth is reserved for checkpoints, connections to other nodes and listeners. An eighth is for files that can
+    be closed at any time. Files that must stay open get at least a quarter, connections of clients another; each may
+    use the rest that the other leaves.
     """
 
     __slots__ = (

@@ -100,7 +100,7 @@ class Connection(Protocol):
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
         """Sends all of ``buffers``. After cancellation an unknown part has been sent, and the stream must be closed.
 
-        A checkpoint only when it has to wait: loops that send without end need a ``checkpoint()`` of their own.
+        A checkpoint only when it has to wait, so endless loops need their own ``checkpoint()``.
         """
         ...
 
@@ -111,8 +111,8 @@ class Connection(Protocol):
     def abort(self) -> None:
         """Ends the stream and drops what the transport has not sent, or would have to send again; the peer is reset.
 
-        After ``close`` the transport goes on delivering what it took. After this only what is on its way may arrive.
-        Nothing happens on a connection that is closed.
+        After ``close`` the transport still delivers the bytes it took. After ``abort`` only bytes in flight may arrive.
+        Has no effect on a closed connection.
         """
         ...
 

@@ -586,7 +586,7 @@ def raise_open_files_limit() -> int:
 def real_environment(seed: int | None = None) -> Environment:
     """Returns the environment of the operating system.
 
-    Random numbers come from the system, so that nobody can foretell them; ``seed`` fixes them.
+    Random numbers come from the system and cannot be predicted; ``seed`` fixes them.
     """
     numbers = random.SystemRandom() if seed is None else random.Random(seed)
     return Environment(clock=RealClock(), random=numbers, network=RealNetwork(), disk=RealDisk())

@@ -1,8 +1,8 @@
-"""System calls that some systems lack, each with what does the same there.
+"""System calls that some systems lack, each with a substitute.
 
 Linux has them all. macOS has no fdatasync(2), no memfd_create(2) and no ``errno.ENONET``, and only its newer releases
-have preadv(2) and pwritev(2); its fsync(2) does not reach the medium, ``F_FULLFSYNC`` does. What a system has is looked
-up once, when this module is imported.
+have preadv(2) and pwritev(2); its fsync(2) does not reach the medium, ``F_FULLFSYNC`` does. The module looks up the
+calls of the present system once, when it is imported.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Signal:
 
 
 def _is_due(condition: Callable[[], bool]) -> bool:
-    """Whether the task that waits for ``condition`` must run: it holds, or the task must hear of what it raises."""
+    """Whether the task that waits for ``condition`` must run: the condition holds, or raises an exception."""
     try:
         return condition()
     except Exception:  # noqa: BLE001 - the waiting task calls it again and raises it
@@ -76,7 +76,7 @@ class BudgetUser(Protocol):
     """A server whose connections take bytes of a budget."""
 
     def reclaim(self) -> None:
-        """Releases what is kept without need; called when bytes become short."""
+        """Releases bytes that are kept without need; called when bytes become short."""
         ...
 
     def keepers_count(self) -> int:

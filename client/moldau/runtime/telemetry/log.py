@@ -20,15 +20,15 @@ class EventLogger:
         self._context = context
 
     def bind(self, **context: object) -> EventLogger:
-        """Returns a logger with the same name whose lines carry ``context`` as well."""
+        """Returns a logger of the same name that adds ``context`` to each line."""
         return EventLogger(self._logger.name, **{**self._context, **context})
 
     def debug(self, event: str, **fields: object) -> None:
-        """For those who look for a fault."""
+        """Logs a detail for diagnosis."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """A change of state that an operator may want to know."""
+        """Logs a change of state that may interest an operator."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
@@ -58,8 +58,8 @@ class _Line:
 def format_value(value: object) -> str:
     """Returns ``value`` as one word, quoted where it would not be one.
 
-    Nothing in a value can end the line, move the cursor or hide text: what cannot be printed is escaped as in Python
-    (clients choose their names).
+    Unprintable characters are escaped as in Python, because clients choose their names: no value can end the line,
+    move the cursor or hide text.
     """
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     if text and text.isprintable() and not any(character.isspace() or character in '"=' for character in text):
@@ -76,7 +76,7 @@ def _escaped(character: str) -> str:
 class LineFormatter(logging.Formatter):
     """Formats records so that a line of the log always begins with its time.
 
-    Tracebacks are indented, and what cannot be printed in them is escaped: an exception may quote what a client sent.
+    Tracebacks are indented, and their unprintable characters escaped, because an exception may quote a client's bytes.
     """
 
     def formatException(self, ei: object) -> str:

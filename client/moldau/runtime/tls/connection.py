@@ -1,14 +1,13 @@
 """TLS over any ``Connection``, with OpenSSL working on memory only.
 
 Ciphertext moves through the wrapped connection's non-blocking calls, so that the same code runs on sockets and in
-simulation. Bytes that were encrypted but not taken by the transport yet are not reported as sent: the caller comes back
-with them (as OpenSSL itself asks of its callers), the pending ciphertext goes out first, and then they are reported.
-Thus nothing has to flush behind the caller's back.
+simulation. Bytes that were encrypted but not taken by the transport yet are not reported as sent. The caller offers
+them again (as OpenSSL requires), the pending ciphertext leaves first, and then they are reported. So no background task
+has to flush.
 
-The end of the stream is what ``close_notify`` announces. A stream that ends without it was cut, by a peer that died or
-by somebody between (RFC 8446 section 6.1), which is a reset; so this end leaves it out where it closes with bytes
-unread.
-"""
+``close_notify`` announces the end of the stream. A stream that ends without it was cut, by a dead peer or an attacker
+on the path (RFC 8446 section 6.1), which counts as a reset. Therefore this end omits it when it closes with unread
+bytes."""
 
 from __future__ import annotations
 
@@ -37,21 +36,22 @@ TLS_ALERT = 0x15
 
 
 PLAINTEXT_ALERT = b"\x15\x03\x03\x00\x02\x02\x0a"
-"""A fatal alert, unexpected_message: what a peer that speaks no TLS gets, as from Kafka's brokers. A client that knows
-TLS finds the reason in it; as the size of a Kafka frame it is beyond every limit.
+"""A fatal alert, unexpected_message, sent to a peer without TLS, as Kafka's brokers do.
+
+A client with TLS reads the reason in it; as the size of a Kafka frame it is beyond every limit.
 """
 
 
 class TlsHandshakeError(ConnectionError):
-    """The peers could not agree: certificate, protocol version, or no TLS at all. The next attempt ends the same."""
+    """The peers do not agree on certificate, protocol version or the use of TLS. A retry ends the same."""
 
 
 class TlsMismatchError(TlsHandshakeError):
-    """One of the peers speaks TLS, and the other does not."""
+    """Only one of the peers uses TLS."""
 
 
 class TlsHandshakeCutError(TlsHandshakeError):
-    """The peer left during the handshake without a reason: it may be too busy, or speak no TLS."""
+    """The peer closed the connection during the handshake; it may be too busy, or not use TLS."""
 
 
 def looks_like_tls(data: Buffer) -> bool:

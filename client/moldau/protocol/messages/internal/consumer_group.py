@@ -92,7 +92,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Data, versions="0", flexible="0+"
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Data, versions="8"):
-    """Key of what a member owns."""
+    """Key of a member's partitions."""
 
     group_id: str = field.string("8")
     member_id: str = field.string("8")
@@ -106,7 +106,7 @@ class TopicPartitions(Struct):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
-    """What a member owns and still has to give up."""
+    """The partitions that a member owns, and those that it must still release."""
 
     member_epoch: int = field.int32("0+")
     previous_member_epoch: int = field.int32("0+")
