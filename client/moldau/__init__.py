@@ -3,8 +3,8 @@
     from moldau import Producer, Consumer, Admin           # trio: `async with Producer({...}) as producer`
     from moldau.blocking import Producer, Consumer, Admin  # the same for ordinary threads
 
-Importing the package loads no client; each is loaded at its first use. ``MOLDAU_PURE_PYTHON=1`` in the environment keeps
-the package from using its extension modules (``moldau.implementation``).
+Importing the package loads no client; each is loaded at its first use. ``MOLDAU_PURE_PYTHON=1`` in the environment
+keeps the package from using its extension modules (``moldau.implementation``).
 
 API, which changes only after a deprecation: the names in ``__all__`` of ``moldau``, ``moldau.producer``,
 ``moldau.consumer``, ``moldau.admin`` and ``moldau.blocking``.
