@@ -18,8 +18,8 @@ READING = (
     "Where Apache Kafka is ahead, [the profile](broker-profile.md) says why: a Moldau broker is one process on one",
     "core (the column of cores ends near 1). That core limits fetches, which Kafka sends from several threads, and",
     "hundreds of connections with small batches. Where the brokers share two cores with everything else (three",
-    "brokers, acks=all), the cost of a request decides. A JVM gets faster over hours of load, so a short run is not its",
-    "best. Python bounds the rows of librdkafka.",
+    "brokers, acks=all), the cost of a request decides. A JVM gets faster over hours of load, so a short run is not",
+    "its best. Python bounds the rows of librdkafka.",
 )
 
 
