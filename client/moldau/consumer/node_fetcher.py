@@ -51,7 +51,7 @@ class FetchHost(Protocol):
         ...
 
     def report(self, error: Exception) -> None:
-        """Raises ``error`` from the next poll."""
+        """Makes the next poll raise ``error``."""
         ...
 
     def back_off(self, position: PartitionPosition) -> None:

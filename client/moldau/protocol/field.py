@@ -188,6 +188,7 @@ def int32_array(
 def int32_array(
     versions: str, *, nullable: str | None = None, default: Sequence[int] | None = (), tag: int | None = None
 ) -> Sequence[int] | None:
+    """An array of signed integers of 32 bits."""
     value: Sequence[int] | None = _spec("int32", versions, default, tag, nullable, is_array=True)
     return value
 
@@ -219,5 +220,6 @@ def string_array(
 def string_array(
     versions: str, *, nullable: str | None = None, default: Sequence[str] | None = (), tag: int | None = None
 ) -> Sequence[str] | None:
+    """An array of texts."""
     value: Sequence[str] | None = _spec("string", versions, default, tag, nullable, is_array=True)
     return value

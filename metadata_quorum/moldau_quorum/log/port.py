@@ -64,12 +64,17 @@ class NotLeaderError(MetadataLogError):
 
 
 class OutcomeUnknownError(MetadataLogError):
-    """The proposal was written, but leadership was lost before it was committed: it may be committed yet, or never."""
+    """The proposal was written, but leadership was lost before it was committed.
+
+    It may still be committed, or never.
+    """
 
 
 class LogBusyError(MetadataLogError):
-    """Nothing can be proposed for a while: too many proposals, or too many bytes of them, wait to be committed, or the
-    leadership is being handed over. Try again soon."""
+    """The log accepts no proposals for a while; try again soon.
+
+    Too many proposals, or too many bytes of them, wait to be committed, or the leadership is being handed over.
+    """
 
 
 class ProposalTooLargeError(MetadataLogError):
@@ -322,8 +327,10 @@ class StateMachine(Protocol):
     """
 
     def apply(self, entry: CommittedEntry) -> bool | None:
-        """Takes the next committed entry. True asks for a snapshot soon: the entries so far are better not read again
-        (an older version of the program may not understand them)."""
+        """Takes the next committed entry; True requests a snapshot soon.
+
+        The snapshot spares other nodes the entries so far, which an older version of the program may not understand.
+        """
         ...
 
     def leadership_changed(self, leadership: Leadership) -> None:

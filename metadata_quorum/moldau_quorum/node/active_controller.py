@@ -147,8 +147,11 @@ class ActiveController:
         cluster_id: str = "",
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     ) -> None:
-        """``cluster_id`` names a cluster that has none yet; empty draws one. ``features`` are the levels that this node
-        supports."""
+        """Prepares a controller that is not active yet.
+
+        ``cluster_id`` names a cluster without an id; an empty one is drawn. ``features`` are the levels that this node
+        supports.
+        """
         self._features = features
         self._environment = environment
         self._settings = settings

@@ -1,5 +1,7 @@
-"""The quorum as administrators see it: DescribeQuorum, DescribeCluster, voters added and removed (KIP-595, KIP-853,
-KIP-919)."""
+"""The quorum for administrators: DescribeQuorum, DescribeCluster, adding and removing voters.
+
+Sources: KIP-595, KIP-853, KIP-919.
+"""
 
 from __future__ import annotations
 

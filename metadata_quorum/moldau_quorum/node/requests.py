@@ -90,7 +90,7 @@ class _Answer:
 
 
 class ControllerService:
-    """What all connections share."""
+    """The state that all connections of a controller share."""
 
     def __init__(
         self,
@@ -104,8 +104,11 @@ class ControllerService:
         node_id: int,
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     ) -> None:
-        """``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are what this node
-        supports."""
+        """Collects the parts that answer requests.
+
+        ``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are the levels that
+        this node supports.
+        """
         self._features = features
         self.active = active
         self.log = log

@@ -46,9 +46,10 @@ class MetadataStateMachine:
         self._on_leadership.append(listener)
 
     def expect(self, previous: MetadataImage, image: MetadataImage) -> None:
-        """The active controller has replayed a command of its own already: when the entry at the offset and epoch of
-        ``image`` is committed on top of ``previous``, the outcome is taken over instead of computed again.
-        An entry is unique by index and epoch (Raft, log matching), so it is the same command.
+        """Announces a command that the active controller has replayed itself.
+
+        When the entry at the offset and epoch of ``image`` is committed on top of ``previous``, ``image`` is taken over
+        instead of computed again. An entry is unique by index and epoch (Raft, log matching), so this is that command.
         """
         self._expected.append((previous, image))
 

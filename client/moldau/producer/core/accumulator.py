@@ -416,8 +416,9 @@ class Accumulator:
         message: str | None = None,
         jitter: float = 1.0,
     ) -> Verdict:
-        """Takes the broker's answer to a batch in flight (NETWORK_EXCEPTION: none came). ``jitter`` scales the
-        back-off.
+        """Takes the broker's answer to a batch in flight.
+
+        NETWORK_EXCEPTION means that no answer arrived. ``jitter`` scales the back-off.
         """
         if batch.is_settled:
             return Verdict.FAILED

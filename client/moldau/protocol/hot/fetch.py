@@ -1,5 +1,7 @@
-"""Fetch: read requests and write responses without an object per field and without copying records. Versions 4 to
-18."""
+"""Fetch: reads requests and writes responses without an object per field and without copying records.
+
+Versions 4 to 18.
+"""
 
 import struct
 from collections.abc import Sequence

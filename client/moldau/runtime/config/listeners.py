@@ -1,5 +1,6 @@
-"""Typed values of the keys that name addresses: listeners, their security protocols, quorum voters, bootstrap
-servers.
+"""Typed values of the keys that name addresses.
+
+These are listeners, their security protocols, quorum voters and bootstrap servers.
 """
 
 from __future__ import annotations

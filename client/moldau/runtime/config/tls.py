@@ -1,5 +1,7 @@
-"""Typed values of the ``ssl.`` keys: of a listener of a node (with its ``listener.name.<listener>.`` keys on top), of
-the node's own connections to others, and of a client. Pure: files are read by ``moldau.runtime.tls.context``.
+"""Typed values of the ``ssl.`` keys.
+
+They exist for each listener of a node (with its ``listener.name.<listener>.`` keys on top), for the node's own
+connections to others, and for clients. Pure: ``moldau.runtime.tls.context`` reads the files.
 """
 
 from __future__ import annotations

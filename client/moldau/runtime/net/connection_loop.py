@@ -262,8 +262,9 @@ class ConnectionLoop:
             self._finish(f"a frame that comes too slowly keeps {kept} bytes that others wait for")
 
     def _note_progress(self, now_ms: float) -> float:
-        """Milliseconds for which the frame that has begun has come too slowly: less of it than is complete in
-        ``held_ms``.
+        """Returns for how many milliseconds the present frame has arrived too slowly.
+
+        Too slowly means: at the present rate the frame is not complete within ``held_ms``.
         """
         if self._frame_deadline_ms == NEVER_MS:
             self._noted_pending = -1

@@ -186,10 +186,14 @@ def plain_environment(environment: Environment) -> Environment:
 
 
 class ListenerTls:
-    """How one listener secures what it accepts; the argument ``secure`` of ``serve``."""
+    """Secures the accepted connections of one listener; the argument ``secure`` of ``serve``."""
 
     def __init__(self, settings: TlsSettings, disk: Disk) -> None:
-        """Raises ``ConfigError``."""
+        """Reads certificates and keys.
+
+        Raises:
+            ConfigError: as ``server_context``.
+        """
         self._disk = disk
         self._scratch = bytearray(CIPHERTEXT_BYTES)
         self._context = server_context(settings, disk)

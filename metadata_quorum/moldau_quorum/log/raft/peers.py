@@ -65,8 +65,11 @@ class PeerLink:
         on_refused: Callable[[int], None],
         on_connected: Callable[[int], None],
     ) -> None:
-        """``envelope`` is that of the next message to the peer; ``on_refused`` is called when the peer's host refuses a
-        connection, ``on_connected`` when there is one."""
+        """Creates the link; ``run`` connects.
+
+        ``envelope`` is that of the next message to the peer. ``on_refused`` is called when the peer's host refuses a
+        connection, ``on_connected`` when there is one.
+        """
         self.peer_id = peer_id
         self.address = address
         self.scope = trio.CancelScope()

@@ -1,5 +1,7 @@
-"""Records of a group of the new consumer protocol in ``__consumer_offsets`` (KIP-848). The 16-bit version before the
-key says what the record is: 3 to 8."""
+"""Records of a group of the new consumer protocol in ``__consumer_offsets`` (KIP-848).
+
+The 16-bit version before the key gives the type of the record: 3 to 8.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,5 +1,7 @@
-"""Records of a classic group in ``__consumer_offsets``. The 16-bit version before the key says what the record is:
-2."""
+"""Records of a classic group in ``__consumer_offsets``.
+
+The 16-bit version before the key gives the type of the record: 2.
+"""
 
 from collections.abc import Sequence
 

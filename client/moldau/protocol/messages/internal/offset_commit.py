@@ -1,5 +1,7 @@
-"""Records of committed offsets in ``__consumer_offsets``. The 16-bit version before the key says what the record is:
-0 or 1."""
+"""Records of committed offsets in ``__consumer_offsets``.
+
+The 16-bit version before the key gives the type of the record: 0 or 1.
+"""
 
 from uuid import UUID
 

@@ -111,8 +111,11 @@ class RestoreSnapshot:
         restored: Callable[[], None],
         refused: Callable[[SnapshotInvalidError], None] | None = None,
     ) -> None:
-        """``restored`` is called when the state machine is at the snapshot's position, ``refused`` when it does not
-        take the snapshot; without ``refused`` that is raised."""
+        """Restores from ``reader`` into ``machine``.
+
+        ``restored`` is called when the state machine is at the snapshot's position, ``refused`` when it refuses the
+        snapshot; without ``refused`` the exception is raised.
+        """
         self._reader = reader
         self._machine = machine
         self._restored = restored

@@ -1,0 +1,56 @@
+"""Goal: docstrings render as the site and editors expect, and every public name of the client has one.
+
+Method: the sources are parsed. A first line is a whole sentence, and ``Raises`` is a section.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("client", "metadata_quorum", "spark", "cli")
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def modules(folder):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def docstrings(folder):
+    for path, tree in modules(folder):
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, *NAMED)) and (text := ast.get_docstring(node)):
+                yield f"{path}:{getattr(node, 'lineno', 1)}", text
+
+
+def undocumented(body, is_public):
+    for node in body:
+        if isinstance(node, NAMED):
+            named = is_public and not node.name.startswith("_")
+            overloaded = any("overload" in ast.unparse(each) for each in node.decorator_list)
+            if named and not overloaded and ast.get_docstring(node) is None:
+                yield node
+            if isinstance(node, ast.ClassDef):
+                yield from undocumented(node.body, named)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_first_line_is_a_summary(folder):
+    assert [at for at, text in docstrings(folder) if len(lines := text.split("\n")) > 1 and lines[1].strip()] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_raises_is_a_section(folder):
+    assert [at for at, text in docstrings(folder) if re.search(r"\bRaises\b(?!:\n)", text)] == []
+
+
+def test_public_names_of_the_client_are_documented():
+    found = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in modules("client")
+        for node in undocumented(tree.body, True)
+    ]
+    assert found == []
