@@ -27,7 +27,7 @@ EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 NO_EPOCH = -1
 CHUNKS_BUFFERED_MIN = 2
-"""Answers of one partition that may be buffered whatever their size: the one being read, and the next."""
+"""Answers of one partition that may be buffered at any size: the one being read, and the next."""
 CHUNK_BYTES_MIN = 1024
 """The least size that a buffered answer counts for, because it costs memory beside its bytes."""
 

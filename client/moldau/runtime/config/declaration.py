@@ -1,10 +1,10 @@
 """Declarations of configuration keys, and their parsing into a typed, immutable ``Config``.
 
-Theory of operation: a ``ConfigKey`` says name, type, default, what is allowed, and how it may change at run time; a
-``ConfigSchema`` is a set of keys with the checks that span several of them. ``ConfigSchema.parse`` takes texts (or
-already typed values), reports every problem at once in one ``ConfigError`` (key, value, what is allowed, the nearest
-known key), and yields a ``Config``. Names and defaults are Kafka's; a key of Moldau alone is marked ``is_own``. Pure:
-no file and no environment variable is read here.
+Theory of operation: a ``ConfigKey`` declares name, type, default, allowed values, and whether it may change at run
+time. A ``ConfigSchema`` is a set of keys with the checks that span several of them. ``ConfigSchema.parse`` takes texts
+or typed values, reports all problems in one ``ConfigError`` (key, value, allowed values, the nearest known key), and
+returns a ``Config``. Names and defaults are Kafka's; a key that only Moldau has is marked ``is_own``. Pure: this module
+reads no file and no environment variable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Value = bool | int | float | str | tuple[str, ...] | None
-"""What a parsed value can be; ``None`` only where the key's default is ``None``."""
+"""A parsed value; ``None`` only for a key whose default is ``None``."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -116,7 +116,7 @@ class ConfigKey:
         return self.type is ConfigType.PASSWORD
 
     def allowed(self) -> str:
-        """Says in words which values are right."""
+        """Describes the allowed values in words."""
         if self.choices:
             return ("a list of " if self.type is ConfigType.LIST else "one of ") + ", ".join(self.choices)
         if self.type is ConfigType.BOOLEAN:
@@ -255,7 +255,7 @@ class Config:
         return iter(self._values)
 
     def get(self, name: str) -> Value:
-        """Returns the value whatever its type."""
+        """Returns the value, of any type."""
         return self._values[name]
 
     def is_set(self, name: str) -> bool:

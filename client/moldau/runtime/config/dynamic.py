@@ -21,9 +21,9 @@ TOPIC_SYNONYMS = frozenset(synonym.name for key in TOPIC_CONFIG.keys.values() fo
 
 
 def with_dynamic(base: Config, changes: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
-    """Returns a node's configuration with ``changes`` on top, and why which of them are left out, by key.
+    """Returns a node's configuration with ``changes`` on top, and the reasons for omitted values, by key.
 
-    ``base`` must be right by itself, and applies where a value is left out.
+    ``base`` must be valid, and replaces omitted values.
     """
     if not changes:
         return base, {}
@@ -42,16 +42,16 @@ def _is_read_only(name: str) -> bool:
     try:
         return BROKER_CONFIG.key(name).dynamic is DynamicScope.READ_ONLY
     except KeyError:
-        return False  # parsing says what is wrong with it
+        return False  # parsing reports the unknown key
 
 
 def usable_topic_config(
     broker: Config, overrides: Mapping[str, str], fallback: Mapping[str, Value]
 ) -> tuple[Config, dict[str, str]]:
-    """Returns the configuration of a topic as ``topic_config`` does, and why which values are left out, by key.
+    """Returns the configuration of a topic as ``topic_config`` does, and the reasons for omitted values, by key.
 
-    ``fallback`` must be right by itself (the values of ``topic_defaults``, or the ``explicit`` ones of an earlier
-    result) and applies where a value is left out.
+    ``fallback`` must be valid (the values of ``topic_defaults``, or the ``explicit`` ones of an earlier result), and
+    replaces omitted values.
     """
     return _parse_what_fits(TOPIC_CONFIG, {**topic_defaults(broker), **overrides}, fallback)
 
@@ -71,7 +71,7 @@ def _parse_what_fits(
         return schema.parse(wanted), left_out
     except ConfigError as error:
         reason = str(error)
-    # Each value is right by itself: some do not fit together. One that is at fault alone goes alone.
+    # Each value is valid, but some do not fit together. If leaving out a single one helps, only that one is left out.
     differing = sorted(name for name in wanted if name not in fallback or wanted[name] != fallback[name])
     for name in differing:
         without = dict(wanted)

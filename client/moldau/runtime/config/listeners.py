@@ -22,7 +22,7 @@ _VOTER = re.compile(r"(\d+)@(.+):(\d+)")
 
 
 class SecurityProtocol(enum.IntEnum):
-    """What a listener speaks below Kafka's protocol; the numbers are Kafka's."""
+    """The protocol below Kafka's on a listener; the numbers are Kafka's."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -179,10 +179,10 @@ def controller_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
 
 
 def advertised_listeners(config: Config) -> tuple[ListenerEndpoint, ...]:
-    """Returns what the broker tells clients: ``advertised.listeners``, or where that is not set the broker's listeners.
+    """Returns the addresses for clients: ``advertised.listeners``, or by default the broker's listeners.
 
-    An empty host or a port of 0 stays: the server puts in what it bound. A controller listener of this node may be
-    among them, as in Kafka's example files; it is not advertised to clients.
+    An empty host or a port of 0 stays; the server replaces it by the bound one. A controller listener of this node may
+    be among them, as in Kafka's example files; it is not advertised to clients.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -224,7 +224,7 @@ def _protocol_of(config: Config, listener_name: str) -> SecurityProtocol:
 
 
 def inter_broker_protocol(config: Config) -> SecurityProtocol:
-    """Returns what the listener between brokers speaks.
+    """Returns the security protocol of the listener between brokers.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -233,9 +233,9 @@ def inter_broker_protocol(config: Config) -> SecurityProtocol:
 
 
 def bootstraps_from_itself(config: Config) -> bool:
-    """Whether ``controller.quorum.bootstrap.servers`` names this controller alone, so that a new one finds no quorum.
+    """Whether ``controller.quorum.bootstrap.servers`` names only this controller, so that a new one finds no quorum.
 
-    Kafka's files do; there the command that formats the directory makes the node a voter.
+    Kafka's example files do so; in Kafka the command that formats the directory makes the node a voter.
     """
     own = {("localhost", endpoint.port) for endpoint in controller_listeners(config)}
     own |= {("127.0.0.1", port) for _, port in own} | {("::1", port) for _, port in own}
@@ -244,7 +244,7 @@ def bootstraps_from_itself(config: Config) -> bool:
 
 
 def controller_protocol(config: Config) -> SecurityProtocol:
-    """Returns what the controllers' first listener speaks, to which this node connects.
+    """Returns the security protocol of the controllers' first listener, to which this node connects.
 
     Raises:
         ConfigError: the configuration cannot be used.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NAME_LENGTH_MAX: Final = 100
-"""A longer text is no misspelt key."""
+"""A longer text cannot be a misspelt key."""
 _CANDIDATES: Final = 6
 _CUTOFF: Final = 0.6
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
-"""A broker remembers the last five batches of a producer; with more in flight it could not tell a repetition."""
+"""A broker remembers the last five batches of a producer; with more in flight it could not recognise duplicates."""
 
 
 def _check_client(config: Config) -> list[str]:

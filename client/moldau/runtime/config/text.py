@@ -146,9 +146,9 @@ def environment_overrides(schema: ConfigSchema, environ: Mapping[str, str]) -> d
 
 
 def unknown_variables(schema: ConfigSchema, environ: Mapping[str, str]) -> list[str]:
-    """Says which ``MOLDAU_`` variables of ``environ`` stand for no key of ``schema``, with the nearest one that does.
+    """Returns an error for each ``MOLDAU_`` variable without a key in ``schema``; it names the nearest variable.
 
-    A misspelt variable would leave a node with another configuration than its operator believes.
+    A misspelt variable would give a node another configuration than its operator intended.
     """
     known = _variables(schema)
     problems: list[str] = []

@@ -17,12 +17,12 @@ _STORES: Final = (
     ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
     ("ssl.truststore.location", "ssl.truststore.certificates"),
 )
-"""Keys of which one says where the whole of a store is."""
+"""The keys of each store; any of them names the whole store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TlsSettings:
-    """What TLS is spoken with. Paths and PEM texts are as configured; at most one of the two is set for each store."""
+    """The TLS settings of one end. For each store either a path or PEM texts are set, or neither."""
 
     keystore_location: str | None  # key and certificate chain in one PEM file
     certificate_chain: str | None
@@ -37,7 +37,7 @@ class TlsSettings:
 
     @property
     def has_certificate(self) -> bool:
-        """Whether this end can show who it is."""
+        """Whether this end has a certificate."""
         return self.keystore_location is not None or self.certificate_chain is not None
 
     @property
@@ -49,8 +49,7 @@ class TlsSettings:
 def tls_settings(config: Config, listener_name: str | None = None) -> TlsSettings:
     """Returns the settings of a listener, or of a client where ``listener_name`` is None.
 
-    A store that a listener has of its own takes the place of the node's as a whole: a file here and texts there are no
-    contradiction.
+    A listener's own store replaces the node's store completely, so one may be a file and the other PEM texts.
     """
     prefix = "" if listener_name is None else f"listener.name.{listener_name.lower()}."
     own_stores = [store for store in _STORES if any(prefix + key in config for key in store)] if prefix else []
@@ -83,7 +82,7 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
 
 
 def tls_problems(settings: TlsSettings, *, server: str | None = None) -> list[str]:
-    """Returns what is wrong with ``settings`` before any file is read; ``server`` names the listener of a server."""
+    """Returns the problems of ``settings``, without reading files; ``server`` names the listener of a server."""
     at = settings.prefix
     problems: list[str] = []
     if settings.keystore_location is not None and (settings.certificate_chain is not None or settings.key is not None):

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def byte_count(buffer: Buffer) -> int:
-    """Returns the size of ``buffer`` in bytes, whatever the item size of a view."""
+    """Returns the size of ``buffer`` in bytes, for a view of any item size."""
     return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def drop_sent(buffers: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
-    """Returns what remains of ``buffers`` after the first ``sent`` bytes; nothing is copied, empty buffers vanish."""
+    """Returns ``buffers`` without the first ``sent`` bytes and without empty buffers; copies nothing."""
     for index, buffer in enumerate(buffers):
         size = byte_count(buffer)
         if sent < size:
@@ -41,14 +41,14 @@ def drop_filled(buffers: Sequence[memoryview], filled: int) -> list[memoryview]:
 class BufferPool:
     """Keeps up to ``kept_max`` buffers of ``size`` bytes for reuse, so that large answers need no fresh pages.
 
-    Buffers beyond ``kept_max`` are made on demand and dropped on return: the pool bounds what is kept, the callers
-    bound what is used at once.
+    Buffers beyond ``kept_max`` are created on demand and dropped on return: the pool bounds the kept buffers, the
+    callers bound the used ones.
     """
 
     __slots__ = ("_free", "_kept_max", "size")
 
     def __init__(self, size: int, kept_max: int) -> None:
-        """``size`` in bytes; nothing is allocated before it is asked for."""
+        """``size`` in bytes; ``take`` allocates."""
         self.size = size
         self._kept_max = kept_max
         self._free: list[bytearray] = []

@@ -32,21 +32,21 @@ class ServerLimits:
     """The bounds of one listener; the names in brackets are the configuration keys."""
 
     request_bytes_max: int = 100 * 1024 * 1024  # [socket.request.max.bytes] largest frame
-    buffered_bytes_max: int = 256 * 1024 * 1024  # [queued.max.request.bytes] receive buffers beyond the first, and what
-    # requests that wait keep beyond as much again, together
+    buffered_bytes_max: int = 256 * 1024 * 1024  # [queued.max.request.bytes] receive buffers beyond the first, and
+    # the memory of waiting requests beyond their allowance, together
     connections_max: int = 10_000  # [max.connections] of all listeners that share a tally
     listener_connections_max: int = 1 << 31  # [listener.name.*.max.connections] of this one
     connections_per_ip_max: int = 10_000  # [max.connections.per.ip] of all listeners that share a tally
-    idle_ms: float = 600_000  # [connections.max.idle.ms] without a request and without an answer under way
+    idle_ms: float = 600_000  # [connections.max.idle.ms] without a request and without an answer in progress
     frame_ms: float = 60_000  # a frame that has begun must be complete after this time
     send_ms: float = 30_000  # a peer that takes no byte of an answer for this time is cut off
-    held_ms: float = 15_000  # waiting requests that give no answer for this time must not keep bytes others wait for
-    overdraft_ms: float = 1_000  # nor for this time, if a connection keeps more bytes than its fair share
+    held_ms: float = 15_000  # a connection that keeps bytes others wait for must complete an answer within this time
+    overdraft_ms: float = 1_000  # within this time if it keeps more bytes than its fair share
     handshake_ms: float = 10_000  # TLS handshake
-    handshakes_max: int = 256  # connections in their TLS handshake; each costs signatures and nothing is known of it
+    handshakes_max: int = 256  # connections in their TLS handshake; each costs signatures for an unknown peer
     handshakes_per_ip_max: int = 128  # of them from one address
-    answers_max: int = 64  # answers under way per connection before its requests wait
-    answer_bytes_max: int = 1024 * 1024  # answers of one drain before they are sent, and what those to come keep
+    answers_max: int = 64  # answers in progress per connection before its requests wait
+    answer_bytes_max: int = 1024 * 1024  # ready answers of one drain before they are sent
     buffer_bytes: int = 16 * 1024  # first size of a receive buffer
     gather_bytes_max: int = 1024 * 1024  # of small file ranges that are read and sent in one call
     sendfile_bytes_min: int = 64 * 1024  # file ranges of this size and more are never read, they go by sendfile
@@ -55,7 +55,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """Counts since the start of the server, and what is open now."""
+    """Counts since the start of the server, and the number of open connections."""
 
     connections: int
     accepted: int

@@ -166,8 +166,8 @@ class File(Protocol):
     """A file that is read at positions and written at its end.
 
     Calls block the thread (the page cache makes them short); run long ones and ``sync`` through ``Disk.offload``.
-    All raise ``OSError`` (ENOSPC, EIO ...). What was appended or truncated is visible to readers at once and durable
-    only after a ``sync`` that began later has returned.
+    All raise ``OSError`` (ENOSPC, EIO ...). Readers see appends and truncations at once; these are durable only after
+    a ``sync`` that began later has returned.
     """
 
     @property
@@ -177,7 +177,7 @@ class File(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of bytes of content: what preallocation reserved beyond it is not counted."""
+        """Number of bytes of content, without space that preallocation reserved."""
         ...
 
     def append(self, buffers: Sequence[Buffer]) -> int:

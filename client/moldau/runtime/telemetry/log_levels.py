@@ -16,7 +16,7 @@ _PREFIX: Final = "moldau"
 
 
 class LogLevels:
-    """The loggers of this process. Levels are told as they are in force, inherited ones too."""
+    """The levels of this process's loggers, including inherited ones."""
 
     def __init__(self) -> None:
         """Nothing is changed yet."""

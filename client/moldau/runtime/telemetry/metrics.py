@@ -71,7 +71,7 @@ class Gauge:
         self._value += amount
 
     def read_from(self, read: Callable[[], float]) -> None:
-        """Takes the value from ``read()`` whenever it is asked for."""
+        """Reads the value with ``read()`` at each request."""
         self._read = read
 
 
@@ -81,7 +81,7 @@ class Histogram:
     __slots__ = ("bounds", "count", "counts", "maximum", "total")
 
     def __init__(self, bounds: Sequence[float] = LATENCY_BUCKETS_MS) -> None:
-        """``bounds`` are inclusive upper bounds, ascending; one more bucket takes what lies beyond."""
+        """``bounds`` are inclusive upper bounds, ascending; one more bucket takes larger values."""
         assert list(bounds) == sorted(bounds), "bucket bounds ascend"
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)

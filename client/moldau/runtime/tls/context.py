@@ -218,7 +218,7 @@ class ListenerTls:
 def listener_tls(
     environment: Environment, config: Config, listener_name: str, protocol: SecurityProtocol
 ) -> ListenerTls | None:
-    """Returns what secures the connections of a listener of this node, None where it speaks without TLS.
+    """Returns the TLS of a listener of this node, None for a listener without TLS.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -233,7 +233,7 @@ def listener_tls(
 
 
 def client_tls(disk: Disk, config: Config) -> ssl.SSLContext | None:
-    """Returns what a client with this ``security.protocol`` speaks TLS with, None where it does not.
+    """Returns the TLS context of a client with this ``security.protocol``, None without TLS.
 
     Raises:
         ConfigError: the configuration cannot be used.

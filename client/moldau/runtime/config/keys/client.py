@@ -156,7 +156,7 @@ PRODUCER_KEYS = (
         group="Producer",
         choices=("all", "-1", "0", "1"),
         doc=(
-            "Who must have a record before it counts as sent: nobody (0), the leader (1), all in-sync "
+            "The replicas that must have a record before it counts as sent: none (0), the leader (1), all in-sync "
             "replicas (all, -1)."
         ),
     ),

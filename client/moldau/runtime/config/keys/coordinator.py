@@ -39,7 +39,7 @@ GROUP_KEYS = (
         minimum=0,
         doc=(
             "How long a new group waits for more members, in milliseconds. `moldau cluster start`, `moldau demo`, "
-            "`moldau chaos` and the pytest plugin set 0 unless told otherwise, so that the first read starts at once."
+            "`moldau chaos` and the pytest plugin set 0 by default, so that the first read starts at once."
         ),
     ),
     integer(

@@ -79,7 +79,7 @@ LOG_KEYS = (
         group="Log",
         dynamic=CLUSTER_WIDE,
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        doc="Codec that batches are stored in; producer keeps what came.",
+        doc="Codec of stored batches; producer keeps that of the producer.",
     ),
     integer(
         name="compression.gzip.level",

@@ -32,7 +32,7 @@ TOPIC_KEYS = (
         group="Topic",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         synonyms=(Synonym(name="compression.type"),),
-        doc="Codec that batches are stored in; producer keeps what came.",
+        doc="Codec of stored batches; producer keeps that of the producer.",
     ),
     integer(
         name="compression.gzip.level",
