@@ -527,7 +527,7 @@ class ActiveController:
             )
         spent_ms = self._environment.clock.monotonic_ms() - context.now_ms
         if spent_ms > STALL_MS:
-            self._sessions.extend(spent_ms)  # nobody could be heard meanwhile
+            self._sessions.extend(spent_ms)  # no heartbeat could be received meanwhile
         response: Response = result.response
         if len(result.records) > RECORDS_PER_COMMAND_MAX and request.__api_key__ not in SPLITTABLE_APIS:
             message = f"the request needs {len(result.records)} records, more than {RECORDS_PER_COMMAND_MAX}: split it"

@@ -262,7 +262,7 @@ async def _run(
 
 
 async def _end_when_asked(shutdown: trio.Event, machine: MetadataStateMachine, scope: trio.CancelScope) -> None:
-    """Ends the node in order: its successor is elected before it goes, so that nobody waits for an election timeout."""
+    """Ends the node in order: its successor is elected first, so that no client waits for an election timeout."""
     await shutdown.wait()
     log = machine.log
     if log is not None and log.leadership.active and len(log.voters) > 1:

@@ -1,15 +1,15 @@
 """Voters are known by their id and the directory that holds their log (KIP-853).
 
-A voter whose directory was lost has forgotten its promises, and must not vote under its old id: with a second one that
-forgot, what was committed would be gone. Each node has a random directory id, every message names the directories of
-both ends, and the membership says which directory belongs to which voter. What a node of another directory answers does
-not count.
+A voter that lost its directory has lost its promises, and must not vote under its old id: two such voters could lose
+committed entries. Each node has a random directory id, every message names the directories of both ends, and the
+membership holds the directory of each voter. An answer from another directory does not count.
 
-``controller.quorum.voters`` names no directories. So the first election of a quorum is special: a node without entries
-stands only when every configured voter has answered that it has none either, which tells it all directories, and the
-first leader writes them into the membership right behind the entry that opens its epoch. A voter without entries votes
-for nobody who does not know its directory. So voters that were emptied cannot begin a second history while another
-voter still holds the first. In a membership of an older version the leader fills in the directories as it hears them.
+``controller.quorum.voters`` names no directories, so the first election of a quorum is special. A node without entries
+becomes a candidate only when every configured voter has answered that it has none either; these answers contain all
+directory ids. The first leader writes them into the membership right after the entry that opens its epoch. A voter
+without entries votes only for candidates that know its directory. So emptied voters cannot start a second history while
+another voter still holds the first. In a membership of an older version the leader fills in the directories as voters
+answer.
 
 Without a directory id of its own (the pysyncobj engine, and cores under test) a node knows voters by id alone.
 """

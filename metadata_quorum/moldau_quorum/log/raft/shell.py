@@ -1,13 +1,13 @@
 """The ``raft`` engine behind the ``MetadataLog`` port: a ``RaftNode`` driven by trio.
 
-    driver   inbox, clock -> node -> messages to the links; wakes whoever waits
+    driver   inbox, clock -> node -> messages to the links; wakes waiting callers
     syncer   makes writes durable outside the event loop, one sync for all that was written meanwhile
     jobs     snapshots, step by step
     links    one task per other member (``peers``); ``sessions`` judges what comes in
     changes  of the membership (``voter_changes``)
 
 Only these tasks and the callers of the port touch the node, never with a checkpoint in between, so each of its steps is
-atomic. A failing disk ends ``run`` with the error; what was not durable was promised to nobody.
+atomic. A failing disk ends ``run`` with the error; no promise was made for data that is not durable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes of the membership, one at a time, and the hand-over of the leadership (KIP-853).
 
-A node that is added is a learner first. Whoever asked for it may leave, and the leader may change, while it catches up:
-a leader that is not adding a learner drops it after a while, so that none stays for ever.
+An added node is a learner first. While it catches up, the request may be cancelled and the leader may change. A leader
+that is not adding a learner therefore drops it after a while, so that no learner stays forever.
 """
 
 from __future__ import annotations
@@ -140,14 +140,14 @@ class VoterChanges:
         return node
 
     def _abandoned(self) -> dict[int, VoterEndpoint]:
-        """Learners that nobody is adding."""
+        """Learners that no request is adding."""
         node = self._node_or_none()
         if node is None or not node.leadership.active or self._changing:
             return {}
         return dict(node.configuration.learners)
 
     async def drop_abandoned(self) -> None:
-        """Drops learners that nobody is adding any more; runs until cancelled."""
+        """Drops learners that no request is adding any more; runs until cancelled."""
         while True:
             await self._progressed.wait_until(lambda: bool(self._abandoned()))
             before = self._abandoned()

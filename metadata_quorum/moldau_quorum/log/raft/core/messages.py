@@ -71,7 +71,7 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest:
-    """A piece of a snapshot (Raft section 7). The core leaves ``data`` empty; whoever sends it reads the piece."""
+    """A piece of a snapshot (Raft section 7). The core leaves ``data`` empty; the sending shell reads the piece."""
 
     epoch: int
     index: int

@@ -226,7 +226,7 @@ class RaftCore:
     # --- roles
 
     def become_follower(self, epoch: int, leader_id: int | None) -> None:
-        """Follows ``leader_id``, or nobody yet, in ``epoch``."""
+        """Follows ``leader_id`` in ``epoch``, or waits for a leader if it is None."""
         if epoch > self.epoch:
             self._set_hard_state(epoch, NO_NODE)
         if self.leader is not None:
@@ -274,7 +274,7 @@ class RaftCore:
     def _may_lead(self) -> bool:
         """Voters may; so may one whose removal is in its log but perhaps not committed.
 
-        It may be the only one that holds that entry, so that nobody could be elected without it (Raft thesis section
+        It may be the only one that holds that entry, so that no voter could be elected without it (Raft thesis section
         4.2.2). Its own vote does not count.
         """
         if self.directories.is_own_voter(self.configuration):
@@ -475,9 +475,9 @@ class RaftCore:
         return (request.last_epoch, request.last_index) >= (self.log.last_epoch, self.log.last_index)
 
     def _may_promise(self, request: VoteRequest, addressed_directory: UUID) -> bool:
-        """A node without entries may be a voter that was emptied: it helps those who know its directory.
+        """Whether this node may vote: one without entries, perhaps emptied, votes only if its directory is named.
 
-        Before the first election nobody knows directories: a pre-vote of another node without entries finds them out.
+        Before the first election no node knows directories; a pre-vote of another node without entries learns them.
         """
         if not self._founds or addressed_directory == self.directories.own:
             return True

@@ -1,7 +1,7 @@
 """Long work on snapshots in short steps, so that the loop that keeps the quorum alive never stops for it.
 
-A job is advanced by whoever runs the node: ``step`` until it returns False, then ``blocking_work`` (if any) outside the
-event loop, then ``finish``, which may return the job that comes after.
+The owner of the node advances a job: ``step`` until it returns False, then ``blocking_work`` (if any) outside the event
+loop, then ``finish``, which may return the next job.
 """
 
 from __future__ import annotations
