@@ -323,7 +323,9 @@ def test_the_folder_of_a_failed_seed_explains_the_failure(tmp_path):
     assert (write_failure(replace(FAILED, mutant="consumer-skips"), tmp_path)).name == "seed-7-consumer-skips"
 
 
-@pytest.mark.parametrize(("busy_s", "reported"), [(72.0, "0.5 times as fast as real time"), (2.0, "18.0 times as fast")])
+@pytest.mark.parametrize(
+    ("busy_s", "reported"), [(72.0, "0.5 times as fast as real time"), (2.0, "18.0 times as fast")]
+)
 def test_ratio_of_times_is_reported_as_it_is(busy_s, reported):
     """A campaign slower than real time was "0.3 times faster" than that."""
     page = campaign_page(replace(tally(result()).report(1.0), virtual_seconds=36.0, busy_seconds=busy_s), ORIGIN)
