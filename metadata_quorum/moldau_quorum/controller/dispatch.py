@@ -1,4 +1,4 @@
-"""The tables from API key to deciding function, and the responses that refuse a whole request."""
+"""The tables from API key to deciding function."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.protocol.api import APIS, ApiKey
-from moldau.protocol.messages import alter_client_quotas as alter_quotas
-from moldau.protocol.messages import (
-    alter_configs,
-    create_acls,
-    create_partitions,
-    create_topics,
-    delete_acls,
-    delete_topics,
-    describe_configs,
-)
-from moldau.protocol.messages import alter_user_scram_credentials as alter_scram
-from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.api import ApiKey
+from moldau.protocol.refusals import refusal
 from moldau_quorum.controller import partitions, reassignment, topics
 from moldau_quorum.controller.cluster import brokers, directories, features
 from moldau_quorum.controller.context import Context, Result
 from moldau_quorum.controller.entities import acls, configs, quotas, scram
 
 if TYPE_CHECKING:
-    from moldau.protocol.errors import ErrorCode
-    from moldau.protocol.schema import Request, Response
     from moldau_quorum.controller.cluster.sessions import BrokerSessions
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -75,69 +62,5 @@ READS: Final[Mapping[int, Decide]] = {
 """Requests answered from the committed image after a read barrier, so that they are linearizable with the changes.
 Brokers may also call these functions with their own image, and then answer from the metadata that they have seen."""
 
-
-def error_response(request: Request, code: ErrorCode, message: str) -> Response:
-    """Returns a response in which every part of the request failed with one code and message."""
-    match request:
-        case create_topics.CreateTopicsRequest():
-            return topics.refuse_creations(request, code, message)
-        case delete_topics.DeleteTopicsRequest():
-            return topics.refuse_deletions(request, code, message)
-        case create_partitions.CreatePartitionsRequest():
-            return topics.refuse_partitions(request, code, message)
-        case incremental.IncrementalAlterConfigsRequest():
-            return configs.refuse_incremental(request, code, message)
-        case alter_configs.AlterConfigsRequest():
-            return configs.refuse_full(request, code, message)
-        case _:
-            return _other_error_response(request, code, message)
-
-
-def _other_error_response(request: Request, code: ErrorCode, message: str) -> Response:
-    match request:
-        case describe_configs.DescribeConfigsRequest():
-            return describe_configs.DescribeConfigsResponse(
-                results=[
-                    describe_configs.DescribeConfigsResult(
-                        error_code=code,
-                        error_message=message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource in request.resources
-                ]
-            )
-        case alter_quotas.AlterClientQuotasRequest():
-            return alter_quotas.AlterClientQuotasResponse(
-                entries=[quotas.outcome(entry, code, message) for entry in request.entries]
-            )
-        case alter_scram.AlterUserScramCredentialsRequest():
-            users = dict.fromkeys([*[d.name for d in request.deletions], *[u.name for u in request.upsertions]])
-            return alter_scram.AlterUserScramCredentialsResponse(
-                results=[
-                    alter_scram.AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
-                    for user in users
-                ]
-            )
-        case create_acls.CreateAclsRequest():
-            return create_acls.CreateAclsResponse(
-                results=[
-                    create_acls.AclCreationResult(error_code=code, error_message=message) for _ in request.creations
-                ]
-            )
-        case delete_acls.DeleteAclsRequest():
-            return delete_acls.DeleteAclsResponse(
-                filter_results=[
-                    delete_acls.DeleteAclsFilterResult(error_code=code, error_message=message) for _ in request.filters
-                ]
-            )
-        case _:
-            return _top_level_error(request, code, message)
-
-
-def _top_level_error(request: Request, code: ErrorCode, message: str) -> Response:
-    response_class = APIS[request.__api_key__].response
-    values: dict[str, Any] = {"error_code": int(code)}
-    if "error_message" in response_class.__fields__:
-        values["error_message"] = message
-    return response_class(**values)
+error_response: Final = refusal
+"""Refuses a whole request: the name under which the active controller knows `moldau.protocol.refusals.refusal`."""

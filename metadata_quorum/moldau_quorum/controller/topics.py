@@ -26,6 +26,7 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import TOPIC_CONFIG
 from moldau_quorum.controller.context import Context, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import check_topic_config
@@ -89,21 +90,11 @@ def too_many_topics(count: int) -> str | None:
     return f"a request names at most {TOPICS_PER_REQUEST_MAX} topics, not {count}: split it"
 
 
-def refuse_creations(request: CreateTopicsRequest, code: ErrorCode, message: str) -> CreateTopicsResponse:
-    """Refuses all topics of a request; a name that appears twice is answered once."""
-    return CreateTopicsResponse(
-        topics=[
-            CreatableTopicResult(name=name, error_code=code, error_message=message, configs=None)
-            for name in dict.fromkeys(topic.name for topic in request.topics)
-        ]
-    )
-
-
 def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: Context) -> Result[CreateTopicsResponse]:
     """Creates each valid topic; every other topic gets its own error."""
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
-        return Result(response=refuse_creations(request, ErrorCode.POLICY_VIOLATION, too_many))
+        return Result(response=refusal_of(CreateTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     results: list[CreatableTopicResult] = []
     wanted = {topic.name: topic for topic in request.topics}
@@ -314,23 +305,11 @@ def _partition_records(
     return records
 
 
-def refuse_deletions(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> DeleteTopicsResponse:
-    """Refuses all topics of a request; a topic that appears twice is answered once."""
-    states = [(state.name, state.topic_id) for state in request.topics]
-    states.extend((name, ZERO_UUID) for name in request.topic_names)
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
-            for name, topic_id in dict.fromkeys(states)
-        ]
-    )
-
-
 def delete_topics(request: DeleteTopicsRequest, image: MetadataImage, context: Context) -> Result[DeleteTopicsResponse]:
     """Deletes topics by name or id."""
     too_many = too_many_topics(len(request.topics) + len(request.topic_names))
     if too_many is not None:
-        return Result(response=refuse_deletions(request, ErrorCode.POLICY_VIOLATION, too_many))
+        return Result(response=refusal_of(DeleteTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     responses: list[DeletableTopicResult] = []
     wanted = [*request.topics, *[DeleteTopicState(name=name) for name in request.topic_names]]
@@ -372,23 +351,13 @@ def _find(state: DeleteTopicState, image: MetadataImage) -> TopicImage:
     return topic
 
 
-def refuse_partitions(request: CreatePartitionsRequest, code: ErrorCode, message: str) -> CreatePartitionsResponse:
-    """Refuses all topics of a request; a name that appears twice is answered once."""
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
-            for name in dict.fromkeys(topic.name for topic in request.topics)
-        ]
-    )
-
-
 def create_partitions(
     request: CreatePartitionsRequest, image: MetadataImage, context: Context
 ) -> Result[CreatePartitionsResponse]:
     """Adds partitions to topics; existing partitions stay where they are."""
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
-        return Result(response=refuse_partitions(request, ErrorCode.POLICY_VIOLATION, too_many))
+        return Result(response=refusal_of(CreatePartitionsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     results: list[CreatePartitionsTopicResult] = []
     repeated = _repeated(topic.name for topic in request.topics)

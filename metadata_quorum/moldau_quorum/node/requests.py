@@ -29,11 +29,12 @@ from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
+from moldau.protocol.refusals import refusal
 from moldau.runtime.net.answers import CloseConnection, ResponsePart
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
-from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs, error_response
+from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
 from moldau_quorum.log.port import (
     QUORUM_MESSAGE_KEY,
     NotLeaderError,
@@ -176,7 +177,7 @@ class ControllerService:
             except (NotLeaderError, OutcomeUnknownError) as error:
                 raise NotActiveError from error  # a read has no outcome to be unknown: it is asked again elsewhere
             return READS[request.__api_key__](request, self.make_knowledge()).response  # type: ignore[no-any-return]
-        return error_response(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
+        return refusal(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
 
 
 class ControllerConnection:
@@ -242,9 +243,9 @@ class ControllerConnection:
             raise CloseConnection(f"API {key} is not served on a controller listener")
         if version not in APIS[key].versions:
             if key == ApiKey.API_VERSIONS:
-                refusal = self._service.api_versions()
-                refusal.error_code = ErrorCode.UNSUPPORTED_VERSION
-                return [encode_response(refusal, 0, header.correlation_id)]
+                response = self._service.api_versions()
+                response.error_code = ErrorCode.UNSUPPORTED_VERSION
+                return [encode_response(response, 0, header.correlation_id)]
             raise CloseConnection(f"version {version} of API {key} is not served, only {APIS[key].versions}")
         # The decision comes later than this call, so it must not look at the borrowed frame.
         request = decode(APIS[key].request, version, bytes(frame), header.body_offset)
@@ -256,13 +257,13 @@ class ControllerConnection:
         try:
             wait = self._service.begin(request, self)
         except NotActiveError:
-            return [encode_response(_not_controller(request), version, header.correlation_id)]
+            return [encode_response(_not_controller(request, version), version, header.correlation_id)]
 
         async def answer() -> bytes:
             try:
                 response = await wait()
             except NotActiveError:
-                response = _not_controller(request)
+                response = _not_controller(request, version)
             return encode_response(response, version, header.correlation_id)
 
         return _Answer(answer)
@@ -271,7 +272,7 @@ class ControllerConnection:
         self, envelope: EnvelopeRequest, version: int, correlation_id: int
     ) -> list[ResponsePart] | _Answer:
         def refused(code: ErrorCode) -> bytes:
-            return encode_response(EnvelopeResponse(error_code=code), version, correlation_id)
+            return encode_response(refusal(envelope, code, version=version), version, correlation_id)
 
         frame = bytes(envelope.request_data)
         header = decode_request_header(frame)
@@ -309,7 +310,6 @@ def _ready(response: Response) -> Callable[[], Awaitable[Response]]:
     return wait
 
 
-def _not_controller(request: Request) -> Response:
-    return error_response(
-        request, ErrorCode.NOT_CONTROLLER, "this node is not the active controller, or ceased to be it meanwhile"
-    )
+def _not_controller(request: Request, version: int) -> Response:
+    message = "this node is not the active controller, or ceased to be it meanwhile"
+    return refusal(request, ErrorCode.NOT_CONTROLLER, message, version=version)

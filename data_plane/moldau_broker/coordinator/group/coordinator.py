@@ -21,11 +21,12 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.protocol.refusals import refusal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.offset_fetch_shapes import groups_of, response_of, without_repetitions
-from moldau_broker.coordinator.group.core.responses import fetch_refusal, is_group_request, refusal
+from moldau_broker.coordinator.group.core.responses import fetch_refusal, is_group_request
 from moldau_broker.coordinator.group.shard import GroupShard
 from moldau_broker.coordinator.runtime.completion import Combined, Completion
 from moldau_broker.coordinator.runtime.effects import RequestContext
@@ -159,7 +160,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and isinstance(request, HeartbeatRequest):
             # A move of the coordinator must not make members leave; their sessions start over after loading.
             return Completion(HeartbeatResponse())
-        return Completion(refusal(request, code, context.version))
+        return Completion(refusal(request, code, version=context.version))
 
     def _fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> Completion:
         request = without_repetitions(request)
@@ -180,7 +181,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if code is ErrorCode.NOT_COORDINATOR:
                 continue
             if code is not ErrorCode.NONE:
-                return Completion(refusal(request, code, context.version))
+                return Completion(refusal(request, code, version=context.version))
             response = shard.submit(request, context).response()
             assert isinstance(response, ListGroupsResponse)
             groups += response.groups

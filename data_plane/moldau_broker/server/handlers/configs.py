@@ -22,6 +22,7 @@ from moldau.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import (
     BROKER_CONFIG,
     REQUIRED,
@@ -91,7 +92,7 @@ def handle_list_config_resources(
     """
     wanted = [RESOURCE_CLIENT_METRICS] if call.version == 0 else list(dict.fromkeys(request.resource_types))
     if any(kind not in _LISTED for kind in wanted):
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return refusal_of(ListConfigResourcesResponse, request, ErrorCode.UNSUPPORTED_VERSION, version=call.version)
     image = context.metadata.image
     return ListConfigResourcesResponse(
         config_resources=[

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from moldau.protocol.api import APIS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from moldau.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-)
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -28,37 +24,29 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from moldau.protocol.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
 from moldau_broker.server.handlers.loggers import alter_loggers
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
-from moldau_quorum.controller.entities.configs import refuse_full, refuse_incremental, too_many_resources
-from moldau_quorum.controller.topics import refuse_creations, refuse_deletions, refuse_partitions, too_many_topics
+from moldau_quorum.controller.entities.configs import too_many_resources
+from moldau_quorum.controller.topics import too_many_topics
 from moldau_quorum.metadata.image import RESOURCE_BROKER_LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from moldau_broker.server.handlers.context import BrokerContext, Call
     from moldau_quorum.metadata.image import MetadataImage
 
-Q = TypeVar("Q", bound=Request)
 R = TypeVar("R", bound=Response)
 
 FORWARD_TIMEOUT_MS = 30_000.0
@@ -68,14 +56,18 @@ _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _WHY = "no active controller answered in time; the change may still happen"
 
 
-async def _forward(
-    context: BrokerContext, request: Q, response_class: type[R], refuse: Callable[[Q], R]
-) -> tuple[R, bool]:
+async def relay(context: BrokerContext, request: Request, call: Call) -> Response:
+    """Forwards a request whose answer needs no work of this broker."""
+    response, _ = await _forward(context, request, APIS[request.__api_key__].response, call)
+    return response
+
+
+async def _forward(context: BrokerContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
     """Returns the controller's answer and True, or a refusal and False."""
     try:
         response = await context.controller.request(request, response_class, timeout_ms=_timeout_ms(request))
     except ControllerUnavailableError:
-        return refuse(request), False
+        return refusal_of(response_class, request, _TIMED_OUT, _WHY, version=call.version), False
     return response, True
 
 
@@ -101,18 +93,13 @@ async def handle_create_topics(
     """Forwards CreateTopics; this broker's configuration replaces default numbers (-1)."""
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
-        return refuse_creations(request, ErrorCode.POLICY_VIOLATION, too_many)
+        return refusal_of(CreateTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     for topic in request.topics:
         if topic.num_partitions == -1 and not topic.assignments:
             topic.num_partitions = context.config.get_int("num.partitions")
         if topic.replication_factor == -1 and not topic.assignments:
             topic.replication_factor = context.config.get_int("default.replication.factor")
-    response, answered = await _forward(
-        context,
-        request,
-        CreateTopicsResponse,
-        lambda refused: refuse_creations(refused, _TIMED_OUT, _WHY),
-    )
+    response, answered = await _forward(context, request, CreateTopicsResponse, call)
     if answered and not request.validate_only:
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
         await _until_visible(context, lambda image: all(name in image.topics_by_name for name in created))
@@ -125,14 +112,18 @@ async def handle_delete_topics(
     """Forwards DeleteTopics, by name or by id."""
     too_many = too_many_topics(len(request.topics) + len(request.topic_names))
     if too_many is not None:
-        return refuse_deletions(request, ErrorCode.POLICY_VIOLATION, too_many)
+        return refusal_of(DeleteTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     if request.topic_names:
         request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
     if not context.config.get_bool("delete.topic.enable"):
-        return refuse_deletions(request, ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
-    response, answered = await _forward(
-        context, request, DeleteTopicsResponse, lambda refused: refuse_deletions(refused, _TIMED_OUT, _WHY)
-    )
+        return refusal_of(
+            DeleteTopicsResponse,
+            request,
+            ErrorCode.TOPIC_DELETION_DISABLED,
+            "delete.topic.enable is false",
+            version=call.version,
+        )
+    response, answered = await _forward(context, request, DeleteTopicsResponse, call)
     if answered:
         gone = [topic.topic_id for topic in response.responses if topic.error_code == ErrorCode.NONE]
         await _until_visible(context, lambda image: not any(topic_id in image.topics_by_id for topic_id in gone))
@@ -145,13 +136,8 @@ async def handle_create_partitions(
     """Forwards CreatePartitions."""
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
-        return refuse_partitions(request, ErrorCode.POLICY_VIOLATION, too_many)
-    response, answered = await _forward(
-        context,
-        request,
-        CreatePartitionsResponse,
-        lambda refused: refuse_partitions(refused, _TIMED_OUT, _WHY),
-    )
+        return refusal_of(CreatePartitionsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
+    response, answered = await _forward(context, request, CreatePartitionsResponse, call)
     if answered and not request.validate_only:
         failed = {result.name for result in response.results if result.error_code != ErrorCode.NONE}
         grown = [(topic.name, topic.count) for topic in request.topics if topic.name not in failed]
@@ -170,12 +156,14 @@ async def handle_incremental_alter_configs(
     """Forwards IncrementalAlterConfigs, except for levels of loggers, which this broker changes."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
-        return refuse_incremental(request, ErrorCode.POLICY_VIOLATION, too_many)
+        return refusal_of(
+            IncrementalAlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version
+        )
     own = [each for each in request.resources if each.resource_type == RESOURCE_BROKER_LOGGER]
     request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
     response = IncrementalAlterConfigsResponse(responses=[])
     if request.resources or not own:
-        response = await _alter_in_metadata(context, request)
+        response = await _alter_in_metadata(context, request, call)
     twice = len({each.resource_name for each in own}) < len(own)
     response.responses = [
         *response.responses,
@@ -185,15 +173,10 @@ async def handle_incremental_alter_configs(
 
 
 async def _alter_in_metadata(
-    context: BrokerContext, request: IncrementalAlterConfigsRequest
+    context: BrokerContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     before = context.metadata.image
-    response, answered = await _forward(
-        context,
-        request,
-        IncrementalAlterConfigsResponse,
-        lambda refused: refuse_incremental(refused, _TIMED_OUT, _WHY),
-    )
+    response, answered = await _forward(context, request, IncrementalAlterConfigsResponse, call)
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
     return response
@@ -205,14 +188,9 @@ async def handle_alter_configs(
     """Forwards AlterConfigs."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
-        return refuse_full(request, ErrorCode.POLICY_VIOLATION, too_many)
+        return refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     before = context.metadata.image
-    response, answered = await _forward(
-        context,
-        request,
-        AlterConfigsResponse,
-        lambda refused: refuse_full(refused, _TIMED_OUT, _WHY),
-    )
+    response, answered = await _forward(context, request, AlterConfigsResponse, call)
     if answered and not request.validate_only and any(r.error_code == ErrorCode.NONE for r in response.responses):
         await _configs_visible(context, before)
     return response
@@ -224,38 +202,6 @@ async def _configs_visible(context: BrokerContext, before: MetadataImage) -> Non
         await context.follower.wait_until(lambda image: image.configs is not before.configs)
 
 
-def _refused_as_a_whole(
-    request_class: type[Q], response_class: type[R], refusal: Callable[[], R]
-) -> Callable[[BrokerContext, Q, Call], Coroutine[object, object, R]]:
-    """Returns the handler of an API whose answer has one error code for the whole request."""
-
-    async def handle(context: BrokerContext, request: Q, call: Call) -> R:
-        response, _ = await _forward(context, request, response_class, lambda refused: refusal())
-        return response
-
-    return handle
-
-
-handle_elect_leaders = _refused_as_a_whole(
-    ElectLeadersRequest, ElectLeadersResponse, lambda: ElectLeadersResponse(error_code=_TIMED_OUT)
-)
-handle_alter_partition_reassignments = _refused_as_a_whole(
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    lambda: AlterPartitionReassignmentsResponse(error_code=_TIMED_OUT, error_message=_WHY),
-)
-handle_list_partition_reassignments = _refused_as_a_whole(
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    lambda: ListPartitionReassignmentsResponse(error_code=_TIMED_OUT, error_message=_WHY),
-)
-handle_describe_quorum = _refused_as_a_whole(
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    lambda: DescribeQuorumResponse(error_code=_TIMED_OUT, error_message=_WHY),
-)
-
-
 async def handle_update_features(
     context: BrokerContext, request: UpdateFeaturesRequest, call: Call
 ) -> UpdateFeaturesResponse:
@@ -263,12 +209,7 @@ async def handle_update_features(
     for update in request.feature_updates:
         if update.allow_downgrade and update.upgrade_type == _UPGRADE:
             update.upgrade_type = _SAFE_DOWNGRADE
-    response, _ = await _forward(
-        context,
-        request,
-        UpdateFeaturesResponse,
-        lambda _: UpdateFeaturesResponse(error_code=_TIMED_OUT, error_message=_WHY),
-    )
+    response, _ = await _forward(context, request, UpdateFeaturesResponse, call)
     response.results = [  # all updates of a request succeed or fail together
         UpdatableFeatureResult(
             feature=update.feature, error_code=response.error_code, error_message=response.error_message
@@ -276,18 +217,3 @@ async def handle_update_features(
         for update in request.feature_updates
     ]
     return response
-
-
-handle_unregister_broker = _refused_as_a_whole(
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-    lambda: UnregisterBrokerResponse(error_code=_TIMED_OUT, error_message=_WHY),
-)
-handle_add_raft_voter = _refused_as_a_whole(
-    AddRaftVoterRequest, AddRaftVoterResponse, lambda: AddRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY)
-)
-handle_remove_raft_voter = _refused_as_a_whole(
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
-    lambda: RemoveRaftVoterResponse(error_code=_TIMED_OUT, error_message=_WHY),
-)

@@ -13,6 +13,7 @@ from moldau.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.refusals import refusal_of
 
 if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import BrokerContext, Call
@@ -25,7 +26,7 @@ async def handle_init_producer_id(
     try:
         return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
     except KafkaError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
+        return refusal_of(InitProducerIdResponse, request, error.code, version=call.version)
 
 
 def handle_describe_producers(

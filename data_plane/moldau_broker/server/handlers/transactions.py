@@ -14,7 +14,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from moldau_broker.coordinator.group.core.responses import refusal
+from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
@@ -61,7 +61,7 @@ async def handle_txn_offset_commit(context: BrokerContext, request: TxnOffsetCom
     """Writes offsets of a transaction after its coordinator confirms that it includes the group (KIP-890)."""
     code = await _offsets_refusal(context, request)
     if code is not ErrorCode.NONE:
-        return refusal(request, code, call.version)
+        return refusal(request, code, version=call.version)
     return await context.groups.handle(
         request, version=call.version, client_id=call.client_id, client_host=call.client_host
     )
@@ -126,7 +126,7 @@ def handle_write_txn_markers(context: BrokerContext, request: WriteTxnMarkersReq
         for index in topic.partition_indexes
     ]
     if len(named) > MARKERS_FREE + 2 * context.metadata.partition_count():
-        return Completion(_marker_answers(request, markers, dict.fromkeys(named, ErrorCode.INVALID_REQUEST)))
+        return Completion(refusal(request, ErrorCode.INVALID_REQUEST, version=call.version))
     wanted_keys = list(dict.fromkeys(named))
     if len(wanted_keys) > _MARKERS_PER_TURN:
         return MarkersWritten(lambda: _write_slowly(context, request, call, markers, wanted_keys))

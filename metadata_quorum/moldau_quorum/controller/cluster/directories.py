@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import assign_replicas_to_dirs as m
+from moldau.protocol.refusals import refusal_of
 from moldau_quorum.controller.context import Context, RefusedError, Result
 from moldau_quorum.controller.partitions import all_partitions, begin_change
 from moldau_quorum.metadata.directory_ids import LOST, is_online, is_reserved
@@ -63,11 +64,11 @@ def assign_replicas(
     """Records which directories hold a broker's replicas; each partition succeeds or fails by itself."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.broker_epoch != request.broker_epoch:
-        return _refused(ErrorCode.STALE_BROKER_EPOCH)
+        return Result(response=refusal_of(m.AssignReplicasToDirsResponse, request, ErrorCode.STALE_BROKER_EPOCH))
     if not image.records_directories:
-        return _refused(ErrorCode.UNSUPPORTED_VERSION)
+        return Result(response=refusal_of(m.AssignReplicasToDirsResponse, request, ErrorCode.UNSUPPORTED_VERSION))
     if sum(len(topic.partitions) for entry in request.directories for topic in entry.topics) > ASSIGNMENTS_MAX:
-        return _refused(ErrorCode.INVALID_REQUEST)
+        return Result(response=refusal_of(m.AssignReplicasToDirsResponse, request, ErrorCode.INVALID_REQUEST))
     records: list[MetadataRecord] = []
     done: dict[tuple[UUID, int], None] = {}
     directories: list[m.DirectoryResult] = []
@@ -113,7 +114,3 @@ def _assign_one(
     if not is_online(directory, broker.log_dirs):
         change.isr = tuple(replica for replica in partition.isr if replica != broker.broker_id)
     return change.build()
-
-
-def _refused(code: ErrorCode) -> Result[m.AssignReplicasToDirsResponse]:
-    return Result(response=m.AssignReplicasToDirsResponse(error_code=code))

@@ -22,6 +22,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResponse
+from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import (
     BROKER_CONFIG,
     TOPIC_CONFIG,
@@ -163,7 +164,9 @@ def incremental_alter_configs(
     """Changes single values; each resource succeeds or fails as a whole."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
-        return Result(response=refuse_incremental(request, ErrorCode.POLICY_VIOLATION, too_many))
+        return Result(
+            response=refusal_of(IncrementalAlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many)
+        )
     records: list[MetadataRecord] = []
     responses: list[IncrementalResponse] = []
     seen: dict[tuple[int, str], None] = {}
@@ -235,28 +238,6 @@ def too_many_resources(count: int) -> str | None:
     return f"a request changes at most {RESOURCES_PER_REQUEST_MAX} resources, not {count}: split it"
 
 
-def refuse_incremental(
-    request: IncrementalAlterConfigsRequest, code: ErrorCode, message: str
-) -> IncrementalAlterConfigsResponse:
-    """Refuses all resources of a request; a resource that appears twice is answered once."""
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-            for kind, name in dict.fromkeys((each.resource_type, each.resource_name) for each in request.resources)
-        ]
-    )
-
-
-def refuse_full(request: AlterConfigsRequest, code: ErrorCode, message: str) -> AlterConfigsResponse:
-    """Refuses all resources of a request; a resource that appears twice is answered once."""
-    return AlterConfigsResponse(
-        responses=[
-            FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-            for kind, name in dict.fromkeys((each.resource_type, each.resource_name) for each in request.resources)
-        ]
-    )
-
-
 def _change_list(schema: ConfigSchema, name: str, present: str | None, operation: int, value: str) -> str:
     key = schema.key(name)
     if key.type is not ConfigType.LIST:
@@ -276,7 +257,7 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
     """Replaces whole configurations (KIP-133)."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
-        return Result(response=refuse_full(request, ErrorCode.POLICY_VIOLATION, too_many))
+        return Result(response=refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
     records: list[MetadataRecord] = []
     responses: list[FullResponse] = []
     seen: dict[tuple[int, str], None] = {}

@@ -36,6 +36,7 @@ from moldau.protocol.messages.offset_fetch import (
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
 from moldau_broker.coordinator.group.core.gone_offsets import GoneOffsets, is_gone
 from moldau_broker.coordinator.group.core.group import Group, GroupState
@@ -58,7 +59,7 @@ from moldau_broker.coordinator.group.core.records import (
     offset_record,
     parse_record,
 )
-from moldau_broker.coordinator.group.core.responses import client_error, commit_answer, refusal, txn_commit_answer
+from moldau_broker.coordinator.group.core.responses import client_error, commit_answer, txn_commit_answer
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import (
     AssignmentWritten,
@@ -234,7 +235,8 @@ class GroupCore:
         ListGroups name groups of this partition only. The shell serves OffsetFetch through `fetch`.
         """
         if isinstance(request, _WRITING) and len(self._effects.pending) >= self._config.appends_pending_max:
-            self._effects.answer(request_id, refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, context.version))
+            refused = refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, version=context.version)
+            self._effects.answer(request_id, refused)
             return self._effects.take()
         if isinstance(request, JoinGroupRequest):
             self.membership.join(request_id, request, context, moment)

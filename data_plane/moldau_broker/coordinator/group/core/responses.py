@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from moldau.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.protocol.messages.leave_group import LeaveGroupRequest
+from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponseGroup
-from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -31,7 +31,7 @@ from moldau_broker.coordinator.runtime.log_refusals import LOG_REFUSALS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moldau.protocol.schema import Request, Response
+    from moldau.protocol.schema import Request
 
 _COMMIT_FAILURES = {
     **LOG_REFUSALS,
@@ -87,46 +87,13 @@ def txn_commit_answer(request: TxnOffsetCommitRequest, codes: Sequence[Sequence[
     )
 
 
-def refusal(request: Request, code: ErrorCode, version: int) -> Response:
-    """Returns the answer to a request that the coordinator cannot accept at all.
-
-    Raises:
-        TypeError: the request is not one of a group coordinator.
-    """
-    if isinstance(request, JoinGroupRequest):
-        return join_error(code, version)
-    if isinstance(request, SyncGroupRequest):
-        return SyncGroupResponse(error_code=code)
-    if isinstance(request, HeartbeatRequest):
-        return HeartbeatResponse(error_code=code)
-    if isinstance(request, LeaveGroupRequest):
-        return LeaveGroupResponse(error_code=code)
-    if isinstance(request, OffsetCommitRequest):
-        return commit_answer(request, [[code] * len(topic.partitions) for topic in request.topics])
-    if isinstance(request, TxnOffsetCommitRequest):
-        return txn_commit_answer(request, [[code] * len(topic.partitions) for topic in request.topics])
-    if isinstance(request, OffsetDeleteRequest):
-        return OffsetDeleteResponse(error_code=code)
-    if isinstance(request, DeleteGroupsRequest):
-        return DeleteGroupsResponse(
-            results=[DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names]
-        )
-    if isinstance(request, DescribeGroupsRequest):
-        return DescribeGroupsResponse(
-            groups=[DescribedGroup(group_id=name, error_code=code) for name in request.groups]
-        )
-    if isinstance(request, ListGroupsRequest):
-        return ListGroupsResponse(error_code=code)
-    raise TypeError(f"{type(request).__name__} is not a request to a group coordinator")
-
-
 def fetch_refusal(group_id: str, code: ErrorCode) -> OffsetFetchResponseGroup:
     """Returns the answer for one group of an OffsetFetch that the coordinator cannot accept."""
     return OffsetFetchResponseGroup(group_id=group_id, error_code=code)
 
 
 def is_group_request(request: Request) -> bool:
-    """Returns whether a group coordinator serves the request: `refusal` knows it, or it is an OffsetFetch."""
+    """Returns whether a group coordinator serves the request."""
     return isinstance(
         request,
         JoinGroupRequest

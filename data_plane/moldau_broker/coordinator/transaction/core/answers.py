@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from moldau.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -14,14 +13,8 @@ from moldau.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
-from moldau.protocol.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from moldau.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
-from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau.protocol.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,25 +82,8 @@ def reshaped(response: AddPartitionsToTxnResponse, version: int) -> AddPartition
 def transaction_refusal(request: Request, code: ErrorCode) -> Response:
     """Returns the answer to a request that the coordinator cannot accept at all.
 
-    AddPartitionsToTxn is answered in the form of version 4.
-
-    Raises:
-        TypeError: the request is not one of a transaction coordinator.
+    AddPartitionsToTxn is answered with a code for each partition, because the answer is one part of a combined one.
     """
-    if isinstance(request, InitProducerIdRequest):
-        return init_error(code)
     if isinstance(request, AddPartitionsToTxnRequest):
         return partition_codes(request.transactions[0], lambda _topic, _partition: code)
-    if isinstance(request, AddOffsetsToTxnRequest):
-        return AddOffsetsToTxnResponse(error_code=code)
-    if isinstance(request, EndTxnRequest):
-        return EndTxnResponse(error_code=code)
-    if isinstance(request, DescribeTransactionsRequest):
-        return DescribeTransactionsResponse(
-            transaction_states=[
-                DescribedTransaction(error_code=code, transactional_id=name) for name in request.transactional_ids
-            ]
-        )
-    if isinstance(request, ListTransactionsRequest):
-        return ListTransactionsResponse(error_code=code)
-    raise TypeError(f"{type(request).__name__} is not a request to a transaction coordinator")
+    return refusal(request, code)
