@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from moldau.protocol.api import APIS
-from moldau_broker.server.handlers.apis import BASE_APIS
-from moldau_quorum.node.requests import SERVED_APIS
+from moldau_broker.server.handlers.apis import ABSENT_APIS, BASE_APIS
+from moldau_quorum.node.apis import SERVED_APIS
 
 HEAD = """# Wire compatibility
 
@@ -25,50 +25,6 @@ advertise. ApiVersions tells clients exactly this; an absent API is answered wit
 connection where Kafka closes it.
 
 """
-QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
-SECURITY = "authentication beyond TLS is not served yet"
-GROUPS = "groups of Kafka 4 are not served yet; the classic protocol is"
-REASONS = {
-    "AlterClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
-    "AlterShareGroupOffsets": GROUPS,
-    "AlterUserScramCredentials": "controllers store credentials; brokers serve no SASL yet",
-    "BeginQuorumEpoch": QUORUM,
-    "ConsumerGroupDescribe": GROUPS,
-    "ConsumerGroupHeartbeat": GROUPS,
-    "ControllerRegistration": "controllers announce their features in Moldau's own messages",
-    "CreateAcls": "controllers store ACLs; brokers do not enforce them yet, and so do not offer them",
-    "CreateDelegationToken": SECURITY,
-    "DeleteAcls": "controllers store ACLs; brokers do not enforce them yet, and so do not offer them",
-    "DeleteShareGroupOffsets": GROUPS,
-    "DeleteShareGroupState": GROUPS,
-    "DescribeAcls": "controllers store ACLs; brokers do not enforce them yet, and so do not offer them",
-    "DescribeClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
-    "DescribeDelegationToken": SECURITY,
-    "DescribeShareGroupOffsets": GROUPS,
-    "DescribeUserScramCredentials": "controllers store credentials; brokers serve no SASL yet",
-    "EndQuorumEpoch": QUORUM,
-    "ExpireDelegationToken": SECURITY,
-    "FetchSnapshot": QUORUM,
-    "GetTelemetrySubscriptions": "client telemetry (KIP-714) is not served yet",
-    "InitializeShareGroupState": GROUPS,
-    "PushTelemetry": "client telemetry (KIP-714) is not served yet",
-    "ReadShareGroupState": GROUPS,
-    "ReadShareGroupStateSummary": GROUPS,
-    "RenewDelegationToken": SECURITY,
-    "SaslAuthenticate": SECURITY,
-    "SaslHandshake": SECURITY,
-    "ShareAcknowledge": GROUPS,
-    "ShareFetch": GROUPS,
-    "ShareGroupDescribe": GROUPS,
-    "ShareGroupHeartbeat": GROUPS,
-    "StreamsGroupDescribe": GROUPS,
-    "StreamsGroupHeartbeat": GROUPS,
-    "StreamsGroupTopologyDescriptionUpdate": GROUPS,
-    "UnregisterController": "a controller that lost its vote leaves no registration behind",
-    "Vote": QUORUM,
-    "WriteShareGroupState": GROUPS,
-}
-"""Why an API that Kafka 4.4 serves on some listener is served by no listener of that kind here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +75,9 @@ def document() -> str:
             _range(*served[role][api.key]) if api.key in served[role] else ("no" if role in api.listeners else "")
             for role in ("broker", "controller")
         ]
-        note = "" if any(cell not in ("", "no") for cell in cells) else REASONS[api.name]
+        note = "" if any(cell not in ("", "no") for cell in cells) else ABSENT_APIS[api.name]
         if not note and "broker" in api.listeners and cells[0] == "no":
-            note = REASONS[api.name]
+            note = ABSENT_APIS[api.name]
         lines.append(
             f"| {api.key} | {api.name} | {_range(api.first_version, api.last_version)} | {' | '.join(cells)} | {note} |"
         )

@@ -31,6 +31,7 @@ from moldau.runtime.net.rpc import PendingResponse, RpcConnection
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.broker_side.reachability import named
+from moldau_quorum.controller.dispatch import READS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -58,16 +59,7 @@ DIRECT_APIS: Final = frozenset(
 )
 """Requests whose response has NOT_CONTROLLER as its top-level error code."""
 
-READ_APIS: Final = frozenset(
-    (
-        ApiKey.DESCRIBE_ACLS,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS,
-        ApiKey.DESCRIBE_CLUSTER,
-        ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    )
-)
+READ_APIS: Final = frozenset((*READS, ApiKey.DESCRIBE_CLUSTER))
 """Requests that change nothing."""
 REPEATABLE_APIS: Final = DIRECT_APIS | READ_APIS
 """Requests that may be executed twice."""

@@ -15,7 +15,6 @@ from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import ProtocolError, decode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import RequestHeader, decode_request_header, encode_response
-from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -23,12 +22,8 @@ from moldau.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
-from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
-from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
 from moldau.protocol.refusals import refusal
 from moldau.runtime.net.answers import CloseConnection, ResponsePart
 from moldau.runtime.telemetry.log import EventLogger
@@ -43,6 +38,7 @@ from moldau_quorum.log.port import (
 )
 from moldau_quorum.metadata.records import MetadataCorruptError
 from moldau_quorum.node.active_controller import ActiveController, NotActiveError
+from moldau_quorum.node.apis import ANSWERS, SERVED_APIS
 from moldau_quorum.node.leadership_transfer import (
     LEADERSHIP_TRANSFER_KEY,
     decode_transfer_request,
@@ -59,23 +55,6 @@ if TYPE_CHECKING:
     from moldau_quorum.node.state_machine import MetadataStateMachine
 
 READ_TIMEOUT_MS: Final = 10_000.0
-
-SERVED_APIS: Final = tuple(
-    sorted(
-        {
-            *CHANGES,
-            *READS,
-            ApiKey.API_VERSIONS,
-            ApiKey.DESCRIBE_CLUSTER,
-            ApiKey.DESCRIBE_QUORUM,
-            ApiKey.ADD_RAFT_VOTER,
-            ApiKey.REMOVE_RAFT_VOTER,
-            ApiKey.UPDATE_RAFT_VOTER,
-            ApiKey.ENVELOPE,
-        }
-    )
-)
-"""What ApiVersions tells; the private APIs are not told."""
 
 
 class _Answer:
@@ -157,18 +136,7 @@ class ControllerService:
             return lambda: self.active.answer(pending)
         if key in READS:
             return lambda: self._read(request)
-        match request:
-            case DescribeQuorumRequest():
-                return _ready(self.quorum.describe_quorum(request))
-            case DescribeClusterRequest():
-                return _ready(self.quorum.describe_cluster(request))
-            case AddRaftVoterRequest():
-                return lambda: self.quorum.add_voter(request)
-            case RemoveRaftVoterRequest():
-                return lambda: self.quorum.remove_voter(request)
-            case UpdateRaftVoterRequest():
-                return lambda: self.quorum.update_voter(request)
-        raise AssertionError(f"API {key} is advertised but not served")
+        return ANSWERS[request.__api_key__](self.quorum, request)
 
     async def _read(self, request: Request) -> Response:
         with trio.move_on_after(READ_TIMEOUT_MS / 1000):
@@ -301,13 +269,6 @@ class ControllerConnection:
 def _private_frame(header: RequestHeader, body: bytes) -> bytes:
     """A response of a private API: size, correlation id, body."""
     return (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body
-
-
-def _ready(response: Response) -> Callable[[], Awaitable[Response]]:
-    async def wait() -> Response:
-        return response
-
-    return wait
 
 
 def _not_controller(request: Request, version: int) -> Response:

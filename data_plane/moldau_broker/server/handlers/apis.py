@@ -1,6 +1,8 @@
-"""The table of the APIs that a broker serves: versions and handlers.
+"""The table of the APIs that a broker serves: one row states versions, handler, listeners, rights and cost.
 
-ApiVersions and the dispatcher of ``connection`` read it.
+ApiVersions, the dispatcher of ``connection``, docs/compat.md and the kit's coverage read it. The rules of an API that
+the controller decides stand in the controller's own row (``moldau_quorum.controller.dispatch``): the broker forwards
+what clients may send, through ``forwarded.relay`` unless a row here names another handler.
 """
 
 from __future__ import annotations
@@ -11,12 +13,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from moldau.protocol.access import AclOperation, AclResource, ApiRules, Cost, Listeners, Need
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
-from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from moldau.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
@@ -34,10 +35,8 @@ from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest
-from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
@@ -48,26 +47,35 @@ from moldau.protocol.messages.leave_group import LeaveGroupRequest
 from moldau.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.list_offsets import ListOffsetsRequest
-from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers, transactions
 from moldau_broker.server.handlers.context import LongAnswer
+from moldau_quorum.node.apis import CONTROLLER_APIS
 
 if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import BrokerContext, Call
+
+ALTER, CLUSTER_ACTION, CREATE, DELETE = (
+    AclOperation.ALTER,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+)
+DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
+IDEMPOTENT_WRITE, READ, WRITE = AclOperation.IDEMPOTENT_WRITE, AclOperation.READ, AclOperation.WRITE
+CLUSTER, GROUP, TOPIC = AclResource.CLUSTER, AclResource.GROUP, AclResource.TOPIC
+TRANSACTIONAL_ID = AclResource.TRANSACTIONAL_ID
 
 Q = TypeVar("Q", bound=Request)
 Outcome = Response | Completion | LongAnswer | Awaitable[Response]
@@ -76,7 +84,7 @@ Handler = Callable[["BrokerContext", Request, "Call"], Outcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """One API: its served versions and its handler."""
+    """One API: its served versions, its handler and its rules."""
 
     key: ApiKey
     request: type[Request]
@@ -84,98 +92,228 @@ class ServedApi:
     last_version: int
     advertised_first: int  # below ``first_version`` only where clients need it (Produce)
     handle: Handler | None  # None: the connection serves it itself
-    waits: bool = False  # the handler is a coroutine function
+    waits: bool  # the handler is a coroutine function
+    rules: ApiRules
 
 
 def served(
-    request_class: type[Q], handler: Callable[[BrokerContext, Q, Call], Outcome], *, last: int | None = None
+    request_class: type[Q],
+    handler: Callable[[BrokerContext, Q, Call], Outcome],
+    *needs: Need,
+    last: int | None = None,
+    listeners: Listeners = Listeners.BROKER,
+    cost: Cost = Cost.REQUEST,
 ) -> ServedApi:
-    """Returns an entry of the table; ``last`` is the highest served version, if the codec knows higher ones."""
-    versions = request_class.__versions__
+    """Returns the row of an API that this broker answers itself.
 
+    ``last`` is the highest served version, if the codec knows higher ones; ``needs`` are the rights that some use of
+    the API requires.
+    """
+    rules = ApiRules(listeners=listeners, needs=needs, cost=cost)
+    return _row(
+        ApiKey(request_class.__api_key__),
+        _typed(request_class, handler),
+        rules,
+        waits=inspect.iscoroutinefunction(handler),
+        last=last,
+    )
+
+
+def _forwarded(request_class: type[Q], handler: Callable[[BrokerContext, Q, Call], Outcome]) -> ServedApi:
+    """Returns the row of an API that this broker forwards with some work of its own, with the controller's rules."""
+    key = ApiKey(request_class.__api_key__)
+    return _row(key, _typed(request_class, handler), _FORWARDED_RULES[key], waits=True)
+
+
+def _by_connection(key: ApiKey, *needs: Need, last: int, advertised_first: int | None = None, cost: Cost) -> ServedApi:
+    """Returns the row of an API that the connection serves itself."""
+    rules = ApiRules(listeners=Listeners.BROKER, needs=needs, cost=cost)
+    return _row(key, None, rules, waits=False, last=last, advertised_first=advertised_first)
+
+
+def _typed(request_class: type[Q], handler: Callable[[BrokerContext, Q, Call], Outcome]) -> Handler:
     def handle(context: BrokerContext, request: Request, call: Call) -> Outcome:
         assert isinstance(request, request_class)
         return handler(context, request, call)
 
-    return ServedApi(
-        key=ApiKey(request_class.__api_key__),
-        request=request_class,
-        first_version=versions.first,
-        last_version=versions.last if last is None else min(last, versions.last),
-        advertised_first=versions.first,
-        handle=handle,
-        waits=inspect.iscoroutinefunction(handler),
-    )
+    return handle
 
 
-def _by_connection(key: ApiKey, *, last: int, advertised_first: int | None = None) -> ServedApi:
+def _row(
+    key: ApiKey,
+    handler: Handler | None,
+    rules: ApiRules,
+    *,
+    waits: bool,
+    last: int | None = None,
+    advertised_first: int | None = None,
+) -> ServedApi:
     versions = APIS[key].versions
-    first = versions.first
     return ServedApi(
         key=key,
         request=APIS[key].request,
-        first_version=first,
-        last_version=min(last, versions.last),
-        advertised_first=first if advertised_first is None else advertised_first,
-        handle=None,
+        first_version=versions.first,
+        last_version=versions.last if last is None else min(last, versions.last),
+        advertised_first=versions.first if advertised_first is None else advertised_first,
+        handle=handler,
+        waits=waits,
+        rules=rules,
     )
 
 
-BASE_APIS: tuple[ServedApi, ...] = (
+_FORWARDED_RULES = {api.key: api.rules for api in CONTROLLER_APIS}
+
+_OWN_APIS: tuple[ServedApi, ...] = (
     # librdkafka 2.0 turns compression off unless Produce is advertised from version 0; versions below 3 are refused.
-    _by_connection(ApiKey.PRODUCE, last=13, advertised_first=0),
-    _by_connection(ApiKey.FETCH, last=18),
-    _by_connection(ApiKey.API_VERSIONS, last=4),
-    served(ListOffsetsRequest, offsets.handle_list_offsets, last=10),
-    served(MetadataRequest, metadata.handle_metadata),
-    served(CreateTopicsRequest, forwarded.handle_create_topics),
-    served(DeleteTopicsRequest, forwarded.handle_delete_topics),
-    served(DeleteRecordsRequest, logs.handle_delete_records),
-    served(FindCoordinatorRequest, groups.handle_find_coordinator),
-    served(JoinGroupRequest, groups.handle_group_request),
-    served(SyncGroupRequest, groups.handle_group_request),
-    served(HeartbeatRequest, groups.handle_group_request),
-    served(LeaveGroupRequest, groups.handle_group_request),
-    served(OffsetCommitRequest, groups.handle_group_request),
-    served(OffsetFetchRequest, groups.handle_group_request),
-    served(OffsetDeleteRequest, groups.handle_group_request),
-    served(DescribeGroupsRequest, groups.handle_group_request),
-    served(ListGroupsRequest, groups.handle_group_request),
-    served(DeleteGroupsRequest, groups.handle_group_request),
-    served(InitProducerIdRequest, transactions.handle_init, last=5),
-    served(AddPartitionsToTxnRequest, transactions.handle_transaction_request),
-    served(AddOffsetsToTxnRequest, transactions.handle_add_offsets),
-    served(EndTxnRequest, transactions.handle_transaction_request, last=4),
-    served(WriteTxnMarkersRequest, transactions.handle_write_txn_markers, last=1),
-    served(TxnOffsetCommitRequest, transactions.handle_txn_offset_commit, last=4),
-    served(DescribeTransactionsRequest, transactions.handle_transaction_request),
-    served(ListTransactionsRequest, transactions.handle_transaction_request, last=1),
-    served(OffsetForLeaderEpochRequest, offsets.handle_offset_for_leader_epoch),
-    served(DescribeConfigsRequest, configs.handle_describe_configs),
-    served(ListConfigResourcesRequest, configs.handle_list_config_resources),
-    served(AlterConfigsRequest, forwarded.handle_alter_configs),
-    served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, last=4),
-    served(AlterReplicaLogDirsRequest, logs.handle_alter_replica_log_dirs),
-    served(CreatePartitionsRequest, forwarded.handle_create_partitions),
-    served(ElectLeadersRequest, forwarded.relay),
-    served(IncrementalAlterConfigsRequest, forwarded.handle_incremental_alter_configs),
-    served(AlterPartitionReassignmentsRequest, forwarded.relay),
-    served(ListPartitionReassignmentsRequest, forwarded.relay),
-    served(DescribeQuorumRequest, forwarded.relay),
-    served(UpdateFeaturesRequest, forwarded.handle_update_features),
-    served(DescribeClusterRequest, metadata.handle_describe_cluster),
-    served(DescribeProducersRequest, producers.handle_describe_producers),
-    served(UnregisterBrokerRequest, forwarded.relay),
-    served(AddRaftVoterRequest, forwarded.relay),
-    served(RemoveRaftVoterRequest, forwarded.relay),
-    served(DescribeTopicPartitionsRequest, metadata.handle_describe_topic_partitions),
+    _by_connection(
+        ApiKey.PRODUCE,
+        WRITE.on(TRANSACTIONAL_ID),
+        IDEMPOTENT_WRITE.on(CLUSTER),
+        WRITE.on(TOPIC),
+        last=13,
+        advertised_first=0,
+        cost=Cost.RECORDS,
+    ),
+    _by_connection(ApiKey.FETCH, CLUSTER_ACTION.on(CLUSTER), READ.on(TOPIC), last=18, cost=Cost.RECORDS),
+    _by_connection(ApiKey.API_VERSIONS, last=4, cost=Cost.NONE),
+    served(ListOffsetsRequest, offsets.handle_list_offsets, DESCRIBE.on(TOPIC), last=10),
+    served(MetadataRequest, metadata.handle_metadata, DESCRIBE.on(TOPIC), CREATE.on(CLUSTER), CREATE.on(TOPIC)),
+    _forwarded(CreateTopicsRequest, forwarded.handle_create_topics),
+    _forwarded(DeleteTopicsRequest, forwarded.handle_delete_topics),
+    served(DeleteRecordsRequest, logs.handle_delete_records, DELETE.on(TOPIC)),
+    served(FindCoordinatorRequest, groups.handle_find_coordinator, DESCRIBE.on(GROUP), DESCRIBE.on(TRANSACTIONAL_ID)),
+    served(JoinGroupRequest, groups.handle_group_request, READ.on(GROUP)),
+    served(SyncGroupRequest, groups.handle_group_request, READ.on(GROUP)),
+    served(HeartbeatRequest, groups.handle_group_request, READ.on(GROUP)),
+    served(LeaveGroupRequest, groups.handle_group_request, READ.on(GROUP)),
+    served(OffsetCommitRequest, groups.handle_group_request, READ.on(GROUP), READ.on(TOPIC)),
+    served(OffsetFetchRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
+    served(OffsetDeleteRequest, groups.handle_group_request, DELETE.on(GROUP), READ.on(TOPIC)),
+    served(DescribeGroupsRequest, groups.handle_group_request, DESCRIBE.on(GROUP)),
+    served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
+    served(DeleteGroupsRequest, groups.handle_group_request, DELETE.on(GROUP)),
+    served(
+        InitProducerIdRequest,
+        transactions.handle_init,
+        WRITE.on(TRANSACTIONAL_ID),
+        IDEMPOTENT_WRITE.on(CLUSTER),
+        last=5,
+    ),
+    served(
+        AddPartitionsToTxnRequest,
+        transactions.handle_transaction_request,
+        CLUSTER_ACTION.on(CLUSTER),
+        WRITE.on(TRANSACTIONAL_ID),
+        WRITE.on(TOPIC),
+    ),
+    served(AddOffsetsToTxnRequest, transactions.handle_add_offsets, WRITE.on(TRANSACTIONAL_ID), READ.on(GROUP)),
+    served(EndTxnRequest, transactions.handle_transaction_request, WRITE.on(TRANSACTIONAL_ID), last=4),
+    served(
+        WriteTxnMarkersRequest,
+        transactions.handle_write_txn_markers,
+        CLUSTER_ACTION.on(CLUSTER),
+        ALTER.on(CLUSTER),
+        cost=Cost.NONE,
+        last=1,
+    ),
+    served(
+        TxnOffsetCommitRequest,
+        transactions.handle_txn_offset_commit,
+        WRITE.on(TRANSACTIONAL_ID),
+        READ.on(GROUP),
+        READ.on(TOPIC),
+        last=4,
+    ),
+    served(DescribeTransactionsRequest, transactions.handle_transaction_request, DESCRIBE.on(TRANSACTIONAL_ID)),
+    served(ListTransactionsRequest, transactions.handle_transaction_request, DESCRIBE.on(TRANSACTIONAL_ID), last=1),
+    served(
+        OffsetForLeaderEpochRequest,
+        offsets.handle_offset_for_leader_epoch,
+        CLUSTER_ACTION.on(CLUSTER),
+        DESCRIBE.on(TOPIC),
+    ),
+    served(
+        DescribeConfigsRequest,
+        configs.handle_describe_configs,
+        DESCRIBE_CONFIGS.on(CLUSTER),
+        DESCRIBE_CONFIGS.on(TOPIC),
+        DESCRIBE_CONFIGS.on(GROUP),
+    ),
+    served(ListConfigResourcesRequest, configs.handle_list_config_resources, DESCRIBE_CONFIGS.on(CLUSTER)),
+    _forwarded(AlterConfigsRequest, forwarded.handle_alter_configs),
+    served(DescribeLogDirsRequest, logs.handle_describe_log_dirs, DESCRIBE.on(CLUSTER), last=4),
+    served(AlterReplicaLogDirsRequest, logs.handle_alter_replica_log_dirs, ALTER.on(CLUSTER)),
+    _forwarded(CreatePartitionsRequest, forwarded.handle_create_partitions),
+    _forwarded(IncrementalAlterConfigsRequest, forwarded.handle_incremental_alter_configs),
+    _forwarded(UpdateFeaturesRequest, forwarded.handle_update_features),
+    served(DescribeClusterRequest, metadata.handle_describe_cluster, DESCRIBE.on(CLUSTER)),
+    served(DescribeProducersRequest, producers.handle_describe_producers, READ.on(TOPIC)),
+    served(DescribeTopicPartitionsRequest, metadata.handle_describe_topic_partitions, DESCRIBE.on(TOPIC)),
 )
 
+_OWN_KEYS = frozenset(api.key for api in _OWN_APIS)
 
-def api_table(entries: tuple[ServedApi, ...]) -> Mapping[int, ServedApi]:
-    """Returns the table by key; no key may appear twice."""
-    table = {int(entry.key): entry for entry in entries}
-    assert len(table) == len(entries), "an API is served by two handlers"
+BASE_APIS: tuple[ServedApi, ...] = (
+    *_OWN_APIS,
+    *(
+        _row(api.key, forwarded.relay, api.rules, waits=True)
+        for api in CONTROLLER_APIS
+        if Listeners.CLIENT in api.rules.listeners and api.key not in _OWN_KEYS
+    ),
+)
+"""All APIs of a broker: those with a row of their own, and those that it merely forwards."""
+
+
+_QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
+_SECURITY = "authentication beyond TLS is not served yet"
+_GROUPS = "groups of Kafka 4 are not served yet; the classic protocol is"
+ABSENT_APIS: Mapping[str, str] = {
+    "AlterClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
+    "AlterShareGroupOffsets": _GROUPS,
+    "AlterUserScramCredentials": "controllers store credentials; brokers serve no SASL yet",
+    "BeginQuorumEpoch": _QUORUM,
+    "ConsumerGroupDescribe": _GROUPS,
+    "ConsumerGroupHeartbeat": _GROUPS,
+    "ControllerRegistration": "controllers announce their features in Moldau's own messages",
+    "CreateAcls": "controllers store ACLs; brokers do not enforce them yet, and so do not offer them",
+    "CreateDelegationToken": _SECURITY,
+    "DeleteAcls": "controllers store ACLs; brokers do not enforce them yet, and so do not offer them",
+    "DeleteShareGroupOffsets": _GROUPS,
+    "DeleteShareGroupState": _GROUPS,
+    "DescribeAcls": "controllers store ACLs; brokers do not enforce them yet, and so do not offer them",
+    "DescribeClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
+    "DescribeDelegationToken": _SECURITY,
+    "DescribeShareGroupOffsets": _GROUPS,
+    "DescribeUserScramCredentials": "controllers store credentials; brokers serve no SASL yet",
+    "EndQuorumEpoch": _QUORUM,
+    "ExpireDelegationToken": _SECURITY,
+    "FetchSnapshot": _QUORUM,
+    "GetTelemetrySubscriptions": "client telemetry (KIP-714) is not served yet",
+    "InitializeShareGroupState": _GROUPS,
+    "PushTelemetry": "client telemetry (KIP-714) is not served yet",
+    "ReadShareGroupState": _GROUPS,
+    "ReadShareGroupStateSummary": _GROUPS,
+    "RenewDelegationToken": _SECURITY,
+    "SaslAuthenticate": _SECURITY,
+    "SaslHandshake": _SECURITY,
+    "ShareAcknowledge": _GROUPS,
+    "ShareFetch": _GROUPS,
+    "ShareGroupDescribe": _GROUPS,
+    "ShareGroupHeartbeat": _GROUPS,
+    "StreamsGroupDescribe": _GROUPS,
+    "StreamsGroupHeartbeat": _GROUPS,
+    "StreamsGroupTopologyDescriptionUpdate": _GROUPS,
+    "UnregisterController": "a controller that lost its vote leaves no registration behind",
+    "Vote": _QUORUM,
+    "WriteShareGroupState": _GROUPS,
+}
+"""Why an API that Kafka 4.4 serves on some listener is served by no listener of that kind here."""
+
+
+def api_table(entries: tuple[ServedApi, ...], listeners: Listeners = Listeners.BROKER) -> Mapping[int, ServedApi]:
+    """Returns the table by key for a listener; ``listeners`` says what it is used for. No key may appear twice."""
+    assert len({entry.key for entry in entries}) == len(entries), "an API is served by two handlers"
+    table = {int(entry.key): entry for entry in entries if entry.rules.listeners & listeners}
     return MappingProxyType(dict(sorted(table.items())))
 
 

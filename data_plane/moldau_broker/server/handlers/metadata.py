@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.protocol.access import AclOperation, operations_mask
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.messages.describe_cluster import (
@@ -40,8 +41,25 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-TOPIC_OPERATIONS = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
-CLUSTER_OPERATIONS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
+TOPIC_OPERATIONS = operations_mask(
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
+CLUSTER_OPERATIONS = operations_mask(
+    AclOperation.CREATE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.IDEMPOTENT_WRITE,
+)
 _BROKER_ENDPOINTS = 1
 _PARTITIONS_PER_PAGE_MAX = 2000
 ELECTION_WAIT_MS = 300.0

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.implementation import announce_implementation
+from moldau.protocol.access import Listeners
 from moldau.runtime.config import (
     ConfigError,
     broker_listeners,
@@ -45,7 +46,7 @@ from moldau_broker.server.coordination.coordinators import build_coordinators
 from moldau_broker.server.coordination.producer_ids import ProducerIds
 from moldau_broker.server.coordination.transactions import Peers
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
-from moldau_broker.server.handlers.apis import BASE_APIS, api_table
+from moldau_broker.server.handlers.apis import BASE_APIS, ServedApi, api_table
 from moldau_broker.server.handlers.context import BrokerContext
 from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
@@ -416,9 +417,8 @@ class Broker:
         files = context.logs.files
         tally = ConnectionTally(lambda: files.descriptors.connections_max(files.kept))
         files.descriptors.connections = lambda: tally.total
-        apis = api_table(BASE_APIS)
         for endpoint, listener in self._listeners:
-            services = listener_services(context, endpoint.listener_name, apis)
+            services = listener_services(context, endpoint.listener_name, self._apis(endpoint.listener_name))
             server = await nursery.start(
                 partial(
                     serve,
@@ -435,6 +435,13 @@ class Broker:
             )
             self._servers.append(server)
             server.limits = listener_limits(context.config, endpoint)  # they may have changed while it started
+
+    def _apis(self, listener_name: str) -> Mapping[int, ServedApi]:
+        """Returns what a listener serves; the only listener serves brokers and clients."""
+        if len(self._listeners) == 1:
+            return api_table(BASE_APIS)
+        is_internal = listener_name == self._inter_broker_listener
+        return api_table(BASE_APIS, Listeners.INTER_BROKER if is_internal else Listeners.CLIENT)
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
