@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from moldau.admin.failures import error_of, first_retriable, raise_error, raise_failures
 from moldau.admin.values import (
@@ -27,15 +26,17 @@ from moldau.protocol.messages.describe_quorum import (
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
 
     from moldau.admin.requester import Requester
 
 
 _METADATA_TOPIC = "__cluster_metadata"
-NO_DIRECTORY = UUID(int=0)
+NO_DIRECTORY = ZERO_UUID
 """Directory id of voters that have only an id."""
 
 _UPGRADE = 1

@@ -15,6 +15,7 @@ from moldau.producer import AbortableTransactionError, TransactionError
 from moldau.producer import Producer as TrioProducer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
+from moldau.values import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from moldau.producer import Delivery, PartitionerFunction, RecordMetadata
     from moldau.runtime.config import Config
 
-Buffer = bytes | bytearray | memoryview
 
 HANDOVER_RECORDS_MAX = 10_000
 """Records that wait for the trio thread of a producer; ``send`` blocks above it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, cast, runtime_che
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.runtime.config import Config, ConfigError
+from moldau.values import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-Buffer = bytes | bytearray | memoryview
 Header = tuple[str, Buffer | None]
 
 _SHOWN_CHARACTERS_MAX = 60

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from uuid import UUID
 
     from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 NO_LEADER = -1
 NO_EPOCH = -1
-NO_TOPIC_ID = UUID(int=0)
+NO_TOPIC_ID = ZERO_UUID
 
 
 class TopicPartition(NamedTuple):

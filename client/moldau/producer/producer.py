@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from moldau.consumer.fetcher import CommittedOffset
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import Buffer
 
-Buffer = bytes | bytearray | memoryview
 
 _LOAD_INTERVAL_RECORDS = 256
 """Records of a topic after which the producer reads the loads of its partitions again."""

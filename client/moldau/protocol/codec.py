@@ -11,8 +11,8 @@ from moldau.protocol.compiler import (
     UnsupportedVersionError,
     codec_for,
 )
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Message
+from moldau.values import Buffer
 
 __all__ = [
     "Buffer",

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from moldau.protocol.field import ZERO_UUID, FieldSpec
+from moldau.protocol.field import FieldSpec
 from moldau.protocol.schema import Message, Struct
 from moldau.protocol.versions import NO_VERSIONS
+from moldau.values import ZERO_UUID
 
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
 Encoder = Callable[[Any, list[Any]], None]

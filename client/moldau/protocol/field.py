@@ -19,15 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 from moldau.protocol.versions import VersionRange, parse_versions
+from moldau.values import ZERO_UUID, Buffer
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Struct
-
-Buffer = bytes | bytearray | memoryview
-"""The values of a bytes or records field; decoding yields a memoryview of the input (no copy)."""
-
-ZERO_UUID = UUID(int=0)
-"""Kafka's "no id"."""
 
 S = TypeVar("S", bound="Struct")
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from moldau.protocol.api import APIS, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode_prefix, encode_into
 from moldau.protocol.compiler import check_tagged_count, read_uvarint
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Request, Response
+from moldau.values import Buffer
 
 R = TypeVar("R", bound=Response)
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from moldau.records.codec import ColumnBuilder, Record, RecordWriter
+    from moldau.values import Buffer
 
-Buffer = bytes | bytearray | memoryview
 MutableBuffer = bytearray | memoryview
 
 MAGIC = 2

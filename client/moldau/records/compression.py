@@ -17,14 +17,15 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import cramjam
 import lz4.frame
 
 from moldau.records.errors import CorruptRecordError, OversizedRecordsError
 
-Buffer = bytes | bytearray | memoryview
+if TYPE_CHECKING:
+    from moldau.values import Buffer
 
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 """Bound on the decompressed size of one batch, where the caller gives none. Brokers accept half of it by default."""

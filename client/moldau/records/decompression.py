@@ -20,7 +20,6 @@ from moldau.records.compression import (
     XERIAL_BLOCK_BYTES,
     XERIAL_HEADER,
     XERIAL_MAGIC,
-    Buffer,
     Compression,
     compress,
     damaged,
@@ -33,6 +32,8 @@ from moldau.records.errors import CorruptRecordError, OversizedRecordsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from moldau.values import Buffer
 
 WHOLE_BYTES_MAX = 1024 * 1024
 """Up to this size, data that cannot be streamed is decompressed at once; about a millisecond."""

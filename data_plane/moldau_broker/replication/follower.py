@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable
 
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.log.values import TopicPartition
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from moldau.runtime.ports.environment import Buffer, Disk, Environment, File, Lock, OpenMode
+from moldau.runtime.ports.environment import Disk, Environment, File, Lock, OpenMode
 from moldau.runtime.ports.real import real_environment
 from moldau_jepsen.launcher.control import CONTROL, ControlReader
 from moldau_jepsen.launcher.undo import UndoJournal, compact
@@ -23,6 +23,7 @@ from moldau_jepsen.launcher.undo import UndoJournal, compact
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from moldau.values import Buffer
     from moldau_jepsen.launcher.control import Control
 
 T = TypeVar("T")

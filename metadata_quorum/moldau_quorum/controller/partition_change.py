@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau_quorum.metadata.directory_ids import MIGRATING
+from moldau_quorum.metadata.image_parts import changes_anything
 from moldau_quorum.metadata.records import NO_LEADER, NO_LEADER_CHANGE, PartitionChangeRecord
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class PartitionChange:
             leader_recovery_state=None if recovery == before.leader_recovery_state else recovery,
             directories=self._directories(replicas),
         )
-        return record if _changes_anything(record) else None
+        return record if changes_anything(record) else None
 
     def _directories(self, replicas: tuple[int, ...]) -> tuple[UUID, ...] | None:
         """Returns the directories of the new replicas; None if they do not change or are not recorded."""
@@ -187,19 +188,3 @@ class PartitionChange:
 
 def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if before == after else after
-
-
-def _changes_anything(record: PartitionChangeRecord) -> bool:
-    return record.leader != NO_LEADER_CHANGE or any(
-        value is not None
-        for value in (
-            record.isr,
-            record.replicas,
-            record.adding_replicas,
-            record.removing_replicas,
-            record.elr,
-            record.last_known_elr,
-            record.leader_recovery_state,
-            record.directories,
-        )
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_partitions import (
@@ -28,6 +27,7 @@ from moldau.protocol.messages.delete_topics import (
 )
 from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import TOPIC_CONFIG
+from moldau.values import ZERO_UUID
 from moldau_quorum.controller.context import Context, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import check_topic_config
 from moldau_quorum.controller.entities.configs import topic_values
@@ -45,12 +45,12 @@ from moldau_quorum.metadata.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 """Number of topics that one request may create, enlarge or delete; the controller decides nothing else meanwhile."""
 TOPIC_NAME_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-ZERO_UUID: Final = UUID(int=0)
 
 
 def check_topic_name(name: str) -> None:

@@ -23,16 +23,19 @@ engine makes its own connections to the other voters, by ``MetadataLogConfig.con
 from __future__ import annotations
 
 import enum
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from moldau.values import ZERO_UUID
+
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     import trio
 
-    from moldau.runtime.ports.environment import Buffer, Connection, Environment
+    from moldau.runtime.ports.environment import Connection, Environment
+    from moldau.values import Buffer
 
 QUORUM_MESSAGE_KEY: Final = 20_000
 """API key of messages between voters: Kafka framing (request header version 1), body msgpack, no response."""
@@ -40,8 +43,6 @@ QUORUM_MESSAGE_VERSION: Final = 1
 
 FIRST_INDEX: Final = 1
 """Index of the first entry of every log; 0 stands for "before the log"."""
-
-ZERO_UUID: Final = uuid.UUID(int=0)
 
 VOTER_ID_MAX: Final = (1 << 31) - 1
 """Node ids are non-negative 32-bit integers, as everywhere in Kafka's protocol."""

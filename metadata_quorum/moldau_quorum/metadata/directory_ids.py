@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from moldau.values import ZERO_UUID
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-UNASSIGNED: Final = UUID(int=0)
+UNASSIGNED: Final = ZERO_UUID
 """The directory of a new replica until its broker reports one."""
 
 LOST: Final = UUID(int=1)

@@ -35,6 +35,7 @@ from moldau_quorum.metadata.image_parts import (
     TopicImage,
     changed_partition,
     check_directories,
+    partition_image,
 )
 from moldau_quorum.metadata.persistent_map import MapEditor, PersistentMap
 
@@ -321,22 +322,7 @@ class ImageEditor:
 
     def _replay_partition(self, record: r.PartitionRecord) -> None:
         check_directories(record.directories, record.replicas)
-        self._partitions(record.topic_id).set(
-            record.partition_id,
-            PartitionImage(
-                replicas=record.replicas,
-                isr=record.isr,
-                leader=record.leader,
-                leader_epoch=record.leader_epoch,
-                partition_epoch=record.partition_epoch,
-                adding_replicas=record.adding_replicas,
-                removing_replicas=record.removing_replicas,
-                elr=record.elr,
-                last_known_elr=record.last_known_elr,
-                leader_recovery_state=record.leader_recovery_state,
-                directories=record.directories,
-            ),
-        )
+        self._partitions(record.topic_id).set(record.partition_id, partition_image(record))
 
     def _replay_partition_change(self, record: r.PartitionChangeRecord) -> None:
         partitions = self._partitions(record.topic_id)

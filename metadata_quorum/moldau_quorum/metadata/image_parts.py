@@ -5,7 +5,7 @@ All are immutable values. ``moldau_quorum.metadata.image`` composes and re-expor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from moldau_quorum.metadata import directory_ids
@@ -114,24 +114,40 @@ class TopicImage:
     """Partitions by number, 0 to n-1; iterate with ``range(len(partitions))`` where order matters."""
 
 
+_STATE: Final = tuple(field.name for field in fields(PartitionImage))
+"""What a partition's record and image hold in common, by name: all of the image."""
+_CHANGEABLE: Final = tuple(
+    field.name for field in fields(r.PartitionChangeRecord) if field.name in _STATE and field.default is None
+)
+"""What a change may leave as it was."""
+
+
+def partition_image(record: r.PartitionRecord) -> PartitionImage:
+    """Returns the partition that a record describes."""
+    return PartitionImage(**{name: getattr(record, name) for name in _STATE})
+
+
+def partition_record(topic_id: UUID, partition_id: int, image: PartitionImage) -> r.PartitionRecord:
+    """Returns the record that describes a partition."""
+    state = {name: getattr(image, name) for name in _STATE}
+    return r.PartitionRecord(topic_id=topic_id, partition_id=partition_id, **state)
+
+
 def changed_partition(before: PartitionImage, record: r.PartitionChangeRecord) -> PartitionImage:
     """Returns the partition after a change."""
     new_leader = record.leader != r.NO_LEADER_CHANGE
-    return PartitionImage(
-        replicas=before.replicas if record.replicas is None else record.replicas,
-        isr=before.isr if record.isr is None else record.isr,
+    return replace(
+        before,
         leader=record.leader if new_leader else before.leader,
         leader_epoch=before.leader_epoch + new_leader,
         partition_epoch=record.partition_epoch,
-        adding_replicas=before.adding_replicas if record.adding_replicas is None else record.adding_replicas,
-        removing_replicas=before.removing_replicas if record.removing_replicas is None else record.removing_replicas,
-        elr=before.elr if record.elr is None else record.elr,
-        last_known_elr=before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
-        leader_recovery_state=before.leader_recovery_state
-        if record.leader_recovery_state is None
-        else record.leader_recovery_state,
-        directories=before.directories if record.directories is None else record.directories,
+        **{name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None},
     )
+
+
+def changes_anything(record: r.PartitionChangeRecord) -> bool:
+    """Returns whether a change does more than count the partition epoch."""
+    return record.leader != r.NO_LEADER_CHANGE or any(getattr(record, name) is not None for name in _CHANGEABLE)
 
 
 def check_directories(directories: tuple[UUID, ...], replicas: tuple[int, ...]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau_quorum.metadata import records as r
 from moldau_quorum.metadata.image import ImageEditor, MetadataImage, quota_sort_key
+from moldau_quorum.metadata.image_parts import partition_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,22 +49,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
         topic = image.topics_by_id[topic_id]
         yield r.TopicRecord(name=topic.name, topic_id=topic_id)
         for partition_id in range(len(topic.partitions)):
-            partition = topic.partitions[partition_id]
-            yield r.PartitionRecord(
-                topic_id=topic_id,
-                partition_id=partition_id,
-                replicas=partition.replicas,
-                isr=partition.isr,
-                leader=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                partition_epoch=partition.partition_epoch,
-                adding_replicas=partition.adding_replicas,
-                removing_replicas=partition.removing_replicas,
-                elr=partition.elr,
-                last_known_elr=partition.last_known_elr,
-                leader_recovery_state=partition.leader_recovery_state,
-                directories=partition.directories,
-            )
+            yield partition_record(topic_id, partition_id, topic.partitions[partition_id])
     yield from _setting_records(image)
 
 

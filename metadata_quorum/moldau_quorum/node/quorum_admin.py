@@ -32,8 +32,8 @@ from moldau.protocol.messages.update_raft_voter import (
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
 )
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
-    ZERO_UUID,
     MembershipChangeError,
     NotLeaderError,
     OutcomeUnknownError,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.tasks.sync import Signal
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
-    ZERO_UUID,
     CommittedEntry,
     CommittedRange,
     Leadership,

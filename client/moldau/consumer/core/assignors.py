@@ -26,7 +26,8 @@ from moldau.protocol.messages.consumer_protocol import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-Buffer = bytes | bytearray | memoryview
+    from moldau.values import Buffer
+
 
 PROTOCOL_TYPE = "consumer"
 _VERSION = struct.Struct(">h")

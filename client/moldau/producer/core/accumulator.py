@@ -32,7 +32,8 @@ from moldau.records import BatchBuilder, Compression, add_sequence, set_producer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Buffer = bytes | bytearray | memoryview
+    from moldau.values import Buffer
+
 
 PRODUCER_EPOCH_MAX = 32767
 NO_PRODUCER_ID = -1

@@ -18,7 +18,7 @@ from moldau.records.codec import murmur2
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Buffer = bytes | bytearray | memoryview
+    from moldau.values import Buffer
 
 
 class PartitionerFunction(Protocol):

@@ -14,7 +14,6 @@ from moldau.protocol.compiler import (
     read_uvarint,
     uvarint,
 )
-from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.framing import skip_tagged_section
 from moldau.protocol.hot.produce import (
     ENTRIES_UNBOUNDED,
@@ -24,6 +23,7 @@ from moldau.protocol.hot.produce import (
     node_endpoints_section,
 )
 from moldau.protocol.messages.fetch import FetchRequest
+from moldau.values import ZERO_UUID
 
 P = TypeVar("P")
 """The placeholder of record bytes in a response: a buffer, or a range of a file."""

@@ -1,8 +1,8 @@
 """Envelope: table of the request and of the response."""
 
 from moldau.protocol import field
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Request, Response
+from moldau.values import Buffer
 
 
 class EnvelopeRequest(Request, api_key=58, versions="0", flexible="0+"):

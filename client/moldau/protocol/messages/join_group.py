@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from moldau.protocol import field
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Request, Response, Struct
+from moldau.values import Buffer
 
 
 class JoinGroupRequestProtocol(Struct):

@@ -1,8 +1,8 @@
 """SaslAuthenticate: table of the request and of the response."""
 
 from moldau.protocol import field
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Request, Response
+from moldau.values import Buffer
 
 
 class SaslAuthenticateRequest(Request, api_key=36, versions="0-2", flexible="2+"):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from moldau.runtime.net.buffers import byte_count
-from moldau.runtime.ports.environment import Buffer, Connection, File
+from moldau.runtime.ports.environment import Connection, File
+from moldau.values import Buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
 
 
 def byte_count(buffer: Buffer) -> int:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.protocol.versions import VersionRange
-    from moldau.runtime.ports.environment import Buffer, Connection, Environment
+    from moldau.runtime.ports.environment import Connection, Environment
+    from moldau.values import Buffer
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from moldau.runtime.net.buffers import BufferPool
     from moldau.runtime.net.server import ServerLimits
-    from moldau.runtime.ports.environment import Buffer, Clock, Connection
+    from moldau.runtime.ports.environment import Clock, Connection
+    from moldau.values import Buffer
 
 NEVER_MS = float("inf")
 

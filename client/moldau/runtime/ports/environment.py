@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-T = TypeVar("T")
+    from moldau.values import Buffer
 
-Buffer = bytes | bytearray | memoryview
-"""Bytes that are borrowed for the length of a call and never kept by the callee."""
+T = TypeVar("T")
 
 
 class Clock(Protocol):

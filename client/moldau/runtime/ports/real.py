@@ -30,10 +30,12 @@ import trio
 from moldau.runtime.net.buffers import drop_filled, drop_sent
 from moldau.runtime.ports import system_calls
 from moldau.runtime.ports.descriptors import SHORTAGE_ERRNOS, UNLIMITED, is_shortage
-from moldau.runtime.ports.environment import Buffer, Environment, File, OpenMode
+from moldau.runtime.ports.environment import Environment, File, OpenMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from moldau.values import Buffer
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
 
 _fdatasync: Callable[[int], None] | None = getattr(os, "fdatasync", None)
 _full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)

@@ -21,7 +21,8 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from moldau.runtime.ports.environment import Buffer, Connection, File
+    from moldau.runtime.ports.environment import Connection, File
+    from moldau.values import Buffer
 
 CIPHERTEXT_BYTES = 32 * 1024
 """Ciphertext received in one call; a TLS record has at most 16 KiB of content."""

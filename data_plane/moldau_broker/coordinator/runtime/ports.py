@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.protocol.errors import ErrorCode
-    from moldau.protocol.field import Buffer
+    from moldau.values import Buffer
     from moldau_broker.coordinator.runtime.effects import Marker
 
 

@@ -31,9 +31,9 @@ from moldau_broker.coordinator.runtime.effects import Answer, Append, Moment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.protocol.field import Buffer
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.telemetry.log import EventLogger
+    from moldau.values import Buffer
     from moldau_broker.coordinator.runtime.effects import Effect
     from moldau_broker.coordinator.runtime.ports import InternalLog
 

@@ -49,7 +49,8 @@ from moldau_broker.log.values import StagedBatch
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from moldau.runtime.ports.environment import Buffer, Disk
+    from moldau.runtime.ports.environment import Disk
+    from moldau.values import Buffer
     from moldau_broker.log.cleaner.offset_map import OffsetMap
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.partition.partition_log import PartitionLog

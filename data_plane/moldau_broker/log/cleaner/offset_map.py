@@ -17,7 +17,7 @@ from moldau.records.cleaning import map_keys, select_records
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
 
 ENTRY_BYTES = 24
 

@@ -16,7 +16,8 @@ from moldau.records import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchH
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from moldau.runtime.ports.environment import Buffer, File
+    from moldau.runtime.ports.environment import File
+    from moldau.values import Buffer
 
 CRC_START = 21
 COMPRESSION_MASK = 0x07

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.ports.descriptors import DescriptorBudget
-    from moldau.runtime.ports.environment import Buffer, File
+    from moldau.runtime.ports.environment import File
+    from moldau.values import Buffer
 
 
 class SharedFile:

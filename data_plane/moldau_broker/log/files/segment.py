@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer, Disk
+    from moldau.runtime.ports.environment import Disk
+    from moldau.values import Buffer
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.files.batches import Batch
     from moldau_broker.log.files.handle import SharedFile

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer, Disk
+    from moldau.runtime.ports.environment import Disk
+    from moldau.values import Buffer
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.files.checkpoint import EpochEntry
     from moldau_broker.log.files.segment import LogSegment

@@ -15,7 +15,7 @@ from moldau_broker.log.values import AppendOrigin
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager

@@ -12,7 +12,6 @@ import trio
 
 from moldau.protocol.access import AclOperation, operations_mask
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -32,6 +31,7 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from moldau.values import ZERO_UUID
 from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:

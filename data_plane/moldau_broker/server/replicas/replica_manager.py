@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Iterator, Mapping
 
-    from moldau.runtime.ports.environment import Buffer, Clock
+    from moldau.runtime.ports.environment import Clock
+    from moldau.values import Buffer
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.partition.partition_log import PartitionLog

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.runtime.ports.environment import Buffer, OpenMode
+from moldau.runtime.ports.environment import OpenMode
 from moldau_jepsen.world.disk.disk_profile import DiskFaultKind
 from moldau_jepsen.world.disk.virtual_disk import Directory, Inode, VirtualDisk, parts_of, used_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from moldau.values import Buffer
 
 T = TypeVar("T")
 

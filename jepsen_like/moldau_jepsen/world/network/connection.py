@@ -18,7 +18,8 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moldau.runtime.ports.environment import Buffer, File
+    from moldau.runtime.ports.environment import File
+    from moldau.values import Buffer
     from moldau_jepsen.world.network.hosts import Host, Kernel
     from moldau_jepsen.world.network.network import VirtualNetwork
 

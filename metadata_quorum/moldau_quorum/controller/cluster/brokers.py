@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from moldau.values import ZERO_UUID
 from moldau_quorum.controller.cluster.directories import directories_failed, newly_offline
 from moldau_quorum.controller.cluster.features import unsupported_feature
 from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, Result
@@ -107,7 +107,7 @@ def _registration_refusal(
         or not 1 <= len(names) <= ENDPOINTS_MAX
         or len(set(names)) != len(names)
         or any(not listener.host or not 0 < listener.port < 65536 for listener in request.listeners)
-        or request.incarnation_id == UUID(int=0)
+        or request.incarnation_id == ZERO_UUID
         or len(set(request.log_dirs)) != len(request.log_dirs)
         or any(is_reserved(directory) for directory in request.log_dirs)
     ):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moldau_quorum.log.port import ZERO_UUID
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.raft.core.types import Configuration
 from moldau_quorum.log.raft.envelope import WrongDirectoryError
 

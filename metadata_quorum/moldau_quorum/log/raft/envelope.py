@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgpack
 from crc32c import crc32c
 
-from moldau_quorum.log.port import VOTER_ID_MAX, ZERO_UUID, replacement_advice
+from moldau.values import ZERO_UUID
+from moldau_quorum.log.port import VOTER_ID_MAX, replacement_advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
 
 RAFT_FORMAT: Final = 3
 PYSYNCOBJ_FORMAT: Final = 4

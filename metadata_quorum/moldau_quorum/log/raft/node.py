@@ -18,8 +18,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
-    ZERO_UUID,
     CommittedEntry,
     CommittedRange,
     Leadership,

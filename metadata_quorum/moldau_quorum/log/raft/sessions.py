@@ -35,8 +35,9 @@ from moldau_quorum.log.raft.envelope import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from moldau.runtime.ports.environment import Buffer, Environment
+    from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.log import EventLogger
+    from moldau.values import Buffer
     from moldau_quorum.log.raft.engine_node import EngineNode
     from moldau_quorum.log.raft.peers import PeerLink
 

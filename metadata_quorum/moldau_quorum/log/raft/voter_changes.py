@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
-    ZERO_UUID,
     LogBusyError,
     MembershipChangeError,
     NotLeaderError,

@@ -13,7 +13,6 @@ import trio
 
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.field import ZERO_UUID
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -40,6 +39,7 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
 )
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.runtime.config import ConfigSource
+from moldau.values import ZERO_UUID
 from support.cluster.broker_cluster import batch, decode_response, frame, read_frame, run_cluster, values_of
 
 # --- versions ------------------------------------------------------------------------------------------------------

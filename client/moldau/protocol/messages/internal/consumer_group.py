@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from moldau.protocol import field
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Data, Struct
+from moldau.values import Buffer
 
 
 class ConsumerGroupMetadataKey(Data, versions="3"):

@@ -6,8 +6,8 @@ The 16-bit version before the key gives the type of the record: 2.
 from collections.abc import Sequence
 
 from moldau.protocol import field
-from moldau.protocol.field import Buffer
 from moldau.protocol.schema import Data, Struct
+from moldau.values import Buffer
 
 
 class GroupMetadataKey(Data, versions="2"):

@@ -72,9 +72,9 @@ from moldau_broker.coordinator.runtime.timers import Deadlines
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from moldau.protocol.field import Buffer
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
     from moldau.protocol.schema import Request, Response
+    from moldau.values import Buffer
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.offsets import TopicPartition
     from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, RequestContext, StateRecord

@@ -10,16 +10,18 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from moldau.protocol.codec import DecodeError, decode, encode
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey, GroupMetadataValue
 from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.runtime.effects import StateRecord
 
 if TYPE_CHECKING:
-    from moldau.protocol.field import Buffer
+    from uuid import UUID
+
     from moldau.protocol.schema import Data
+    from moldau.values import Buffer
 
 _VERSION = struct.Struct(">h")
 _OFFSET_KEY_VERSION = 1
@@ -28,7 +30,6 @@ _GROUP_VALUE_VERSION = 3
 _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_NAMED = 3
 _OFFSET_VALUE_VERSION_EXPIRING = 1
-_NO_TOPIC_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
         metadata=committed.metadata,
         commit_timestamp=committed.commit_ms,
         expire_timestamp=committed.expire_ms,
-        topic_id=committed.topic_id or _NO_TOPIC_ID,
+        topic_id=committed.topic_id or ZERO_UUID,
     )
     if committed.expire_ms != -1:
         return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_EXPIRING))
@@ -132,7 +133,7 @@ def _parse_committed(value: Buffer) -> CommittedOffset:
         metadata=message.metadata,
         commit_ms=message.commit_timestamp,
         expire_ms=message.expire_timestamp,
-        topic_id=None if message.topic_id == _NO_TOPIC_ID else message.topic_id,
+        topic_id=None if message.topic_id == ZERO_UUID else message.topic_id,
     )
 
 

@@ -36,8 +36,8 @@ from moldau_broker.coordinator.transaction.core.state import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.protocol.field import Buffer
     from moldau.protocol.schema import Response
+    from moldau.values import Buffer
     from moldau_broker.coordinator.runtime.effects import Moment
     from moldau_broker.coordinator.transaction.core.config import TransactionConfig
     from moldau_broker.coordinator.transaction.core.state import TopicPartition

@@ -23,7 +23,7 @@ from moldau.protocol.messages.internal.transaction_log import PartitionsSchema, 
 from moldau_broker.coordinator.runtime.effects import StateRecord
 
 if TYPE_CHECKING:
-    from moldau.protocol.field import Buffer
+    from moldau.values import Buffer
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

@@ -24,8 +24,8 @@ from moldau_jepsen.simulation.judge.rules.coordinators import GroupRules, Transa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from moldau.protocol.field import Buffer
     from moldau.records import BatchHeader
+    from moldau.values import Buffer
     from moldau_broker.server.replicas.partition import Partition
     from moldau_jepsen.simulation.judge.invariants import PartitionKey
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.net.answers import Deferred, ResponsePart
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.replication.purgatory import Delayed
     from moldau_jepsen.simulation.mutants.planted import Patch

@@ -9,7 +9,7 @@ from moldau_broker.log.partition.watermarked_log import WatermarkedLog
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.log.cleaner.offset_map import Selection
     from moldau_jepsen.simulation.mutants.planted import Patch
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from moldau_quorum.log.port import ZERO_UUID
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.raft.core.messages import (
     AppendRequest,
     AppendResponse,
