@@ -1,6 +1,6 @@
-"""Values that every package names: byte buffers, the nil UUID, and the integers that must not be mixed up. Pure."""
+"""Values that every package names: byte buffers and the nil UUID. Pure."""
 
-from typing import Final, NewType
+from typing import Final
 from uuid import UUID
 
 Buffer = bytes | bytearray | memoryview
@@ -8,12 +8,3 @@ Buffer = bytes | bytearray | memoryview
 
 ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no id": no topic id, no directory, no incarnation."""
-
-Offset = NewType("Offset", int)
-"""Position of a record in a partition; an end offset is exclusive."""
-
-LeaderEpoch = NewType("LeaderEpoch", int)
-"""Number of the leaders that a partition has had (KIP-101); -1 is unknown."""
-
-BrokerId = NewType("BrokerId", int)
-"""``node.id`` of a broker; -1 is none."""

@@ -6,7 +6,7 @@ DescribeConfigs returns the keys of a resource, each with its value, the source 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_configs import (
@@ -30,7 +30,7 @@ from moldau.runtime.config import (
     ConfigSource,
     DynamicScope,
 )
-from moldau_broker.server.handlers.loggers import describe_loggers
+from moldau_broker.server.handlers.loggers import LoggersContext, describe_loggers
 from moldau_quorum.controller.context import RefusedError
 from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_resource
 from moldau_quorum.metadata.image import (
@@ -44,7 +44,10 @@ from moldau_quorum.metadata.image import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau.runtime.config import Config
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.handlers.context import Call
+    from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
     from moldau_quorum.controller.entities.config_kinds import OverrideKind
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -54,8 +57,21 @@ Layer = tuple[ConfigSource, str, str | None]
 """Source, key and value of one layer of configuration."""
 
 
+class ConfigsContext(LoggersContext, Protocol):
+    """The parts of a broker needed for describing configurations."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def static_config(self) -> Config: ...
+    @property
+    def dynamic(self) -> DynamicConfig: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+
 def handle_describe_configs(
-    context: BrokerContext, request: DescribeConfigsRequest, call: Call
+    context: ConfigsContext, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResponse:
     """Describes topics, groups, client metrics, and this broker; other brokers describe themselves.
 
@@ -84,7 +100,7 @@ def handle_describe_configs(
 
 
 def handle_list_config_resources(
-    context: BrokerContext, request: ListConfigResourcesRequest, call: Call
+    context: ConfigsContext, request: ListConfigResourcesRequest, call: Call
 ) -> ListConfigResourcesResponse:
     """Lists all topics and brokers, and the groups and metrics subscriptions that have a configuration.
 
@@ -130,7 +146,7 @@ def _merged(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfig
 
 
 def _describe(
-    context: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: ConfigsContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     name = resource.resource_name
     image = context.metadata.image
@@ -169,7 +185,7 @@ def _text(key: ConfigKey, value: str) -> str | None:
 
 
 def _overridable(
-    context: BrokerContext, kind: OverrideKind, overrides: Mapping[str, str]
+    context: ConfigsContext, kind: OverrideKind, overrides: Mapping[str, str]
 ) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
     for key in kind.schema.keys.values():
         layers: list[Layer] = []
@@ -182,7 +198,7 @@ def _overridable(
         yield key, layers, False
 
 
-def _broker(context: BrokerContext, name: str) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
+def _broker(context: ConfigsContext, name: str) -> Iterable[tuple[ConfigKey, list[Layer], bool]]:
     # Keys of single listeners (listener.name.inside.ssl.client.auth) exist only where they are set.
     for key_name in dict.fromkeys((*BROKER_CONFIG.keys, *context.static_config, *context.config)):
         key = BROKER_CONFIG.key(key_name)
@@ -194,7 +210,7 @@ def _broker(context: BrokerContext, name: str) -> Iterable[tuple[ConfigKey, list
         yield replace(key, name=key_name), layers, key.dynamic is DynamicScope.READ_ONLY
 
 
-def _broker_layers(context: BrokerContext, name: str) -> list[Layer]:
+def _broker_layers(context: ConfigsContext, name: str) -> list[Layer]:
     """Returns the layers of a broker key, the one in force first, without values that were left out."""
     image = context.metadata.image
     left_out = context.dynamic.left_out

@@ -1,4 +1,4 @@
-"""The parts of a broker that request handlers use."""
+"""The parts of a broker that request handlers use; each handler module names those that it needs as a Protocol."""
 
 from __future__ import annotations
 

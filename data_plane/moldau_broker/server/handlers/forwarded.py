@@ -7,7 +7,7 @@ request is refused with REQUEST_TIMED_OUT: the change may still happen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
@@ -35,7 +35,7 @@ from moldau.protocol.messages.update_features import (
 )
 from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
-from moldau_broker.server.handlers.loggers import alter_loggers
+from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
 from moldau_quorum.controller.entities.configs import too_many_resources
 from moldau_quorum.controller.topics import too_many_topics
@@ -44,7 +44,10 @@ from moldau_quorum.metadata.image import RESOURCE_BROKER_LOGGER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau.runtime.config import Config
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.handlers.context import Call
+    from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
     from moldau_quorum.metadata.image import MetadataImage
 
 R = TypeVar("R", bound=Response)
@@ -56,13 +59,26 @@ _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _WHY = "no active controller answered in time; the change may still happen"
 
 
-async def relay(context: BrokerContext, request: Request, call: Call) -> Response:
+class ForwardingContext(LoggersContext, Protocol):
+    """The parts of a broker needed for forwarding requests to the active controller."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def controller(self) -> ControllerClient: ...
+    @property
+    def follower(self) -> MetadataFollower: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+
+async def relay(context: ForwardingContext, request: Request, call: Call) -> Response:
     """Forwards a request whose answer needs no work of this broker."""
     response, _ = await _forward(context, request, APIS[request.__api_key__].response, call)
     return response
 
 
-async def _forward(context: BrokerContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
+async def _forward(context: ForwardingContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
     """Returns the controller's answer and True, or a refusal and False."""
     try:
         response = await context.controller.request(request, response_class, timeout_ms=_timeout_ms(request))
@@ -82,13 +98,13 @@ def _timeout_ms(request: Request) -> float:
     return float(min(max(1_000, wanted or FORWARD_TIMEOUT_MS), FORWARD_TIMEOUT_MS))
 
 
-async def _until_visible(context: BrokerContext, condition: Callable[[MetadataImage], bool]) -> None:
+async def _until_visible(context: ForwardingContext, condition: Callable[[MetadataImage], bool]) -> None:
     with trio.move_on_after(VISIBILITY_TIMEOUT_MS / 1000):
         await context.follower.wait_until(condition)
 
 
 async def handle_create_topics(
-    context: BrokerContext, request: CreateTopicsRequest, call: Call
+    context: ForwardingContext, request: CreateTopicsRequest, call: Call
 ) -> CreateTopicsResponse:
     """Forwards CreateTopics; this broker's configuration replaces default numbers (-1)."""
     too_many = too_many_topics(len(request.topics))
@@ -107,7 +123,7 @@ async def handle_create_topics(
 
 
 async def handle_delete_topics(
-    context: BrokerContext, request: DeleteTopicsRequest, call: Call
+    context: ForwardingContext, request: DeleteTopicsRequest, call: Call
 ) -> DeleteTopicsResponse:
     """Forwards DeleteTopics, by name or by id."""
     too_many = too_many_topics(len(request.topics) + len(request.topic_names))
@@ -131,7 +147,7 @@ async def handle_delete_topics(
 
 
 async def handle_create_partitions(
-    context: BrokerContext, request: CreatePartitionsRequest, call: Call
+    context: ForwardingContext, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
     """Forwards CreatePartitions."""
     too_many = too_many_topics(len(request.topics))
@@ -151,7 +167,7 @@ def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
 
 
 async def handle_incremental_alter_configs(
-    context: BrokerContext, request: IncrementalAlterConfigsRequest, call: Call
+    context: ForwardingContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     """Forwards IncrementalAlterConfigs, except for levels of loggers, which this broker changes."""
     too_many = too_many_resources(len(request.resources))
@@ -173,7 +189,7 @@ async def handle_incremental_alter_configs(
 
 
 async def _alter_in_metadata(
-    context: BrokerContext, request: IncrementalAlterConfigsRequest, call: Call
+    context: ForwardingContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     before = context.metadata.image
     response, answered = await _forward(context, request, IncrementalAlterConfigsResponse, call)
@@ -183,7 +199,7 @@ async def _alter_in_metadata(
 
 
 async def handle_alter_configs(
-    context: BrokerContext, request: AlterConfigsRequest, call: Call
+    context: ForwardingContext, request: AlterConfigsRequest, call: Call
 ) -> AlterConfigsResponse:
     """Forwards AlterConfigs."""
     too_many = too_many_resources(len(request.resources))
@@ -196,14 +212,14 @@ async def handle_alter_configs(
     return response
 
 
-async def _configs_visible(context: BrokerContext, before: MetadataImage) -> None:
+async def _configs_visible(context: ForwardingContext, before: MetadataImage) -> None:
     """Waits 200 ms for a change of configuration; equal values change nothing."""
     with trio.move_on_after(0.2):
         await context.follower.wait_until(lambda image: image.configs is not before.configs)
 
 
 async def handle_update_features(
-    context: BrokerContext, request: UpdateFeaturesRequest, call: Call
+    context: ForwardingContext, request: UpdateFeaturesRequest, call: Call
 ) -> UpdateFeaturesResponse:
     """Forwards UpdateFeatures, and converts fields of old versions to those of the forwarded version."""
     for update in request.feature_updates:

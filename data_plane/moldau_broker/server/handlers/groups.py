@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from moldau_broker.server.handlers.metadata import ensure_offsets_topic, ensure_transactions_topic
+from moldau_broker.server.handlers.metadata import (
+    InternalTopicsContext,
+    ensure_offsets_topic,
+    ensure_transactions_topic,
+)
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Request
+    from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.runtime.completion import Completion
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.handlers.context import Call
 
 _GROUP, _TRANSACTION = 0, 1
 _BATCHED = 4
 KEYS_MAX = 1000
+
+
+class GroupsContext(InternalTopicsContext, Protocol):
+    """The parts of a broker needed for the requests to the group coordinator."""
+
+    @property
+    def groups(self) -> GroupCoordinator: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
 
 
 class _Found(NamedTuple):
@@ -29,7 +44,7 @@ class _Found(NamedTuple):
 
 
 async def handle_find_coordinator(
-    context: BrokerContext, request: FindCoordinatorRequest, call: Call
+    context: GroupsContext, request: FindCoordinatorRequest, call: Call
 ) -> FindCoordinatorResponse:
     """Returns the coordinators of groups or transactional ids; creates the internal topic on first use."""
     keys = request.coordinator_keys if call.version >= _BATCHED else [request.key]
@@ -59,7 +74,7 @@ async def handle_find_coordinator(
     )
 
 
-def _find(context: BrokerContext, key_type: int, key: str, call: Call) -> _Found:
+def _find(context: GroupsContext, key_type: int, key: str, call: Call) -> _Found:
     name = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTIONS_TOPIC}.get(key_type)
     if name is None:
         return _Found(error=ErrorCode.INVALID_REQUEST, message=f"key type {key_type} has no coordinator here")
@@ -75,6 +90,6 @@ def _find(context: BrokerContext, key_type: int, key: str, call: Call) -> _Found
     return _Found(node_id=partition.leader, host=endpoint.host, port=endpoint.port)
 
 
-def handle_group_request(context: BrokerContext, request: Request, call: Call) -> Completion:
+def handle_group_request(context: GroupsContext, request: Request, call: Call) -> Completion:
     """Submits the request to the coordinator at once, so that requests keep their order; it may answer later."""
     return context.groups.submit(request, version=call.version, client_id=call.client_id, client_host=call.client_host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_configs import DescribeConfigsResourceResult
@@ -14,13 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource
-    from moldau_broker.server.handlers.context import BrokerContext
+    from moldau.runtime.telemetry.log_levels import LogLevels
 
 _SET, _DELETE = 0, 1
 
 
+class LoggersContext(Protocol):
+    """The parts of a broker needed for reading and setting levels of loggers."""
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def log_levels(self) -> LogLevels: ...
+
+
 def describe_loggers(
-    context: BrokerContext, broker: str, wanted: Sequence[str] | None
+    context: LoggersContext, broker: str, wanted: Sequence[str] | None
 ) -> list[DescribeConfigsResourceResult]:
     """Returns the level in force of each logger.
 
@@ -41,7 +50,7 @@ def describe_loggers(
 
 
 def alter_loggers(
-    context: BrokerContext, resource: AlterConfigsResource, *, validate_only: bool, repeated: bool
+    context: LoggersContext, resource: AlterConfigsResource, *, validate_only: bool, repeated: bool
 ) -> AlterConfigsResourceResponse:
     """Sets or resets levels: all of the resource or none, and none if the request names it twice (``repeated``)."""
     response = AlterConfigsResourceResponse(
@@ -63,14 +72,14 @@ def alter_loggers(
     return response
 
 
-def _check_broker(context: BrokerContext, broker: str) -> None:
+def _check_broker(context: LoggersContext, broker: str) -> None:
     if broker != str(context.broker_id):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"this is broker {context.broker_id}: ask broker {broker!r} for its loggers"
         )
 
 
-def _check_changes(context: BrokerContext, changes: Sequence[AlterableConfig]) -> None:
+def _check_changes(context: LoggersContext, changes: Sequence[AlterableConfig]) -> None:
     known = frozenset(context.log_levels.names())
     seen: set[str] = set()
     for change in changes:

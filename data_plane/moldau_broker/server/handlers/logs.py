@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -32,16 +32,34 @@ from moldau_broker.log.values import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.values import ReplicaDirectoryInfo
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 _TIMEOUT_MS_MAX = 300_000
 _HIGH_WATERMARK = -1
 
 
+class LogsContext(Protocol):
+    """The parts of a broker needed for the requests about logs and their directories."""
+
+    @property
+    def directories(self) -> ReplicaDirectories: ...
+    @property
+    def environment(self) -> Environment: ...
+    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition: ...
+    @property
+    def logs(self) -> LogManager: ...
+    @property
+    def replicas(self) -> ReplicaManager: ...
+
+
 async def handle_delete_records(
-    context: BrokerContext, request: DeleteRecordsRequest, call: Call
+    context: LogsContext, request: DeleteRecordsRequest, call: Call
 ) -> DeleteRecordsResponse:
     """Raises log start offsets, and waits until the live replicas have followed (KIP-107)."""
     results: list[DeleteRecordsTopicResult] = []
@@ -89,7 +107,7 @@ def _delete(partition: Partition, offset: int) -> int:
 
 
 def handle_describe_log_dirs(
-    context: BrokerContext, request: DescribeLogDirsRequest, call: Call
+    context: LogsContext, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
     """Returns the log directories and the partitions in them."""
     wanted = None
@@ -130,7 +148,7 @@ def _by_topic(replicas: Sequence[ReplicaDirectoryInfo]) -> list[DescribeLogDirsT
 
 
 def handle_alter_replica_log_dirs(
-    context: BrokerContext, request: AlterReplicaLogDirsRequest, call: Call
+    context: LogsContext, request: AlterReplicaLogDirsRequest, call: Call
 ) -> AlterReplicaLogDirsResponse:
     """Starts to move replicas between the log directories of this broker (KIP-113), and answers at once.
 

@@ -6,7 +6,7 @@ The handlers answer from the committed image, with the endpoints of the client's
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -37,7 +37,11 @@ from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau.runtime.config import Config
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
+    from moldau_broker.server.handlers.context import Call
+    from moldau_quorum.broker_side.session import MetadataFollower
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -70,12 +74,32 @@ wait with it.
 """
 
 
+class InternalTopicsContext(Protocol):
+    """The parts of a broker needed for creating internal topics."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def topic_creation(self) -> TopicCreation: ...
+
+
+class MetadataContext(InternalTopicsContext, Protocol):
+    """The parts of a broker needed for describing topics, brokers and the cluster."""
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def follower(self) -> MetadataFollower: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+
 def valid_topic_name(name: str) -> bool:
     """Whether Kafka allows the name."""
     return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
 
 
-async def handle_metadata(context: BrokerContext, request: MetadataRequest, call: Call) -> MetadataResponse:
+async def handle_metadata(context: MetadataContext, request: MetadataRequest, call: Call) -> MetadataResponse:
     """Returns metadata of topics and brokers.
 
     First creates unknown topics where request and configuration allow it, and waits up to ``ELECTION_WAIT_MS`` for the
@@ -131,7 +155,7 @@ def _drop_repeats(request: MetadataRequest) -> None:
         request.topics = list(distinct.values())
 
 
-async def _create_missing(context: BrokerContext, request: MetadataRequest) -> None:
+async def _create_missing(context: MetadataContext, request: MetadataRequest) -> None:
     if not request.topics or not request.allow_auto_topic_creation:
         return
     if not context.config.get_bool("auto.create.topics.enable"):
@@ -156,7 +180,7 @@ async def _create_missing(context: BrokerContext, request: MetadataRequest) -> N
         await ensure_transactions_topic(context)
 
 
-async def _await_elections(context: BrokerContext, request: MetadataRequest) -> None:
+async def _await_elections(context: MetadataContext, request: MetadataRequest) -> None:
     """Waits up to ``ELECTION_WAIT_MS`` until suspected brokers lead none of the requested partitions.
 
     Clients request metadata when their leader is gone. If the answer names the crashed leader or none, librdkafka may
@@ -190,7 +214,7 @@ def _wanted_topics(image: MetadataImage, request: MetadataRequest) -> Iterator[T
             yield found
 
 
-async def ensure_offsets_topic(context: BrokerContext) -> ErrorCode:
+async def ensure_offsets_topic(context: InternalTopicsContext) -> ErrorCode:
     """Creates ``__consumer_offsets`` on first use."""
     config = context.config
     errors = await context.topic_creation.ensure(
@@ -206,7 +230,7 @@ async def ensure_offsets_topic(context: BrokerContext) -> ErrorCode:
     return errors.get(OFFSETS_TOPIC, ErrorCode.NONE)
 
 
-async def ensure_transactions_topic(context: BrokerContext) -> ErrorCode:
+async def ensure_transactions_topic(context: InternalTopicsContext) -> ErrorCode:
     """Creates ``__transaction_state`` on first use."""
     config = context.config
     errors = await context.topic_creation.ensure(
@@ -224,7 +248,7 @@ async def ensure_transactions_topic(context: BrokerContext) -> ErrorCode:
     return errors.get(TRANSACTIONS_TOPIC, ErrorCode.NONE)
 
 
-def _some_controller(context: BrokerContext) -> int:
+def _some_controller(context: MetadataContext) -> int:
     """Returns a live broker, which forwards to the active controller; clients may only see brokers (KIP-590)."""
     alive = [broker_id for broker_id in sorted(context.metadata.image.brokers) if context.metadata.is_alive(broker_id)]
     if context.broker_id in alive:
@@ -232,7 +256,7 @@ def _some_controller(context: BrokerContext) -> int:
     return alive[0] if alive else -1
 
 
-def _topic(context: BrokerContext, topic: TopicImage, request: MetadataRequest, call: Call) -> MetadataResponseTopic:
+def _topic(context: MetadataContext, topic: TopicImage, request: MetadataRequest, call: Call) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -246,7 +270,9 @@ def _topic(context: BrokerContext, topic: TopicImage, request: MetadataRequest, 
     )
 
 
-def _partition(context: BrokerContext, index: int, partition: PartitionImage, call: Call) -> MetadataResponsePartition:
+def _partition(
+    context: MetadataContext, index: int, partition: PartitionImage, call: Call
+) -> MetadataResponsePartition:
     leader, error = partition.leader, ErrorCode.NONE
     if leader < 0 or not context.metadata.is_alive(leader):
         leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
@@ -264,7 +290,7 @@ def _partition(context: BrokerContext, index: int, partition: PartitionImage, ca
     )
 
 
-def _offline(context: BrokerContext, partition: PartitionImage) -> list[int]:
+def _offline(context: MetadataContext, partition: PartitionImage) -> list[int]:
     image = context.metadata.image
     return [
         replica
@@ -274,7 +300,7 @@ def _offline(context: BrokerContext, partition: PartitionImage) -> list[int]:
 
 
 def handle_describe_cluster(
-    context: BrokerContext, request: DescribeClusterRequest, call: Call
+    context: MetadataContext, request: DescribeClusterRequest, call: Call
 ) -> DescribeClusterResponse:
     """Describes the brokers; controllers describe themselves on their own listeners."""
     if request.endpoint_type != _BROKER_ENDPOINTS:
@@ -306,7 +332,7 @@ def handle_describe_cluster(
 
 
 def handle_describe_topic_partitions(
-    context: BrokerContext, request: DescribeTopicPartitionsRequest, call: Call
+    context: MetadataContext, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Describes topics by name, page by page (KIP-966)."""
     image = context.metadata.image
@@ -344,7 +370,7 @@ def handle_describe_topic_partitions(
 
 
 def _described(
-    context: BrokerContext, topic: TopicImage, indexes: Sequence[int]
+    context: MetadataContext, topic: TopicImage, indexes: Sequence[int]
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions: list[DescribeTopicPartitionsResponsePartition] = []
     for index in indexes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -33,9 +33,12 @@ from moldau_broker.server.handlers.context import LongAnswer
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from moldau.runtime.ports.environment import Environment
     from moldau_broker.log.partition.timestamps import Step
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.data_path.record_checks import CheckLanes
+    from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
     _Search = Generator[Step, None, ListOffsetsPartitionResponse]
     _Later = tuple[list[ListOffsetsPartitionResponse], int, _Search, Step]
@@ -44,8 +47,20 @@ _LATEST_TIERED_TIMESTAMP = -5
 _READ_COMMITTED = 1
 
 
+class OffsetsContext(Protocol):
+    """The parts of a broker needed for the requests about offsets."""
+
+    @property
+    def checks(self) -> CheckLanes: ...
+    @property
+    def environment(self) -> Environment: ...
+    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition: ...
+    @property
+    def replicas(self) -> ReplicaManager: ...
+
+
 def handle_list_offsets(
-    context: BrokerContext, request: ListOffsetsRequest, call: Call
+    context: OffsetsContext, request: ListOffsetsRequest, call: Call
 ) -> ListOffsetsResponse | LongAnswer:
     """Returns offsets by time, or of the log start, the log end and the largest timestamp.
 
@@ -77,7 +92,7 @@ def handle_list_offsets(
     return LongAnswer(finish)
 
 
-async def _finish(context: BrokerContext, search: _Search, step: Step) -> ListOffsetsPartitionResponse:
+async def _finish(context: OffsetsContext, search: _Search, step: Step) -> ListOffsetsPartitionResponse:
     """Runs a search from ``step`` to its end; batches that need whole decompression take turns."""
     while True:
         if step is None:
@@ -93,7 +108,7 @@ async def _finish(context: BrokerContext, search: _Search, step: Step) -> ListOf
 
 
 def _offset(
-    context: BrokerContext, request: ListOffsetsRequest, call: Call, topic: str, wanted: ListOffsetsPartition
+    context: OffsetsContext, request: ListOffsetsRequest, call: Call, topic: str, wanted: ListOffsetsPartition
 ) -> _Search:
     index = wanted.partition_index
     try:
@@ -159,7 +174,7 @@ def _check_visible(partition: Partition, request: ListOffsetsRequest, call: Call
 
 
 def handle_offset_for_leader_epoch(
-    context: BrokerContext, request: OffsetForLeaderEpochRequest, call: Call
+    context: OffsetsContext, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
     """Returns end offsets of leader epochs (KIP-101, KIP-320)."""
     results: list[OffsetForLeaderTopicResult] = []

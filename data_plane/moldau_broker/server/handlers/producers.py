@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import KafkaError
 from moldau.protocol.messages.describe_producers import (
@@ -16,11 +16,21 @@ from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, Ini
 from moldau.protocol.refusals import refusal_of
 
 if TYPE_CHECKING:
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau_broker.server.coordination.producer_ids import ProducerIds
+    from moldau_broker.server.handlers.context import Call
+    from moldau_broker.server.replicas.partition import Partition
+
+
+class ProducersContext(Protocol):
+    """The parts of a broker needed for the requests about producers."""
+
+    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition: ...
+    @property
+    def producer_ids(self) -> ProducerIds: ...
 
 
 async def handle_init_producer_id(
-    context: BrokerContext, request: InitProducerIdRequest, call: Call
+    context: ProducersContext, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
     """Returns a new producer id with epoch 0 for an idempotent producer."""
     try:
@@ -30,7 +40,7 @@ async def handle_init_producer_id(
 
 
 def handle_describe_producers(
-    context: BrokerContext, request: DescribeProducersRequest, call: Call
+    context: ProducersContext, request: DescribeProducersRequest, call: Call
 ) -> DescribeProducersResponse:
     """Returns the active producers of partitions that this broker leads (KIP-664)."""
     topics: list[TopicResponse] = []

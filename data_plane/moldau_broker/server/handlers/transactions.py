@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -19,8 +19,8 @@ from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
 from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS, finish
-from moldau_broker.server.handlers.metadata import ensure_offsets_topic
-from moldau_broker.server.handlers.producers import handle_init_producer_id
+from moldau_broker.server.handlers.metadata import InternalTopicsContext, ensure_offsets_topic
+from moldau_broker.server.handlers.producers import ProducersContext, handle_init_producer_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,8 +29,15 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
     from moldau.protocol.schema import Request, Response
-    from moldau_broker.server.coordination.transactions import Begun, TopicPartitionName
-    from moldau_broker.server.handlers.context import BrokerContext, Call
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.coordinator.group.coordinator import GroupCoordinator
+    from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.coordination.marker_checks import MarkerChecks
+    from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
+    from moldau_broker.server.coordination.transactions import Begun, TopicPartitionName, TransactionMarkers
+    from moldau_broker.server.handlers.context import Call
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 MARKERS_FREE = 1_000
 """Markers that one request may contain beyond twice the number of partitions in the cluster."""
@@ -38,26 +45,49 @@ _MARKERS_PER_TURN = 50
 """Markers that are appended before other tasks run."""
 
 
-def handle_transaction_request(context: BrokerContext, request: Request, call: Call) -> Completion:
+class TransactionsContext(InternalTopicsContext, ProducersContext, Protocol):
+    """The parts of a broker needed for the requests about transactions."""
+
+    @property
+    def environment(self) -> Environment: ...
+    @property
+    def groups(self) -> GroupCoordinator: ...
+    @property
+    def marker_checks(self) -> MarkerChecks: ...
+    @property
+    def markers(self) -> TransactionMarkers: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
+    @property
+    def replicas(self) -> ReplicaManager: ...
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
+    @property
+    def verifier(self) -> TransactionVerifier: ...
+
+
+def handle_transaction_request(context: TransactionsContext, request: Request, call: Call) -> Completion:
     """Submits the request to the coordinator at once, which may answer later."""
     return context.transactions.submit(request, version=call.version)
 
 
-async def handle_init(context: BrokerContext, request: InitProducerIdRequest, call: Call) -> Response:
+async def handle_init(context: TransactionsContext, request: InitProducerIdRequest, call: Call) -> Response:
     """Initializes an idempotent producer here, and a transactional one at its coordinator."""
     if request.transactional_id is None:
         return await handle_init_producer_id(context, request, call)
     return await context.transactions.handle(request, version=call.version)
 
 
-async def handle_add_offsets(context: BrokerContext, request: AddOffsetsToTxnRequest, call: Call) -> Response:
+async def handle_add_offsets(context: TransactionsContext, request: AddOffsetsToTxnRequest, call: Call) -> Response:
     """Adds a group to a transaction; creates the topic of groups on first use."""
     if OFFSETS_TOPIC not in context.metadata.image.topics_by_name:
         await ensure_offsets_topic(context)
     return await context.transactions.handle(request, version=call.version)
 
 
-async def handle_txn_offset_commit(context: BrokerContext, request: TxnOffsetCommitRequest, call: Call) -> Response:
+async def handle_txn_offset_commit(
+    context: TransactionsContext, request: TxnOffsetCommitRequest, call: Call
+) -> Response:
     """Writes offsets of a transaction after its coordinator confirms that it includes the group (KIP-890)."""
     code = await _offsets_refusal(context, request)
     if code is not ErrorCode.NONE:
@@ -67,7 +97,7 @@ async def handle_txn_offset_commit(context: BrokerContext, request: TxnOffsetCom
     )
 
 
-async def _offsets_refusal(context: BrokerContext, request: TxnOffsetCommitRequest) -> ErrorCode:
+async def _offsets_refusal(context: TransactionsContext, request: TxnOffsetCommitRequest) -> ErrorCode:
     """Returns NONE if offsets may be written for this producer, else the error.
 
     Offsets that arrive after the end of their transaction would open one that no marker ends.
@@ -104,7 +134,7 @@ class MarkersWritten(Completion):
         return self.response()
 
 
-def handle_write_txn_markers(context: BrokerContext, request: WriteTxnMarkersRequest, call: Call) -> Completion:
+def handle_write_txn_markers(context: TransactionsContext, request: WriteTxnMarkersRequest, call: Call) -> Completion:
     """Appends markers to partitions that this broker leads, and answers when they are committed.
 
     Few ordinary markers are appended before this returns: all requests of a coordinator use one connection, and must
@@ -145,7 +175,7 @@ def handle_write_txn_markers(context: BrokerContext, request: WriteTxnMarkersReq
 
 
 async def _write_slowly(
-    context: BrokerContext,
+    context: TransactionsContext,
     request: WriteTxnMarkersRequest,
     call: Call,
     markers: Sequence[Marker],
