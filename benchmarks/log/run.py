@@ -123,7 +123,7 @@ def log_appends(directory: str, batch: bytearray, count: int, staged: int) -> fl
             log.flush_staged()
 
     seconds = processor(run) * count / (count // staged * staged)
-    log.close()
+    log.storage.segments.close()
     shutil.rmtree(directory)
     return seconds
 
@@ -182,7 +182,7 @@ def measure_growth(root: str, rows: list[dict[str, object]], sizes: tuple[int, .
         again = min(read_cost(log, [rnd.randrange(end) for _ in range(2000)], buffer) for _ in range(3))
         rows.append(
             {
-                "what": f"log of {size / 1e9:g} GB in {log.segment_count} segments",
+                "what": f"log of {size / 1e9:g} GB in {log.storage.segments.count} segments",
                 "append 16 KiB us": round(appended, 1),
                 "bare write us": round(bare, 1),
                 "tail read us": round(tail, 1),
@@ -246,8 +246,8 @@ def measure_recovery(root: str, rows: list[dict[str, object]], total: int) -> No
     while log.size_bytes < total:
         log.append_as_leader(batch, leader_epoch=1, now_ms=1)
     size, end = log.size_bytes, log.log_end_offset
-    log.seal()
-    log.close()
+    log.storage.seal()
+    log.storage.segments.close()
     used = processor(lambda: open_log(directory).close())
     crashed = timed(lambda: open_log(directory).close())
     clean = timed(lambda: open_log(directory, clean=True, recovery_point=end).close())
@@ -294,7 +294,7 @@ def measure_cleaning(root: str, rows: list[dict[str, object]], record_bytes: int
         while builder.size_bytes < 256 * KIB:
             builder.append(1, b"key-%08d" % rnd.randrange(keys), value)
         log.append_as_leader(memoryview(builder.build()), leader_epoch=1, now_ms=1)
-    log.roll(log.log_end_offset, 1)
+    log.storage.roll(log.log_end_offset, 1)
     log.update_high_watermark(log.log_end_offset)
     log.flush()
     offset_map = OffsetMap(int(keys * 24 * 1.5))
@@ -320,7 +320,7 @@ def measure_cleaning(root: str, rows: list[dict[str, object]], record_bytes: int
             "longest step ms": round(longest * 1000, 1),
         }
     )
-    log.close()
+    log.storage.segments.close()
     shutil.rmtree(f"{root}/clean-{record_bytes}")
 
 
@@ -406,7 +406,7 @@ def main() -> int:
             else:
                 log = measure_growth(root, rows, sizes)
                 measure_serving(log, rows)
-                log.close()
+                log.storage.segments.close()
     finally:
         shutil.rmtree(root)
     rows = [row for name in PARTS for row in parts[name]]

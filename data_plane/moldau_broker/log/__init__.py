@@ -34,7 +34,7 @@ Use::
 Errors are ``LogError`` (a ``KafkaError`` with the code that goes on the wire). ``LogStorageError`` means that the
 directory failed: the shell calls ``manager.fail_directory`` and the other directories go on.
 
-The folders: ``partition`` (one log: ``partition_log`` on ``watermarked_log`` on ``segmented_log``, ``validator``,
-``producer_state``, ``epoch_cache``, and ``loader`` for recovery), ``files`` (``segment``, its indexes, ``checkpoint``,
-``dump``), ``directories`` (``manager`` and its parts) and ``cleaner`` (compaction).
+The folders: ``partition`` (one log: ``partition_log`` and its parts, ``validator``, ``producer_state``,
+``epoch_cache``, and ``loader`` for recovery), ``files`` (``segment``, its indexes, ``checkpoint``, ``dump``),
+``directories`` (``manager`` and its parts) and ``cleaner`` (compaction).
 """

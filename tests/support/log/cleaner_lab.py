@@ -60,7 +60,7 @@ class Lab:
     def fill(self, log=None, bytes_at_least: int = 1) -> None:
         """Closes the active segment, so that all before it can be cleaned, and makes that durable."""
         log = log or self.log
-        log.roll(log.log_end_offset, self.now)
+        log.storage.roll(log.log_end_offset, self.now)
         log.update_high_watermark(log.log_end_offset)
         log.flush()
         self.manager.directories[0].recovery_points.write_now(

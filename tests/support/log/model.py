@@ -245,26 +245,26 @@ class Driver:
 
     def restart_clean(self, rnd) -> None:
         before = (self.log.log_end_offset, self.log.log_start_offset, self.log.high_watermark, all_rows(self.log))
-        producers = self.log.active_producers()
+        producers = self.log.producer_state.describe()
         self.manager.close(5)
         self.machine.boot(power_lost=self.machine.can_lose_power and rnd.random() < 0.5)
         self.start()
         after = (self.log.log_end_offset, self.log.log_start_offset, self.log.high_watermark, all_rows(self.log))
         assert before == after, "a clean restart changed the log"
-        assert self.log.active_producers() == producers, "a clean restart changed the producers"
+        assert self.log.producer_state.describe() == producers, "a clean restart changed the producers"
         assert self.manager.recovery_progress.recovered_bytes == 0, "a clean start scanned the log"
         self.durable_end = self.log.log_end_offset
 
     def kill(self, rnd) -> None:
         end = self.log.log_end_offset
-        producers = self.log.active_producers()
+        producers = self.log.producer_state.describe()
         for directory in self.manager.directories:
             directory.release()  # the operating system does that for a dead process
         self.machine.boot(power_lost=False)
         self.start()
         assert self.log.log_end_offset == end, "a killed process lost what was in the page cache"
-        assert self.log.active_producers() == producers, (
-            f"recovery changed the producers from {producers} to {self.log.active_producers()}"
+        assert self.log.producer_state.describe() == producers, (
+            f"recovery changed the producers from {producers} to {self.log.producer_state.describe()}"
         )
         self._reconcile(end)
 
@@ -319,7 +319,7 @@ class Driver:
             if marker < end:
                 kept.append((producer, first, marker, committed))
         self.transactions = kept
-        described = {row.producer_id: row for row in self.log.active_producers()}
+        described = {row.producer_id: row for row in self.log.producer_state.describe()}
         for producer, row in described.items():
             if row.current_transaction_start_offset >= 0:
                 self.open[producer] = row.current_transaction_start_offset
@@ -466,7 +466,7 @@ class Driver:
         log = self.log
         low = max(log.log_start_offset, log.high_watermark)
         if self.compact:
-            low = max(low, log.active_segment.base_offset, self.committed)  # what the cleaner saw stays
+            low = max(low, log.storage.segments.active.base_offset, self.committed)  # what the cleaner saw stays
         target = rnd.randint(min(low, log.log_end_offset), log.log_end_offset)
         self.cut_to = min([target, *self._batch_starts_around(target)])
         log.truncate_to(target)
@@ -576,7 +576,7 @@ class Driver:
                 assert row.offset in present, f"the tombstone of {row.key!r} at {row.offset} went early"
         self._check_newest_of_keys(last, aborted)
         for offset in self.history:
-            if offset >= log.active_segment.base_offset:
+            if offset >= log.storage.segments.active.base_offset:
                 assert offset in present, f"offset {offset} of the active segment is gone"
 
     def _check_newest_of_keys(self, last: dict[bytes, Row], aborted: dict[int, None]) -> None:
@@ -620,7 +620,7 @@ class Driver:
 
     def _check_epochs(self, rnd, rows) -> None:
         for row in rnd.sample(rows, min(3, len(rows))):
-            assert self.log.epoch_for_offset(row.offset) == row.epoch
+            assert self.log.epochs.epoch_for_offset(row.offset) == row.epoch
             end = self.log.end_offset_for_epoch(row.epoch)
             after = [other.offset for other in rows if other.epoch > row.epoch]
             if after:
@@ -795,7 +795,7 @@ class TransactionsDriver(Driver):
         self.log.update_high_watermark(self.log.log_end_offset)
         self.committed = max(self.committed, self.log.high_watermark)
         if rnd.random() < 0.7:
-            self.log.roll(self.log.log_end_offset, self.now)
+            self.log.storage.roll(self.log.log_end_offset, self.now)
         self.flush(rnd)
         self.now += 1001
         self.clean(rnd)
@@ -857,7 +857,7 @@ def prepare(compact: bool, seed: int) -> tuple[Driver, random.Random]:
     rnd = random.Random(seed)
     for action in ("append",) * 12 + ("append_transactional", "end_transaction", "append") + ("append",) * 6:
         getattr(driver, action)(rnd)
-    while driver.log.segment_count < 4:
+    while driver.log.storage.segments.count < 4:
         driver.append(rnd)
     driver.log.update_high_watermark(driver.log.log_end_offset)
     driver.committed = driver.log.high_watermark
@@ -873,8 +873,8 @@ def prepare(compact: bool, seed: int) -> tuple[Driver, random.Random]:
 
 
 def roll(driver: Driver, rnd: random.Random) -> None:
-    count = driver.log.segment_count
-    while driver.log.segment_count == count:
+    count = driver.log.storage.segments.count
+    while driver.log.storage.segments.count == count:
         driver.append(rnd)
 
 
@@ -888,7 +888,7 @@ def truncate(driver: Driver, rnd: random.Random) -> None:
 def swap(driver: Driver, rnd: random.Random) -> None:
     # A first cleaning leaves small segments, so that the second one makes one of several.
     driver.clean(rnd)
-    while driver.log.segment_count < 7:
+    while driver.log.storage.segments.count < 7:
         driver.append(rnd)
     checkpoint(driver, rnd)
     driver.machine.arm(driver.writes)

@@ -42,7 +42,7 @@ from moldau_broker.log.files.batches import (
 from moldau_broker.log.files.names import CLEANED_SUFFIX, SWAP_SUFFIX
 from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.files.segment_files import SegmentFiles
-from moldau_broker.log.partition.segmented_log import decode_marker
+from moldau_broker.log.partition.end_markers import decode_marker
 from moldau_broker.log.partition.timestamps import unpacked_bytes_max
 from moldau_broker.log.values import StagedBatch
 
@@ -111,11 +111,11 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
     config = log.config
     start = log.segments[0].base_offset
     dirty = start if checkpoint is None else checkpoint
-    if log.truncated_to is not None:
-        dirty = min(dirty, log.truncated_to)
+    if log.storage.truncated_to is not None:
+        dirty = min(dirty, log.storage.truncated_to)
     if not start <= dirty <= log.log_end_offset:
         dirty = start
-    end = min(log.active_segment.base_offset, log.last_stable_offset, durable_end)
+    end = min(log.storage.segments.active.base_offset, log.last_stable_offset, durable_end)
     lag = config.min_compaction_lag_ms
     if lag > 0:
         for segment in log.segments:
@@ -123,13 +123,13 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
                 end = min(end, segment.base_offset)
                 break
     # Whole segments only, so that no segment is both cleanable and uncleanable.
-    end = log.segments[max(0, log.segment_index(end))].base_offset
+    end = log.segments[max(0, log.storage.segments.index_of(end))].base_offset
     clean_bytes = dirty_bytes = 0
     must_clean = False
     for index, segment in enumerate(log.segments):
         if segment.base_offset >= end:
             break
-        if log.next_base_offset(index) <= dirty:
+        if log.storage.next_base_offset(index) <= dirty:
             clean_bytes += segment.size
         else:
             dirty_bytes += segment.size
@@ -156,17 +156,17 @@ class LogCleaning:
         self._now_ms = now_ms
         self._directory = log.directory
         self._segments = [
-            (segment, log.next_base_offset(index))
+            (segment, log.storage.next_base_offset(index))
             for index, segment in enumerate(log.segments)
-            if log.next_base_offset(index) <= plan.first_uncleanable_offset
+            if log.storage.next_base_offset(index) <= plan.first_uncleanable_offset
         ]
         self._aborted = {segment.base_offset: list(segment.aborted_entries()) for segment in log.segments}
         self._last_of_producer: Mapping[int, tuple[int, int, int]] = log.producer_state.last_entries()
-        self._generation = log.generation
+        self._generation = log.storage.segments.generation
         self._reading = ("", 0)  # path and position of the current batch
         self._steps = self._run()
         offset_map.clear()
-        log.truncated_to = None
+        log.storage.truncated_to = None
 
     @property
     def end_offset(self) -> int:
@@ -177,7 +177,7 @@ class LogCleaning:
     def is_void(self) -> bool:
         """Whether the log has changed since the last swap, other than by appends; this ends the cleaning."""
         log = self.log
-        return log.failed or log.generation != self._generation or log.directory != self._directory
+        return log.failed or log.storage.segments.generation != self._generation or log.directory != self._directory
 
     @property
     def has_changed(self) -> bool:
@@ -228,8 +228,8 @@ class LogCleaning:
             # The log may go on, and a start would swap in files of that name.
             self.abandon(group)
             raise
-        self.log.replace_segments(group.old, group.new)
-        self._generation = self.log.generation
+        self.log.storage.replace_segments(group.old, group.new)
+        self._generation = self.log.storage.segments.generation
         return True
 
     def _still_there(self, group: CleanedGroup) -> bool:
@@ -349,7 +349,13 @@ class LogCleaning:
             if self._disk.exists(path):
                 self._disk.remove(path)
         cleaned = LogSegment(
-            self._disk, self._directory, base, self._config, self._now_ms, CLEANED_SUFFIX, self.log.files
+            self._disk,
+            self._directory,
+            base,
+            self._config,
+            self._now_ms,
+            CLEANED_SUFFIX,
+            self.log.storage.segments.files,
         )
         writer = _Writer(cleaned)
         group_end = group[-1][1]

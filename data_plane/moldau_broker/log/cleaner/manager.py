@@ -167,7 +167,7 @@ class CleanerManager:
             self.uncleanable[log.topic_partition] = str(error)
             _logger.error("log-uncleanable", partition=log.topic_partition, reason=error, advice=DAMAGE_ADVICE)
             return
-        log.failed = log.failed or (isinstance(error, OSError | LogStorageError) and not is_shortage(error))
+        log.storage.failed = log.failed or (isinstance(error, OSError | LogStorageError) and not is_shortage(error))
         on_error(log.parent_directory, error)
 
     def next_due_ms(self, now_ms: int) -> int | None:
@@ -228,7 +228,7 @@ class CleanerManager:
         _logger.info(
             "cleaning-begins", partition=log.topic_partition, dirty_ratio=plan.dirty_ratio, **plan_fields(plan)
         )
-        if log.truncated_to is not None:
+        if log.storage.truncated_to is not None:
             # LogCleaning resets ``truncated_to``. If this cleaning is abandoned, the next one begins here too.
             self.clean_offsets[log.topic_partition] = plan.first_dirty_offset
         return LogCleaning(self._disk, log, plan, self._map, now_ms)
@@ -244,7 +244,7 @@ class CleanerManager:
         self._stepping = True
 
         def run() -> None:
-            if not log.released:
+            if not log.storage.released:
                 self._window_bytes += cleaning.step(budget)
 
         def complete() -> None:
@@ -265,7 +265,7 @@ class CleanerManager:
             self._stepping = False
             self._current = None
             changed = isinstance(error, CorruptLogFileError | FileNotFoundError) and cleaning.has_changed
-            if log.released or changed or is_shortage(error):
+            if log.storage.released or changed or is_shortage(error):
                 # It was deleted, moved or truncated while the step ran; if its disk is bad, other logs on it fail.
                 cleaning.abandon()
                 return

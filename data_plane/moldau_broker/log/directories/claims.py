@@ -45,7 +45,7 @@ class LogClaims:
             former += [log] if future is None else [log, future]
             self._store.drop(topic_partition)
         for other in former:
-            if other.topic_id == topic_id and not other.is_future:
+            if other.topic_id == topic_id and not other.storage.is_future:
                 self._table.current[topic_partition] = other
                 continue
             _logger.warning(
@@ -54,7 +54,7 @@ class LogClaims:
             self._store.try_to_discard(other, now_ms)
         claimed = self._table.current.get(topic_partition)
         if claimed is not None:
-            claimed.unsettle()
+            claimed.watermarks.unsettle()
         return claimed
 
     def set_aside_unclaimed(self, is_claimed: Callable[[TopicPartition], bool]) -> Iterator[str]:

@@ -61,7 +61,7 @@ class Housekeeping:
         """
         self._store.now_ms = now_ms
         if self._may_discard and self._is_due("retention", now_ms, self._settings.retention_check_interval_ms):
-            self._each_log(lambda log: (log.maybe_roll(now_ms), log.apply_retention(now_ms)))
+            self._each_log(lambda log: (log.storage.maybe_roll(now_ms), log.apply_retention(now_ms)))
         if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
             self._each_log(lambda log: log.producer_state.remove_expired(now_ms))
         works = self._deletion_work(now_ms)
@@ -132,7 +132,7 @@ class Housekeeping:
         for key, offset in known.items():
             log = self._table.current.get(key)
             if log is not None and log.parent_directory == directory.path:
-                fresh[key] = offset if log.truncated_to is None else min(offset, log.truncated_to)
+                fresh[key] = offset if log.storage.truncated_to is None else min(offset, log.storage.truncated_to)
         if not directory.online or not fresh:
             return None
         offsets = {**directory.cleaner_offsets.offsets, **fresh}
@@ -145,9 +145,9 @@ class Housekeeping:
 
     def _deletion_work(self, now_ms: int) -> list[Work]:
         for log in self._table.current_and_future():
-            for deletion in log.deletions:
+            for deletion in log.storage.segments.deletions:
                 self._store.deletions.add_files(now_ms + log.config.file_delete_delay_ms, deletion.paths)
-            log.deletions.clear()
+            log.storage.segments.deletions.clear()
         by_directory: dict[str, list[str]] = {}
         for path in self._store.deletions.take_due(now_ms):
             owner = next((name for name in self._store.directories if path.startswith(name + "/")), None)
@@ -179,7 +179,7 @@ class Housekeeping:
         works: list[Work] = []
         for log in self._table.current_and_future():
             # A closed segment is synced soon after its roll, so that recovery must read one segment at most.
-            work = self.flush_work(log, up_to_closed_only=not log.flush_due(now_ms))
+            work = self.flush_work(log, up_to_closed_only=not log.storage.flush_due(now_ms))
             if work is not None:
                 works.append(work)
         return works
@@ -205,7 +205,7 @@ class Housekeeping:
 
         def failed(error: BaseException) -> None:
             self._flushing.pop(log, None)
-            if log.released:  # deleted or replaced meanwhile; if its disk is bad, other logs on it fail
+            if log.storage.released:  # deleted or replaced meanwhile; if its disk is bad, other logs on it fail
                 self.flush_listener(log.topic_partition)
                 return
             work.failed(error)

@@ -128,12 +128,12 @@ class LogLoading:
             self._recovered_bytes += report.recovered_bytes
             self._truncated += report.truncated_at is not None
             if not directory.online:
-                log.release()
+                log.storage.release()
                 return
             self._register(log, report)
             try:
                 # The log may have lost its end: new appends and their epochs are neither clean nor durable.
-                directory.lower_to(log, log.recovery_point)
+                directory.lower_to(log.storage, log.recovery_point)
             except OSError as error:
                 self._store.fail_directory(directory.path, error)
 
@@ -147,10 +147,10 @@ class LogLoading:
 
     def _register(self, log: PartitionLog, report: LoadReport) -> None:
         topic_partition = log.topic_partition
-        logs = self._table.future if log.is_future else self._table.current
+        logs = self._table.future if log.storage.is_future else self._table.current
         other = logs.get(topic_partition)
         rival = None  # the log's topic id, if it differs from that of the log in ``logs``
-        if other is not None and not log.is_future and log.topic_id is not None and _of_two_topics(log, other):
+        if other is not None and not log.storage.is_future and log.topic_id is not None and _of_two_topics(log, other):
             # The topic was deleted and created again while a directory was offline. Only the metadata says which log
             # belongs to the present topic, so both wait for ``claim``.
             rival, other = log.topic_id, self._table.rivals.get((topic_partition, log.topic_id))

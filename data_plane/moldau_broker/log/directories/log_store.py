@@ -144,12 +144,12 @@ class LogStore:
             _logger.error("log-directory-offline", directory=path, reason=error)
         for logs in (self.table.current, self.table.future):
             for topic_partition in [key for key, log in logs.items() if log.parent_directory == path]:
-                logs.pop(topic_partition).release()
+                logs.pop(topic_partition).storage.release()
                 self.cleaner.forget(topic_partition)
                 if topic_partition not in lost:
                     lost.append(topic_partition)
         for key in [key for key, log in self.table.rivals.items() if log.parent_directory == path]:
-            self.table.rivals.pop(key).release()
+            self.table.rivals.pop(key).storage.release()
         self.deletions.forget_directory(path)
         directory.release()
         if was_online:
@@ -334,7 +334,7 @@ class LogStore:
         """
         parent = log.parent_directory
         target = f"{parent}/{marked_directory(log.topic_partition, self.new_id().hex, suffix)}"
-        log.release()
+        log.storage.release()
         try:
             self.disk.rename(log.directory, target)
             self.disk.sync_directory(parent)

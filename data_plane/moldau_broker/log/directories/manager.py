@@ -263,14 +263,14 @@ class LogManager:
     def _seal_work(self, log: PartitionLog) -> Work:
         return Work(
             name=f"close {log.topic_partition}",
-            run=log.seal,
-            complete=log.close,
+            run=log.storage.seal,
+            complete=log.storage.segments.close,
             failed=lambda error: self._seal_failed(log, error),
             directory=log.parent_directory,
         )
 
     def _seal_failed(self, log: PartitionLog, error: BaseException) -> None:
-        log.failed = True  # this stop is not a clean one
+        log.storage.failed = True  # this stop is not a clean one
         self._store.work_failed(log.parent_directory, error)
 
     def finish_close(self, broker_epoch: int = -1) -> None:
@@ -319,14 +319,14 @@ class LogManager:
                 if log.parent_directory != directory.path or (topics is not None and key not in topics):
                     continue
                 current = self._table.current.get(key, log)
-                behind = current.log_end_offset - log.log_end_offset if log.is_future else 0
+                behind = current.log_end_offset - log.log_end_offset if log.storage.is_future else 0
                 replicas.append(
                     ReplicaDirectoryInfo(
                         topic=key.topic,
                         partition=key.partition,
                         size_bytes=log.size_bytes,
-                        offset_lag=max(0, behind if log.is_future else log.log_end_offset - log.high_watermark),
-                        is_future=log.is_future,
+                        offset_lag=max(0, behind if log.storage.is_future else log.log_end_offset - log.high_watermark),
+                        is_future=log.storage.is_future,
                     )
                 )
         usable = total = -1

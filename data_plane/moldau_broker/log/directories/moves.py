@@ -95,7 +95,7 @@ class ReplicaMover:
         current, future = self._table.current[topic_partition], self._table.future[topic_partition]
         assert future.log_end_offset == current.log_end_offset, f"{topic_partition}: the future log has not caught up"
         self._rename_future(future)
-        for entry in current.epoch_entries():
+        for entry in current.epochs.entries:
             if entry.leader_epoch > future.latest_epoch:  # it has no record yet, so no copied batch carried it
                 future.epochs.assign(entry.leader_epoch, entry.start_offset)
         future.update_high_watermark(current.high_watermark)
@@ -128,13 +128,13 @@ class ReplicaMover:
             future.flush()
             self._store.directories[parent].forget(topic_partition)
             source = future.directory
-            future.moved(target)  # first: a flush in a thread must not fail on the old path
+            future.storage.moved(target)  # first: a flush in a thread must not fail on the old path
             self._store.disk.rename(source, target)
             self._store.disk.sync_directory(parent)
         except OSError as error:
             self._store.fail_directory(parent, error)
             raise storage_failure(parent, f"moving {topic_partition}", error) from error
-        future.is_future = False
+        future.storage.is_future = False
 
 
 def _agreed_end(future: PartitionLog, current: PartitionLog) -> int:
@@ -144,7 +144,7 @@ def _agreed_end(future: PartitionLog, current: PartitionLog) -> int:
     Records of one leader epoch at one offset are identical, so the newest common epoch decides (as in KIP-101).
     """
     end = future.log_end_offset
-    for entry in reversed(future.epoch_entries()):
+    for entry in reversed(future.epochs.entries):
         found = current.end_offset_for_epoch(entry.leader_epoch)
         if found.leader_epoch == entry.leader_epoch:
             return min(end, found.end_offset)

@@ -40,10 +40,14 @@ from moldau_broker.log.files.names import (
 )
 from moldau_broker.log.files.open_files import FILES_PER_SEGMENT, OpenFiles
 from moldau_broker.log.files.segment import LogSegment
+from moldau_broker.log.partition.end_markers import decode_marker
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.log.partition.partition_log import PartitionLog
+from moldau_broker.log.partition.producer_snapshots import ProducerSnapshots
 from moldau_broker.log.partition.producer_state import ProducerStateManager, decode_snapshot
-from moldau_broker.log.partition.segmented_log import decode_marker
+from moldau_broker.log.partition.recovery_point import RecoveryPoint
+from moldau_broker.log.partition.segment_list import SegmentList
+from moldau_broker.log.partition.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:
     import uuid
@@ -142,32 +146,32 @@ class _Loader:
         self._epochs.truncate_from_start(log_start)
         if request.clean or self._report.truncated_at is not None:
             self._epochs.write()  # else all epochs that the file lacks are above the recovery point
-        log = PartitionLog(
-            disk,
-            self._directory,
+        self._producers.knows_all = end_offset == 0
+        segments = SegmentList(disk, self._directory, self._files, self._segments)
+        snapshots = ProducerSnapshots(disk, self._directory, self._producers)
+        storage = SegmentedLog(
             request.topic_partition,
             request.config,
-            segments=self._segments,
+            segments=segments,
             log_start_offset=log_start,
             log_end_offset=end_offset,
-            recovery_point=end_offset if request.clean else min(end_offset, request.recovery_point),
+            recovery=RecoveryPoint(
+                end_offset if request.clean else min(end_offset, request.recovery_point),
+                names_durable=not (self._report.recovered_segments or self._is_new),
+                # A process that died before its first flush has not synced the directory's name either.
+                parent_durable=request.clean and not self._is_new,
+            ),
             epochs=self._epochs,
-            producer_state=self._producers,
+            snapshots=snapshots,
             checkpoints=request.checkpoints,
-            topic_id=request.topic_id,
-            is_future=request.is_future,
             jitter_ms=request.jitter_ms,
-            names_durable=not (self._report.recovered_segments or self._is_new),
-            # A process that died before its first flush has not synced the directory's name either.
-            is_new=self._is_new or not request.clean,
-            files=self._files,
         )
-        self._producers.knows_all = end_offset == 0
-        log.reload_producer_state(end_offset)
-        log.active_segment.resume()
+        storage.is_future = request.is_future
+        snapshots.restore(segments, end_offset)
+        segments.active.resume()
         if self._changed and not self._is_new:
             disk.sync_directory(self._directory)
-        log.initialise_watermark(request.high_watermark)
+        log = PartitionLog(storage, high_watermark=request.high_watermark, topic_id=request.topic_id)
         return log, self._report
 
     # Interrupted steps -----------------------------------------------------------------------------------------------

@@ -1,13 +1,9 @@
 """The log of one partition as its leader or follower uses it.
 
-A leader's append has two halves. ``stage_as_leader`` validates a batch, assigns its offset and leader epoch in the
-caller's buffer and checks its producer, all in memory; ``flush_staged`` writes all staged batches with one gathered
-write and moves the log end offset. So many pipelined requests cost one system call per log. If the write fails, all
-staged batches are dropped.
-
-A follower's append keeps the offsets and epochs that the leader assigned.
-
-Replication sets the high watermark; it bounds the last stable offset, DeleteRecords and retention.
+``PartitionLog`` is made of parts, each of which knows only those named before it: ``SegmentedLog`` (the files),
+``Watermarks`` (what may be read and acknowledged), ``StagedWrites`` (batches that are not written yet),
+``LeaderAppends`` and ``FollowerAppends``. Replication sets the high watermark; it bounds the last stable offset,
+DeleteRecords and retention.
 """
 
 from __future__ import annotations
@@ -15,34 +11,209 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.records import (
-    CorruptRecordError,
-    encode_end_txn_marker,
-    iterate_batches,
-)
+from moldau.records import encode_end_txn_marker
 from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
-from moldau_broker.log.files.batches import CONTROL_BIT, batch_problem
-from moldau_broker.log.partition.segmented_log import decode_marker
-from moldau_broker.log.partition.validator import LOG_APPEND_TIME, assign, validate_batch
-from moldau_broker.log.partition.watermarked_log import WatermarkedLog
-from moldau_broker.log.values import (
-    NO_TIMESTAMP,
-    AppendInfo,
-    AppendOrigin,
-    StagedBatch,
-)
+from moldau_broker.log.partition import lookups, retention
+from moldau_broker.log.partition.follower_appends import FollowerAppends
+from moldau_broker.log.partition.leader_appends import LeaderAppends
+from moldau_broker.log.partition.staged_writes import StagedWrites
+from moldau_broker.log.partition.watermarks import Watermarks
+from moldau_broker.log.values import AppendInfo, AppendOrigin, TimestampOffset, Work, run_work
 
 if TYPE_CHECKING:
-    from moldau.records import BatchHeader
+    import uuid
+    from collections.abc import Generator, Sequence
+
+    from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.files.segment import LogSegment
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
+    from moldau_broker.log.partition.timestamps import Step
     from moldau_broker.log.partition.validator import BatchValidation
-
-_OFFSET_RANGE_MAX = (1 << 31) - 1
-_STAGED_BUFFERS_MAX = 1024
-"""The number of buffers that one writev takes; batches beyond it are written first."""
+    from moldau_broker.log.values import AbortedTransaction, EpochEndOffset, ReadResult
 
 
-class PartitionLog(WatermarkedLog):
+class PartitionLog:
     """The log of one partition, created by ``LogManager`` or ``loader.load_log``."""
+
+    def __init__(self, storage: SegmentedLog, *, high_watermark: int, topic_id: uuid.UUID | None = None) -> None:
+        self.storage = storage
+        self.topic_partition = storage.topic_partition
+        self.topic_id = topic_id
+        self.epochs = storage.epochs
+        self.producer_state = storage.producer_state
+        self.watermarks = Watermarks(storage, high_watermark)
+        self._staged = StagedWrites(storage, self.watermarks)
+        self._leader = LeaderAppends(storage, self._staged)
+        self._follower = FollowerAppends(storage, self._staged, self.watermarks)
+
+    # Queries ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The partition's directory."""
+        return self.storage.directory
+
+    @property
+    def parent_directory(self) -> str:
+        """The log directory (one of ``log.dirs``) that holds the partition."""
+        return self.storage.parent_directory
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write failed, after which the log is offline."""
+        return self.storage.failed
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings."""
+        return self.storage.config
+
+    @property
+    def segments(self) -> Sequence[LogSegment]:
+        """All segments, oldest first; treat as read-only and do not hold across changes."""
+        return self.storage.segments.all
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all ``.log`` files."""
+        return self.storage.segments.size_bytes
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that readers may see."""
+        return self.storage.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record."""
+        return self.storage.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset (exclusive) up to which the log is durable."""
+        return self.storage.recovery_point
+
+    @property
+    def settled_end_offset(self) -> int:
+        """Offset (exclusive) up to which the log may be acknowledged now, see ``watermarks``."""
+        return self.watermarks.settled_end_offset
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of the log may be acknowledged now; if not, a sync must be requested."""
+        return self.watermarks.is_settled
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset (exclusive) up to which all in-sync replicas have the log, as set by replication."""
+        return self.watermarks.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset that a ``read_committed`` consumer may not see yet, at most the high watermark."""
+        return self.watermarks.last_stable_offset
+
+    @property
+    def latest_epoch(self) -> int:
+        """Newest leader epoch of the log, -1 if there is none."""
+        return self.epochs.latest_epoch
+
+    @property
+    def staged_end_offset(self) -> int:
+        """Offset that the next staged batch gets."""
+        return self._staged.end_offset
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether there are staged batches for ``flush_staged`` to write."""
+        return bool(self._staged)
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, upper_bound_offset: int, min_one_batch: bool = False) -> ReadResult:
+        """Finds the bytes of the batches from ``offset`` up to ``upper_bound_offset`` (exclusive).
+
+        Only one segment is searched. ``min_one_batch`` returns the first batch whole however large it is (KIP-74). At
+        most a header and a piece of an index are read.
+
+        Raises:
+            OffsetOutOfRangeError: The offset is outside the log.
+            LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch.
+            OSError: A file could not be read.
+        """
+        return self.storage.read(
+            offset, max_bytes=max_bytes, upper_bound_offset=upper_bound_offset, min_one_batch=min_one_batch
+        )
+
+    def aborted_transactions(self, result: ReadResult, upper_bound_offset: int) -> list[AbortedTransaction]:
+        """Returns the aborted transactions that a ``read_committed`` consumer needs for ``result``.
+
+        They are ordered by their markers.
+        """
+        return lookups.aborted_transactions(self.storage, result, upper_bound_offset)
+
+    def search_timestamp(self, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
+        """Finds the first record at or after a time, or for a special timestamp (ListOffsets); None if there is none.
+
+        Yields None where other tasks may run, and long steps that the caller must run; the log may change meanwhile.
+        The caller limits the answer to records that its client may see.
+
+        Raises:
+            CorruptRecordError: The batch is damaged.
+        """
+        return lookups.search_timestamp(self.storage, timestamp_ms)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """Runs all steps of ``search_timestamp`` at once."""
+        search = self.search_timestamp(timestamp_ms)
+        while True:
+            try:
+                step = next(search)
+            except StopIteration as end:
+                found: TimestampOffset | None = end.value
+                return found
+            if step is not None:
+                step.run()
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """Returns the end offset of an epoch, for OffsetForLeaderEpoch (KIP-101, KIP-279)."""
+        return self.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # Watermarks ------------------------------------------------------------------------------------------------------
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Sets the high watermark, clamped to the log, and returns it.
+
+        The caller ensures that it rises within a leader epoch.
+        """
+        return self.watermarks.update(offset)
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        """Moves the log start offset up; returns whether it moved.
+
+        The next retention deletes the segments below it. The next checkpoint of log start offsets makes it durable.
+
+        Raises:
+            OffsetOutOfRangeError: The offset is above the high watermark.
+        """
+        return self.watermarks.increment_log_start_offset(offset)
+
+    def delete_records(self, offset: int) -> int:
+        """Hides all records below ``offset`` (-1: the high watermark) from readers; returns the log start offset.
+
+        Raises:
+            OffsetOutOfRangeError: The offset is below -1 or above the high watermark.
+            LogError: POLICY_VIOLATION, the topic is only compacted.
+        """
+        if not self.config.delete:
+            raise LogError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic_partition} is only compacted: records cannot be deleted by offset",
+            )
+        if offset < -1:
+            raise OffsetOutOfRangeError(offset, self.log_start_offset, self.high_watermark)
+        self.increment_log_start_offset(self.high_watermark if offset == -1 else offset)
+        return self.log_start_offset
 
     # Leader ----------------------------------------------------------------------------------------------------------
 
@@ -51,7 +222,7 @@ class PartitionLog(WatermarkedLog):
 
         In memory: see ``epoch_cache``.
         """
-        self.require_healthy()
+        self.storage.require_healthy()
         self.epochs.assign(leader_epoch, self.log_end_offset)
         return self.log_end_offset
 
@@ -75,81 +246,21 @@ class PartitionLog(WatermarkedLog):
             LogError: The batch is refused (see ``validator``, ``ProducerStateManager.check``). Nothing has changed.
             LogStorageError: The directory failed.
         """
-        if self.failed:
-            self.require_healthy()
-        if validation is not None:
-            buffer, header = validation.result(now_ms)
-        else:
-            buffer, header = validate_batch(records, self.config, origin, now_ms)
-        control = header.attributes & CONTROL_BIT
-        producers = self.producer_state
-        marker = None
-        if header.producer_id >= 0:
-            producers.now_ms = now_ms
-            if control:
-                marker = decode_marker(header, buffer)
-                if marker is not None:
-                    producers.check_marker(header, marker)
-            else:
-                original = producers.check(header, origin)
-                if original is not None:
-                    return AppendInfo(
-                        first_offset=original.first_offset,
-                        last_offset=original.last_offset,
-                        last_leader_epoch=leader_epoch,
-                        log_append_time_ms=original.timestamp_ms
-                        if self.config.message_timestamp_type == LOG_APPEND_TIME
-                        else NO_TIMESTAMP,
-                        log_start_offset=self.log_start_offset,
-                        max_timestamp_ms=original.timestamp_ms,
-                        duplicate=True,
-                    )
-        size = len(buffer)
-        rolled = self._make_room(header, size, leader_epoch, now_ms)
-        base_offset = self.staged_end_offset
-        assign(buffer, base_offset, leader_epoch)
-        header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
-        last_offset = base_offset + header.last_offset_delta
-        self._staged_buffers.append(buffer)
-        self._staged_batches.append(StagedBatch(base_offset, last_offset, size, header.max_timestamp))
-        self._staged_bytes += size
-        self.staged_end_offset = last_offset + 1
-        if marker is not None:
-            # A marker changes the last stable offset: it is written alone, and only then ends the transaction.
-            self.flush_staged()
-            self._end_transaction(header, marker)
-        elif header.producer_id >= 0:
-            producers.stage(header)
-        return AppendInfo(
-            first_offset=base_offset,
-            last_offset=last_offset,
-            last_leader_epoch=leader_epoch,
-            log_append_time_ms=header.max_timestamp
-            if self.config.message_timestamp_type == LOG_APPEND_TIME and not control
-            else NO_TIMESTAMP,
-            log_start_offset=self.log_start_offset,
-            max_timestamp_ms=header.max_timestamp,
-            size_bytes=size,
-            record_count=header.record_count,
-            rolled=rolled,
+        return self._leader.stage(
+            records, leader_epoch=leader_epoch, now_ms=now_ms, origin=origin, validation=validation
         )
 
-    def _make_room(self, header: BatchHeader, size: int, leader_epoch: int, now_ms: int) -> bool:
-        """Rolls, flushes or records a new epoch before the next batch as needed; returns whether it rolled."""
-        if header.attributes & CONTROL_BIT or len(self._staged_batches) >= _STAGED_BUFFERS_MAX:
-            self.flush_staged()
-        rolled = False
-        last_offset = self.staged_end_offset + header.last_offset_delta
-        if self.must_roll(self._staged_bytes + size, header.max_timestamp, last_offset, now_ms):
-            self.flush_staged()
-            # The flush may change the answer: the segment is not empty now, and its index may be full.
-            if self.must_roll(size, header.max_timestamp, last_offset, now_ms):
-                self.roll(self.log_end_offset, now_ms)
-                rolled = True
-        if leader_epoch != self.epochs.latest_epoch:
-            self.flush_staged()
-            self.epochs.assign(leader_epoch, self.log_end_offset)
-        return rolled
+    def flush_staged(self) -> None:
+        """Writes the staged batches with one gathered write.
+
+        The write moves the log end offset, sequence numbers and transactions. Records below ``settled_end_offset`` may
+        be acknowledged then.
+
+        Raises:
+            LogStorageError: The write failed. No staged batch counts, all ``AppendInfo`` since the last flush are void
+                (also those of duplicates), and the log accepts no more batches.
+        """
+        self._staged.flush()
 
     def append_as_leader(
         self,
@@ -186,7 +297,7 @@ class PartitionLog(WatermarkedLog):
             memoryview(batch), leader_epoch=leader_epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
         )
 
-    # Follower --------------------------------------------------------------------------------------------------------
+    # Follower ---------------------------------------------------------------------------------------------------------
 
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, leader_epoch: int | None = None, leader_log_start_offset: int = -1
@@ -204,116 +315,9 @@ class PartitionLog(WatermarkedLog):
                 appended.
             LogStorageError: The directory failed.
         """
-        self.require_healthy()
-        assert not self._staged_batches, "a leader staged batches in the log of a follower"
-        self.producer_state.now_ms = now_ms
-        batches = self._sound_batches(records, leader_epoch)
-        if not batches:
-            return AppendInfo(
-                first_offset=-1, last_offset=self.log_end_offset - 1, log_start_offset=self.log_start_offset
-            )
-        log_start_offset = self.log_start_offset
-        if batches[0][1].base_offset < self.log_end_offset:  # Kafka's UnexpectedAppendOffsetException
-            self._restart(batches[0][1].base_offset, now_ms, log_start_offset)
-        rolled = False
-        for position, header in batches:
-            size = header.size_bytes
-            if self.must_roll(self._staged_bytes + size, header.max_timestamp, header.last_offset, now_ms):
-                self._write_replicated()
-                self._roll_for(header, now_ms)
-                rolled = True
-            if header.partition_leader_epoch > self.epochs.latest_epoch:
-                self._write_replicated()
-                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-            data = records[position : position + size]
-            self._staged_buffers.append(data)
-            self._staged_batches.append(StagedBatch(header.base_offset, header.last_offset, size, header.max_timestamp))
-            self._staged_bytes += size
-            self.staged_end_offset = header.next_offset
-            if header.producer_id >= 0:
-                self._replicate_producer(header, data)
-        self._write_replicated()
-        if log_start_offset > self.log_start_offset:
-            self.update_high_watermark(max(self._high_watermark, log_start_offset))
-            self.increment_log_start_offset(log_start_offset)
-        if leader_log_start_offset > self.log_start_offset:
-            self.increment_log_start_offset(min(leader_log_start_offset, self._high_watermark))
-        first, last = batches[0][1], batches[-1][1]
-        return AppendInfo(
-            first_offset=first.base_offset,
-            last_offset=last.last_offset,
-            last_leader_epoch=last.partition_leader_epoch,
-            log_start_offset=self.log_start_offset,
-            max_timestamp_ms=max(header.max_timestamp for _, header in batches),
-            size_bytes=sum(header.size_bytes for _, header in batches),
-            record_count=sum(header.record_count for _, header in batches),
-            rolled=rolled,
+        return self._follower.append(
+            records, now_ms=now_ms, leader_epoch=leader_epoch, leader_log_start_offset=leader_log_start_offset
         )
-
-    def _roll_for(self, header: BatchHeader, now_ms: int) -> None:
-        """Rolls at the log end, even if the next batch begins later, because recovery treats a gap as a loss.
-
-        A gap is left only if the batch is too far away for the index; a crash soon after costs a follower a fetch.
-        """
-        near = header.last_offset - self.log_end_offset < _OFFSET_RANGE_MAX
-        self.roll(self.log_end_offset if near else header.base_offset, now_ms)
-
-    def _sound_batches(self, records: memoryview, leader_epoch: int | None) -> list[tuple[int, BatchHeader]]:
-        """Returns the new whole batches, each checked: CRC, rising offsets, epochs that do not fall.
-
-        The first one may begin below the log end offset of an empty log, which then must begin with it.
-
-        The batches end before the first one of an epoch above ``leader_epoch``. A leader sends bytes of its files when
-        the socket accepts them. If it became a follower meanwhile, its files may hold other bytes by then, written by
-        the next leader. Appending these behind the former leader's batches would hide that the logs differ before.
-        """
-        found: list[tuple[int, BatchHeader]] = []
-        next_offset, epoch = self.log_end_offset, self.epochs.latest_epoch
-        try:
-            for position, header in iterate_batches(records):
-                if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
-                    if not found:
-                        raise LogError(
-                            ErrorCode.UNKNOWN_LEADER_EPOCH,
-                            f"batch {header.base_offset}: epoch {header.partition_leader_epoch} from the leader of "
-                            f"{leader_epoch}",
-                        )
-                    break
-                problem = batch_problem(header, records[position : position + header.size_bytes])
-                if problem is not None:
-                    raise LogError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: {problem}")
-                if header.last_offset < next_offset and not found:
-                    continue
-                if header.base_offset < next_offset and (found or self.log_start_offset < next_offset):
-                    raise LogError(
-                        ErrorCode.CORRUPT_MESSAGE,
-                        f"batch {header.base_offset}-{header.last_offset} overlaps the log, it ends at {next_offset}",
-                    )
-                if header.partition_leader_epoch < epoch:
-                    raise LogError(
-                        ErrorCode.CORRUPT_MESSAGE,
-                        f"batch {header.base_offset}: epoch {header.partition_leader_epoch} after {epoch}",
-                    )
-                found.append((position, header))
-                next_offset, epoch = header.next_offset, header.partition_leader_epoch
-        except CorruptRecordError as error:
-            raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        return found
-
-    def _replicate_producer(self, header: BatchHeader, data: memoryview) -> None:
-        if not header.attributes & CONTROL_BIT:
-            self.producer_state.stage(header)
-            return
-        marker = decode_marker(header, data)
-        self._write_replicated()
-        if marker is not None:
-            self._end_transaction(header, marker)
-
-    def _write_replicated(self) -> None:
-        """Writes the staged batches of a follower: many buffers of one fetch answer, mostly contiguous."""
-        self.flush_staged()
-
-    # Truncation ------------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
         """Removes all batches at or above ``offset``; returns whether there were any.
@@ -324,22 +328,7 @@ class PartitionLog(WatermarkedLog):
             OffsetOutOfRangeError: The offset is below the log start offset.
             LogStorageError: The directory failed.
         """
-        self.require_healthy()
-        assert not self._staged_batches, "a log that has staged batches is a leader's and is not truncated"
-        if offset >= self.log_end_offset:
-            # An epoch that began here without a record is not in the leader's log either.
-            self.epochs.truncate_from_end(offset)
-            return False
-        if offset < self.log_start_offset:
-            raise OffsetOutOfRangeError(offset, self.log_start_offset, self.log_end_offset)
-        try:
-            self._truncate(offset)
-        except OSError as error:
-            raise self.storage_error("truncating", error) from error
-        self.staged_end_offset = self.log_end_offset
-        self.cut_settled()
-        self.update_high_watermark(self._high_watermark)
-        return True
+        return self._follower.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Removes all batches and starts again at ``offset``, below which the leader has no records.
@@ -347,15 +336,71 @@ class PartitionLog(WatermarkedLog):
         Raises:
             LogStorageError: The directory failed.
         """
-        self.require_healthy()
-        assert not self._staged_batches, "a log that has staged batches is a leader's and is not truncated"
-        self._restart(offset, now_ms, offset)
+        self._follower.truncate_fully_and_start_at(offset, now_ms)
 
-    def _restart(self, offset: int, now_ms: int, log_start_offset: int) -> None:
+    # Maintenance ------------------------------------------------------------------------------------------------------
+
+    def update_config(self, config: LogConfig) -> None:
+        """Replaces the topic settings; they apply to later appends."""
+        self.storage.config = config
+        self.watermarks.settle()
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Deletes the oldest segments by ``retention.ms``, ``retention.bytes`` or log start offset; returns how many.
+
+        Only segments below the high watermark are deleted. An active segment that is too old is closed first.
+
+        Raises:
+            LogStorageError: The directory failed.
+            CorruptLogFileError: The oldest segment is too damaged to determine its age.
+        """
+        if self.failed:
+            return 0
+        storage = self.storage
+        count = retention.expired_count(storage, self.high_watermark, now_ms, has_staged=self.has_staged)
+        if count == 0:
+            return 0
         try:
-            self._restart_at(offset, now_ms, log_start_offset)
+            if count == len(self.segments):
+                self.flush_staged()
+                storage.roll(self.log_end_offset, now_ms)
+            storage.drop_oldest(count)
         except OSError as error:
-            raise self.storage_error("restarting", error) from error
-        self.staged_end_offset = self.log_end_offset
-        self.settled_end_offset = offset
-        self._high_watermark = offset
+            raise storage.storage_error("deleting segments of", error) from error
+        self.update_high_watermark(self.high_watermark)
+        return count
+
+    def flush_work(self, *, up_to_closed_only: bool = False) -> Work | None:
+        """Returns work that makes the log durable up to its present end, or up to the active segment.
+
+        Its completion moves the recovery point. None if there is nothing to do. Appends may go on meanwhile; a
+        truncation makes the result of the work void.
+        """
+        flush = self.storage.begin_flush(up_to_closed_only=up_to_closed_only)
+        if flush is None:
+            return None
+
+        def complete() -> None:
+            if flush.complete():
+                self.watermarks.settle()
+
+        return Work(
+            name=f"flush {self.topic_partition}",
+            run=flush.run,
+            complete=complete,
+            failed=flush.failed,
+            directory=self.parent_directory,
+        )
+
+    def flush(self) -> None:
+        """Makes the whole log durable; blocks.
+
+        Raises:
+            LogStorageError: The directory failed.
+        """
+        work = self.flush_work()
+        if work is not None:
+            try:
+                run_work(work)
+            except OSError as error:
+                raise self.storage.storage_error("syncing", error) from error

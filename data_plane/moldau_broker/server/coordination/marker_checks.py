@@ -57,7 +57,7 @@ class MarkerChecks:
             return ErrorCode.NONE  # the append refuses it, because this broker does not lead the partition
         if producer.producer_id < 0 or producer.producer_epoch < 0:
             return ErrorCode.INVALID_REQUEST
-        here = partition.log.describe_producer(producer.producer_id)
+        here = partition.log.producer_state.describe_producer(producer.producer_id)
         if here is not None and _is_plain_abort(marker, here):
             return ErrorCode.NONE
         if listener_name != self._metadata.inter_broker_listener:

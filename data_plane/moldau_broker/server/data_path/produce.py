@@ -279,7 +279,9 @@ class ProduceService:
             return ErrorCode.NONE  # ``stage`` refuses it, and the client looks for the leader
         if len(records) < _PRODUCER_END:
             return ErrorCode.CORRUPT_MESSAGE
-        if not self._verifies() or partition.log.has_ongoing_transaction(*_PRODUCER(records, _PRODUCER_AT)):
+        if not self._verifies() or partition.log.producer_state.has_ongoing_transaction(
+            *_PRODUCER(records, _PRODUCER_AT)
+        ):
             return ErrorCode.NONE
         if verified is None:
             return ErrorCode.INVALID_TXN_STATE  # the request names no transactional id
@@ -309,7 +311,7 @@ class ProduceService:
                     continue  # refused without a question to the coordinator
                 if records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
                     producer_id, producer_epoch = _PRODUCER(records, _PRODUCER_AT)
-                    if not partition.log.has_ongoing_transaction(producer_id, producer_epoch):
+                    if not partition.log.producer_state.has_ongoing_transaction(producer_id, producer_epoch):
                         found.append((topic, index, partition, producer_id, producer_epoch))
         return found
 

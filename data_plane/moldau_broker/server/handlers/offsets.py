@@ -139,7 +139,7 @@ def _look_up(
         _check_visible(partition, request, call)
         return -1, _visible(partition, request), replica.state.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
+        return -1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
     if timestamp == _LATEST_TIERED_TIMESTAMP:
         return -1, -1, -1
     if timestamp < 0 and timestamp != MAX_TIMESTAMP:

@@ -66,7 +66,7 @@ def handle_describe_producers(
                             coordinator_epoch=producer.coordinator_epoch,
                             current_txn_start_offset=producer.current_transaction_start_offset,
                         )
-                        for producer in partition.log.active_producers()
+                        for producer in partition.log.producer_state.describe()
                     ],
                 )
             )

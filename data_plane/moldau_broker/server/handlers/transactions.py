@@ -108,7 +108,7 @@ async def _offsets_refusal(context: TransactionsContext, request: TxnOffsetCommi
     partition = None if index is None else context.replicas.partitions.get((OFFSETS_TOPIC, index))
     if partition is None or not partition.is_leader:
         return ErrorCode.NONE  # the group coordinator refuses it with the right code
-    if partition.log.has_ongoing_transaction(request.producer_id, request.producer_epoch):
+    if partition.log.producer_state.has_ongoing_transaction(request.producer_id, request.producer_epoch):
         return ErrorCode.NONE
     ends_seen, key = partition.ends_seen, (partition.key.topic, partition.key.partition)
     codes = await context.verifier.verify(request.transactional_id, request.producer_id, request.producer_epoch, [key])

@@ -181,6 +181,6 @@ class LogSyncs:
             work = self._logs.flush_work(log)
             if work is not None:
                 await self._tasks.perform(work)
-            elif log.released:
+            elif log.storage.released:
                 # A future log may have replaced it and been synced with that: the waits must check again.
                 self._logs.flush_listener(log.topic_partition)

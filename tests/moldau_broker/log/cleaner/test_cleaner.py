@@ -127,10 +127,10 @@ def test_producer_state_is_kept() -> None:
     lab.fill()
     lab.clean()
     assert lab.values() == {b"k": b"2"}
-    for offset in lab.log.snapshot_offsets():
-        lab.machine.disk.remove(lab.log.snapshot_path(offset))
+    for offset in lab.log.storage.snapshots.offsets():
+        lab.machine.disk.remove(lab.log.storage.snapshots.path(offset))
     lab.log.reload_producer_state(lab.log.log_end_offset)
-    (producer,) = lab.log.active_producers()
+    (producer,) = lab.log.producer_state.describe()
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (9, 3, 0)
 
 
@@ -141,13 +141,13 @@ def test_lags_and_the_active_segment() -> None:
     lab.put(b"k", b"2")
     lab.fill()
     lab.put(b"k", b"3")
-    active = lab.log.active_segment
+    active = lab.log.storage.segments.active
     before = active.file.read(0, active.size)
     assert lab.clean() == 0, "records younger than min.compaction.lag.ms were cleaned"
     lab.now += 10_001
     assert lab.clean() > 0
     assert [row.offset for row in all_rows(lab.log)] == [1, 2]
-    assert lab.log.active_segment is active
+    assert lab.log.storage.segments.active is active
     assert active.file.read(0, active.size) == before
 
     eager = Lab(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000)
@@ -169,7 +169,7 @@ def test_the_dirtiest_log_goes_first() -> None:
         for index in range(100):
             lab.put(b"key%d" % index, b"v" * 50, log)
             if index == 99 - dirty:
-                log.roll(log.log_end_offset, lab.now)
+                log.storage.roll(log.log_end_offset, lab.now)
                 lab.manager.cleaner.clean_offsets[partition] = log.log_end_offset
         lab.fill(log)
     chosen = []
@@ -391,7 +391,7 @@ def test_a_log_that_changes_meanwhile_is_not_harmed() -> None:
             log.update_high_watermark(log.log_end_offset - 5)
             log.truncate_to(log.log_end_offset - 5)
         elif change == "drop":
-            log.drop_oldest(1)
+            log.storage.drop_oldest(1)
         else:
             lab.manager.delete(PARTITION, lab.now)
         before = [segment.base_offset for segment in log.segments]

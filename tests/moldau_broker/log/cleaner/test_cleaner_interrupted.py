@@ -36,7 +36,7 @@ def filled(manager, partition: TopicPartition, directory: str):
     log = create(manager, partition, directory=directory)
     for number in range(60):
         put(log, b"%d" % number + bytes(50), count=1)
-    log.roll(log.log_end_offset, START_MS)
+    log.storage.roll(log.log_end_offset, START_MS)
     log.flush()
     manager._store.directories[directory].recovery_points.write_now(
         {key: each.log_end_offset for key, each in manager.logs.items() if each.parent_directory == directory}
@@ -236,7 +236,7 @@ def test_a_cleaned_group_that_cannot_be_removed_is_survived(monkeypatch: pytest.
         work.run()
         if cleaning.ready is None:
             work.complete()
-    log.failed = True
+    log.storage.failed = True
     if fails:
         monkeypatch.setattr(NodeDisk, "remove", failing)
     work.complete()

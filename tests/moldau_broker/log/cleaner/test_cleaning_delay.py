@@ -48,7 +48,7 @@ def rewrite(lab: Lab, log=None) -> None:
     log = log or lab.log
     for number in range(10):
         lab.put(b"key", b"%d" % number, log)
-    log.roll(log.log_end_offset, lab.now)
+    log.storage.roll(log.log_end_offset, lab.now)
 
 
 def test_a_new_log_is_cleaned_within_twenty_seconds() -> None:

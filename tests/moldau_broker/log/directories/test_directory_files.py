@@ -32,7 +32,7 @@ def write(log, first: int, last: int) -> None:
     for number in range(first, last):
         data = make_batch([(START_MS, b"k%d" % (number % 7), b"v%d" % number)])
         log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=START_MS)
-    log.roll(log.log_end_offset, START_MS)
+    log.storage.roll(log.log_end_offset, START_MS)
     log.update_high_watermark(log.log_end_offset)
 
 

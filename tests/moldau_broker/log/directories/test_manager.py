@@ -142,7 +142,7 @@ def test_no_space() -> None:
         put(log)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
-    assert log.active_segment.file.size == log.size_bytes, "the partial write was taken back"
+    assert log.storage.segments.active.file.size == log.size_bytes, "the partial write was taken back"
 
 
 def test_directories_that_cannot_be_used() -> None:
@@ -350,7 +350,7 @@ def test_retention_and_its_readers() -> None:
     log = create(manager)
     for number in range(40):
         put(log, b"x" * 100, now=START_MS + number)
-    assert log.segment_count > 4
+    assert log.storage.segments.count > 4
     piece = log.read(0, max_bytes=1 << 20, upper_bound_offset=40).ranges[0]
     before = piece.file.read(piece.position, piece.count)
     log.update_high_watermark(20)
@@ -358,7 +358,7 @@ def test_retention_and_its_readers() -> None:
     assert 0 < log.log_start_offset <= 20, "what is not replicated stays"
     log.update_high_watermark(40)
     tick(manager, START_MS + 45_000)
-    assert (log.log_start_offset, log.log_end_offset, log.size_bytes, log.segment_count) == (40, 40, 0, 1)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes, log.storage.segments.count) == (40, 40, 0, 1)
     tick(manager, START_MS + 60_000)
     assert not [path for path in machine.virtual_disk.files("/d1") if path.endswith(".deleted")]
     assert piece.file.read(piece.position, piece.count) == before
@@ -408,8 +408,8 @@ def test_a_follower_is_byte_for_byte_its_leader() -> None:
         return b"".join(segment.file.read(0, segment.size) for segment in log.segments)
 
     assert stored(follower) == stored(leader)
-    assert follower.epoch_entries() == leader.epoch_entries()
-    assert follower.active_producers() == leader.active_producers()
+    assert follower.epochs.entries == leader.epochs.entries
+    assert follower.producer_state.describe() == leader.producer_state.describe()
     leader_end = leader.end_offset_for_epoch(2)
     assert follower.end_offset_for_epoch(2) == leader_end
     assert (leader_end.leader_epoch, leader_end.end_offset) == (2, 60)
@@ -453,8 +453,8 @@ def test_staged_batches_fail_together(monkeypatch: pytest.MonkeyPatch) -> None:
         log.flush_staged()
     machine.virtual_disk.profile.write_error_probability = 0.0
     assert (log.staged_end_offset, log.log_end_offset, log.has_staged, log.failed) == (1, 1, False, True)
-    assert [row.last_sequence for row in log.active_producers()] == [0]
-    assert log.active_segment.file.size == log.size_bytes
+    assert [row.last_sequence for row in log.producer_state.describe()] == [0]
+    assert log.storage.segments.active.file.size == log.size_bytes
 
 
 @pytest.mark.parametrize("leads", [True, False])

@@ -93,7 +93,7 @@ def test_a_future_log_follows_truncations_of_the_current_log() -> None:
         pass
     expected = [b"old %d" % number for number in range(6)] + [b"new %d" % number for number in range(8)]
     assert [row.value for row in all_rows(future)] == expected
-    assert [(entry.leader_epoch, entry.start_offset) for entry in future.epoch_entries()] == [(3, 0), (5, 6)]
+    assert [(entry.leader_epoch, entry.start_offset) for entry in future.epochs.entries] == [(3, 0), (5, 6)]
 
 
 def test_a_future_log_drops_epochs_unknown_to_the_current_log() -> None:

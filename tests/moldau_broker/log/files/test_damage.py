@@ -37,7 +37,7 @@ def write_log(seed: int) -> Driver:
     driver = Driver(VirtualMachine(seed), seed=seed)
     rnd = random.Random(seed)
     actions = ("append", "append_idempotent", "append_transactional", "end_transaction", "new_epoch", "append")
-    while driver.log.segment_count < 5:
+    while driver.log.storage.segments.count < 5:
         for action in actions:
             getattr(driver, action)(rnd)
     driver.log.update_high_watermark(driver.log.log_end_offset)

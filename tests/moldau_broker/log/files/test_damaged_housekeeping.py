@@ -24,7 +24,7 @@ def filled(manager, partition: TopicPartition, directory: str):
     log = create(manager, partition, directory=directory)
     for number in range(60):
         put(log, b"%d" % number + bytes(50))
-    log.roll(log.log_end_offset, START_MS)
+    log.storage.roll(log.log_end_offset, START_MS)
     log.update_high_watermark(log.log_end_offset)
     log.flush()
     manager._store.directories[directory].recovery_points.write_now(

@@ -88,7 +88,7 @@ def test_many_segments_need_few_descriptors() -> None:
         assert machine.append(log) == number
         if number % 10 == 9:
             machine.tick()
-    assert log.segment_count == 1000
+    assert log.storage.segments.count == 1000
     assert machine.machine.disk.open_files < LIMIT // 2
     log.update_high_watermark(1000)
     assert [row.offset for row in all_rows(log)] == list(range(1000))
@@ -115,7 +115,7 @@ def test_a_start_after_a_crash_needs_few_descriptors() -> None:
     machine.open()
     assert machine.manager.start_shortage is None
     log = machine.log()
-    assert (log.log_end_offset, log.segment_count) == (300, 300)
+    assert (log.log_end_offset, log.storage.segments.count) == (300, 300)
     assert machine.machine.disk.open_files < LIMIT
     machine.tick()
     machine.append(log)
@@ -195,7 +195,7 @@ def test_no_operation_takes_a_shortage_for_a_failed_disk() -> None:
     for spare in (0, 1, 2, 3, 4, 5):
         for operation in (
             lambda: [machine.append(log) for _ in range(3)],
-            lambda: log.roll(log.log_end_offset, machine.now),
+            lambda: log.storage.roll(log.log_end_offset, machine.now),
             lambda: all_rows(log),
             lambda: log.flush(),
             lambda: log.truncate_to(log.log_end_offset - 1),

@@ -144,7 +144,7 @@ def test_records_compacted_at_the_end_of_a_segment_are_skipped() -> None:
     log = create(manager)
     for number in range(RECORDS):
         put(log, b"%d" % number)
-    log.roll(log.log_end_offset, START_MS)
+    log.storage.roll(log.log_end_offset, START_MS)
     log.update_high_watermark(log.log_end_offset)
     log.flush()
     manager.directories[0].recovery_points.write_now({log.topic_partition: log.log_end_offset})
@@ -182,8 +182,8 @@ def test_a_log_is_cut_behind_a_header_that_rotted_when_open() -> None:
         manager, log = started_again(machine)
         for number in range(log.log_end_offset, RECORDS):
             put(log, b"%d" % number)
-        segment = log.segments[log.segment_index(rotten)]
-        end = log.segments[log.segment_index(rotten) + 1].base_offset
+        segment = log.segments[log.storage.segments.index_of(rotten)]
+        end = log.segments[log.storage.segments.index_of(rotten) + 1].base_offset
         rot_header(machine, segment.path(".log"), segment.position_of(rotten))
         assert log.truncate_to(end - 1)
         assert log.log_end_offset in (rotten, end - 1)

@@ -70,14 +70,14 @@ def test_roll_by_time() -> None:
     log.update_high_watermark(log.log_end_offset)
     for work in manager.tick(START_MS + 60_000):
         run_work(work)
-    assert (log.segment_count, log.active_segment.size) == (3, 0)
+    assert (log.storage.segments.count, log.storage.segments.active.size) == (3, 0)
 
 
 def test_roll_when_an_index_is_full() -> None:
     _, log = open_log(segment_index_bytes=12 * 4, index_interval_bytes=1)
     for number in range(20):
         put(log, timestamp=START_MS + number)
-    assert log.segment_count > 3
+    assert log.storage.segments.count > 3
     for segment in log.segments[:-1]:
         assert segment.time_index.count <= 4
         assert segment.offset_index.count <= 6
@@ -110,7 +110,7 @@ def test_reserved_space_is_given_back(tmp_path) -> None:
     reserved = path.stat().st_blocks * 512
     assert path.stat().st_size == log.size_bytes
     assert reserved >= 1 << 20
-    log.roll(log.log_end_offset, START_MS)
+    log.storage.roll(log.log_end_offset, START_MS)
     assert path.stat().st_blocks * 512 < reserved
     manager.close()
 
@@ -120,7 +120,7 @@ def test_a_lookup_reads_one_interval_and_one_batch(monkeypatch) -> None:
     _, log = open_log(segment_bytes=1 << 20, index_interval_bytes=4096)
     for _ in range(6000):
         put(log)
-    log.roll(log.log_end_offset, START_MS)
+    log.storage.roll(log.log_end_offset, START_MS)
     reads: list[int] = []
     good = VirtualFile.read
 

@@ -18,7 +18,7 @@ def put(log, epoch: int, *, count: int = 1) -> None:
 
 
 def entries(log) -> list[tuple[int, int]]:
-    return [(entry.leader_epoch, entry.start_offset) for entry in log.epoch_entries()]
+    return [(entry.leader_epoch, entry.start_offset) for entry in log.epochs.entries]
 
 
 def crash(machine: VirtualMachine, manager, *, power_lost: bool):
@@ -179,17 +179,17 @@ def test_a_removed_producer_snapshot_does_not_come_back(seed: int) -> None:
     machine.boot(power_lost=False)
     manager = open_manager(machine)
     log = manager.logs[A]
-    assert log.snapshot_offsets()[-1] == 5
+    assert log.storage.snapshots.offsets()[-1] == 5
     log.truncate_to(1)
-    assert log.snapshot_offsets() in ([], [0])
+    assert log.storage.snapshots.offsets() in ([], [0])
     log.append_end_transaction_marker(
         producer_id=100, producer_epoch=0, coordinator_epoch=1, commit=True, leader_epoch=2, now_ms=START_MS
     )
     put(log, 2, count=8)
-    log.active_segment.file.sync()  # as the operating system may
+    log.storage.segments.active.file.sync()  # as the operating system may
     again = crash(machine, manager, power_lost=True).logs[A]
     assert again.log_end_offset == 10
-    assert [row.current_transaction_start_offset for row in again.active_producers()] == [-1]
+    assert [row.current_transaction_start_offset for row in again.producer_state.describe()] == [-1]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -55,7 +55,7 @@ def test_a_restart_forgets_nobody_as_long_as_there_is_a_snapshot(clean: bool, po
     log = create(manager)
     for sequence in range(30):
         put(log, b"x" * 80, producer=(7, 0, sequence))
-    assert log.snapshot_offsets(), "segments were rolled"
+    assert log.storage.snapshots.offsets(), "segments were rolled"
     log.flush()
     if clean:
         manager.close()
@@ -79,7 +79,7 @@ def test_cutting_a_log_forgets_nobody_who_is_left() -> None:
 
 def expired(manager: LogManager, log) -> None:
     tick(manager, START_MS + 2 * DAY_MS)
-    assert log.active_producers() == []
+    assert log.producer_state.describe() == []
 
 
 def began_later(manager: LogManager, log) -> None:
@@ -107,8 +107,8 @@ def test_a_log_without_its_snapshots_may_have_forgotten_somebody() -> None:
     log = create(manager)
     put(log, producer=OLD)
     manager.close()
-    for offset in log.snapshot_offsets():
-        machine.disk.remove(log.snapshot_path(offset))
+    for offset in log.storage.snapshots.offsets():
+        machine.disk.remove(log.storage.snapshots.path(offset))
     machine.boot(power_lost=False)
     assert not is_refused(open_manager(machine).logs[log.topic_partition], (8, 0, 1))
 

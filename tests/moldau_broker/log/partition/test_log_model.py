@@ -20,7 +20,8 @@ from moldau_broker.log.cleaner.cleaner import CleaningPlan, plan_cleaning
 from moldau_broker.log.cleaner.offset_map import OffsetMap, Selection
 from moldau_broker.log.files.index import OffsetIndex, TimeIndex
 from moldau_broker.log.files.segment import LogSegment
-from moldau_broker.log.partition.segmented_log import SegmentedLog
+from moldau_broker.log.partition.partition_log import PartitionLog
+from moldau_broker.log.partition.segment_list import SegmentList
 from support.log import campaign as log_campaign
 from support.log.model import (
     KINDS,
@@ -150,16 +151,16 @@ def swap_without_rename_order(patch) -> None:
     """The new segment takes its name before the old ones have lost theirs, and says too early that it is complete."""
 
     def replace(self, old, new):
-        first = self._segments.index(old[0])
+        first = self.all.index(old[0])
         new.files.change_suffix("")
-        self._generation += 1
-        self._segments[first : first + len(old)] = [new]
+        self.generation += 1
+        self.all[first : first + len(old)] = [new]
         self._bases[first : first + len(old)] = [new.base_offset]
         for segment in old:
             if segment.base_offset != new.base_offset:
                 self._delete_files(segment)
 
-    patch.setattr(SegmentedLog, "replace_segments", replace)
+    patch.setattr(SegmentList, "replace", replace)
 
 
 def map_overflow_ignored(patch) -> None:
@@ -209,14 +210,14 @@ def active_segment_cleaned(patch) -> None:
         return CleaningPlan(good.first_dirty_offset, log.log_end_offset, good.clean_bytes, log.size_bytes, True)
 
     patch.setattr("moldau_broker.log.cleaner.manager.plan_cleaning", plan)
-    good_replace = SegmentedLog.replace_segments
+    good_replace = SegmentList.replace
 
     def replace(self, old, new):
-        if old[-1] is self._active:
-            self._active = new
-            self._segments[-1:] = [old[-1]]
-            first = self._segments.index(old[0])
-            self._segments[first:] = [new]
+        if old[-1] is self.active:
+            self.active = new
+            self.all[-1:] = [old[-1]]
+            first = self.all.index(old[0])
+            self.all[first:] = [new]
             self._bases[first:] = [new.base_offset]
             for segment in old:
                 self._delete_files(segment)
@@ -224,20 +225,20 @@ def active_segment_cleaned(patch) -> None:
             return
         good_replace(self, old, new)
 
-    patch.setattr(SegmentedLog, "replace_segments", replace)
+    patch.setattr(SegmentList, "replace", replace)
 
 
 def recovery_point_ahead_of_data(patch) -> None:
     """The recovery point moves without a sync."""
-    good = SegmentedLog.flush_work
+    good = PartitionLog.flush_work
 
-    def flush_work(self, up_to_closed_only=False):
-        work = good(self, up_to_closed_only)
+    def flush_work(self, **options):
+        work = good(self, **options)
         if work is not None:
             object.__setattr__(work, "run", lambda: None)
         return work
 
-    patch.setattr(SegmentedLog, "flush_work", flush_work)
+    patch.setattr(PartitionLog, "flush_work", flush_work)
 
 
 def recovery_point_not_lowered(patch) -> None:
@@ -281,12 +282,10 @@ def crc_not_checked(patch) -> None:
 
 def retention_above_the_watermark(patch) -> None:
     """Retention forgets what is not replicated yet."""
-    good = SegmentedLog.drop_oldest
     patch.setattr(
-        "moldau_broker.log.partition.partition_log.PartitionLog._expired_count",
-        lambda self, now_ms: self.segment_count - 1,
+        "moldau_broker.log.partition.retention.expired_count",
+        lambda log, high_watermark, now_ms, *, has_staged: log.segments.count - 1,
     )
-    patch.setattr(SegmentedLog, "drop_oldest", good)
 
 
 def duplicate_not_recognised(patch) -> None:

@@ -52,7 +52,7 @@ def test_after_a_restart(clean: bool, batches: int) -> None:
     """Found by a seed: the snapshot had the last batch alone, and four that came again were written once more."""
     machine = VirtualMachine(1)
     manager, log = written(machine, batches)
-    assert log.snapshot_offsets(), "segments were rolled"
+    assert log.storage.snapshots.offsets(), "segments were rolled"
     log.flush()
     if clean:
         manager.close()
@@ -65,7 +65,7 @@ def test_after_a_restart(clean: bool, batches: int) -> None:
 def test_after_a_cut() -> None:
     """As far as what is left goes, and what the snapshot before it remembers."""
     _, log = written(VirtualMachine(1), 40)
-    (*_, newest) = (offset for offset in log.snapshot_offsets() if offset % 3 == 0)
+    (*_, newest) = (offset for offset in log.storage.snapshots.offsets() if offset % 3 == 0)
     log.truncate_to(newest)
     check_repeated(log, newest // 3)
 
@@ -75,7 +75,7 @@ def test_kafka_finds_the_newest_batch_in_the_last_row() -> None:
     machine = VirtualMachine(1)
     manager, log = written(machine, 7)
     manager.close()
-    data = read_file(machine.disk, log.snapshot_path(log.log_end_offset))
+    data = read_file(machine.disk, log.storage.snapshots.path(log.log_end_offset))
     rows = [row for row in ROW.iter_unpack(data[10:]) if row[0] == 7]
     assert [row[2] for row in rows] == [5, 7, 9, 11, 13], "last sequences, the newest last"
     assert [row[3] for row in rows] == [7, 10, 13, 16, 19], "last offsets"
@@ -143,7 +143,7 @@ def test_a_producer_of_old_records_is_known_while_it_writes() -> None:
     put_old(log, 31, now + DAY_MS - 1)
     tick(manager, now + DAY_MS + 10 * MINUTE_MS)
     check_known(log, 32, now + DAY_MS + 10 * MINUTE_MS)
-    assert follower.active_producers() == [], "silent for a day since the cut, which loads it"
+    assert follower.producer_state.describe() == [], "silent for a day since the cut, which loads it"
 
 
 def test_a_silent_producer_expires_a_day_after_loading() -> None:
@@ -159,8 +159,8 @@ def test_a_silent_producer_expires_a_day_after_loading() -> None:
     manager = open_manager(machine, now=loaded)
     log = manager.logs[log.topic_partition]
     tick(manager, loaded - DAY_MS // 4)
-    assert len(log.active_producers()) == 2
+    assert len(log.producer_state.describe()) == 2
     tick(manager, loaded + DAY_MS // 4 * 3 - 1)
-    assert len(log.active_producers()) == 2
+    assert len(log.producer_state.describe()) == 2
     tick(manager, loaded + DAY_MS // 4 * 3 + 10 * MINUTE_MS)
-    assert log.active_producers() == []
+    assert log.producer_state.describe() == []

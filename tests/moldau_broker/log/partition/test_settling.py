@@ -166,7 +166,7 @@ def test_an_unreported_sync_failure_is_not_retried() -> None:
         work.run()
     machine.virtual_disk.profile.sync_error_probability = 0.0
     with pytest.raises(LogStorageError) as caught:
-        log.seal()
+        log.storage.seal()
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     manager.close()
     assert not machine.disk.exists("/d1/.kafka_cleanshutdown"), "what was lost must be looked for at the next start"

@@ -56,7 +56,7 @@ def assert_same(log: PartitionLog, leader: PartitionLog) -> None:
     assert START <= log.high_watermark <= 30
     assert [row.offset for row in all_rows(log)] == list(range(START, 30))
     assert all_rows(log) == all_rows(leader)
-    assert log.epoch_entries() == leader.epoch_entries()
+    assert log.epochs.entries == leader.epochs.entries
     with pytest.raises(OffsetOutOfRangeError):
         log.read(START - 1, max_bytes=1, upper_bound_offset=30)
     log.update_high_watermark(30)
@@ -75,7 +75,7 @@ def test_a_follower_begins_with_the_batch_at_the_log_start(max_bytes: int, stopp
     fetch(log, leader, max_bytes)
     assert log.high_watermark == START, "what a follower has is committed when its leader says so"
     assert_same(log, leader)
-    assert [row.producer_id for row in log.active_producers()] == [7, 8]
+    assert [row.producer_id for row in log.producer_state.describe()] == [7, 8]
     if stopped_in_order:
         manager.close()
     else:

@@ -65,7 +65,7 @@ def test_a_client_that_rolls_segments_kills_no_broker() -> None:
             assert values_of(part.records)[0] == b"%d" % index
         for broker_id in cluster.broker_ids:
             log = cluster.replica(broker_id, "t").log
-            assert log.segment_count >= 2 * LIMIT
+            assert log.storage.segments.count >= 2 * LIMIT
             assert cluster.world.node(f"b{broker_id}").environment.disk.open_files < LIMIT
         for each in (client, calm, leader):
             each.close()

@@ -48,7 +48,7 @@ async def write_long_ago(cluster: Cluster, topic: str, **configs: str) -> list[b
         answer = await client.produce(topic, encode_batch([(1_000, b"key", value, ())]))
         assert answer.error_code == ErrorCode.NONE
     client.close()
-    assert cluster.replica(1, topic).log.segment_count > 3
+    assert cluster.replica(1, topic).log.storage.segments.count > 3
     return values
 
 

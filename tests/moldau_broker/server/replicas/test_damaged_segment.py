@@ -40,7 +40,7 @@ def test_lost_records_of_a_closed_segment_are_never_skipped(bytes_beyond: int) -
             for partition in (0, 1):
                 await client.produce("t", batch(b"%d" % number + bytes(50)), partition=partition)
         log = cluster.replica(1, "t", 0).log
-        assert log.segment_count > 3
+        assert log.storage.segments.count > 3
         segment = log.segments[1]
         first, following = segment.base_offset, log.segments[2].base_offset
         position, header = segment.find(first + 3)

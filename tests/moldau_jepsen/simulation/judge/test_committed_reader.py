@@ -37,7 +37,7 @@ class Replica:
         if how == "device":  # which the log has not met yet
             self.machine.virtual_disk.profile.failing_paths = ("/d1",) if fails else ()
         else:
-            self.log.failed = fails
+            self.log.storage.failed = fails
 
 
 class Story:

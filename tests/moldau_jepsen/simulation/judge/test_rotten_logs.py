@@ -27,7 +27,7 @@ def damaged_log(damage):
     log = create(manager)
     for number in range(BATCHES):
         put(log, b"%d" % number)
-    assert log.segment_count > 3
+    assert log.storage.segments.count > 3
     path = log.segments[1].path(".log")
     manager.close()
     machine.boot(power_lost=False)

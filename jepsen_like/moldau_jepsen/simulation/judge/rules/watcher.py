@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from moldau.records import decode_records
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
-from moldau_broker.log.partition.segmented_log import decode_marker
+from moldau_broker.log.partition.end_markers import decode_marker
 from moldau_jepsen.simulation.judge.rules.committed import CommittedReader, committed_batches
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
 from moldau_jepsen.simulation.judge.rules.housekeeping import CompactionRules, RetentionRules, SessionRules
@@ -241,7 +241,7 @@ class RuleWatcher:
         config = log.config
         slot = (node_id, partition)
         before = self._logs.get(slot)
-        now = (log.generation, log.log_start_offset)
+        now = (log.storage.segments.generation, log.log_start_offset)
         if before != now:
             self._logs[slot] = now
             if before is not None and now[1] > before[1]:

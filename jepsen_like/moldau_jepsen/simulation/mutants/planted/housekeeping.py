@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau_broker.log.cleaner.offset_map import OffsetMap
-from moldau_broker.log.partition.watermarked_log import WatermarkedLog
+from moldau_broker.log.partition import retention
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
     from moldau.values import Buffer
     from moldau_broker.log.cleaner.offset_map import Selection
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_jepsen.simulation.mutants.planted import Patch
 
 
@@ -29,9 +30,10 @@ def cleaner_drops_last_value() -> list[Patch]:
 
 def retention_deletes_active_segment() -> list[Patch]:
     """Where anything is to go, the segment that is written goes too."""
-    original = WatermarkedLog._expired_count
+    original = retention.expired_count
 
-    def expired_count(self: WatermarkedLog, now_ms: int) -> int:
-        return len(self._segments) if original(self, now_ms) and not self._staged_batches else 0
+    def expired_count(log: SegmentedLog, high_watermark: int, now_ms: int, *, has_staged: bool) -> int:
+        expired = original(log, high_watermark, now_ms, has_staged=has_staged)
+        return log.segments.count if expired and not has_staged else 0
 
-    return [(WatermarkedLog, "_expired_count", expired_count)]
+    return [(retention, "expired_count", expired_count)]

@@ -9,9 +9,9 @@ from moldau_broker.log.directories import loading
 from moldau_broker.log.directories.claims import LogClaims
 from moldau_broker.log.directories.log_store import LogStore
 from moldau_broker.log.files.segment import LogSegment
+from moldau_broker.log.partition.follower_appends import FollowerAppends
 from moldau_broker.log.partition.partition_log import PartitionLog
 from moldau_broker.log.partition.producer_state import ProducerStateManager
-from moldau_broker.log.partition.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:
     import uuid
@@ -25,17 +25,17 @@ def dedup_off() -> list[Patch]:
 
 
 def dedup_lost_on_failover() -> list[Patch]:
-    return [(PartitionLog, "_replicate_producer", lambda self, header, data: None)]
+    return [(FollowerAppends, "_replicate_producer", lambda self, header, data: None)]
 
 
 def log_not_synced() -> list[Patch]:
-    original = SegmentedLog.flush_work
+    original = PartitionLog.flush_work
 
-    def flush_work(self: SegmentedLog, up_to_closed_only: bool = False) -> Work | None:
-        work = original(self, up_to_closed_only)
+    def flush_work(self: PartitionLog, *, up_to_closed_only: bool = False) -> Work | None:
+        work = original(self, up_to_closed_only=up_to_closed_only)
         return None if work is None else dataclasses.replace(work, run=lambda: None)
 
-    return [(SegmentedLog, "flush_work", flush_work)]
+    return [(PartitionLog, "flush_work", flush_work)]
 
 
 def former_log_kept() -> list[Patch]:

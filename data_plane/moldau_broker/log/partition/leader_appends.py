@@ -1,0 +1,126 @@
+"""Appends of a partition's leader.
+
+An append has two halves. ``stage`` validates a batch, assigns its offset and leader epoch in the caller's buffer and
+checks its producer, all in memory; ``StagedWrites.flush`` writes all staged batches with one gathered write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau_broker.log.files.batches import CONTROL_BIT
+from moldau_broker.log.partition.end_markers import decode_marker
+from moldau_broker.log.partition.validator import LOG_APPEND_TIME, assign, validate_batch
+from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, AppendOrigin, StagedBatch
+
+if TYPE_CHECKING:
+    from moldau.records import BatchHeader
+    from moldau.runtime.ports.environment import Buffer
+    from moldau_broker.log.partition.producer_state import EndMarker
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
+    from moldau_broker.log.partition.staged_writes import StagedWrites
+    from moldau_broker.log.partition.validator import BatchValidation
+
+
+class LeaderAppends:
+    """Stages batches with the offsets and the epoch of the leader."""
+
+    def __init__(self, storage: SegmentedLog, staged: StagedWrites) -> None:
+        self._storage = storage
+        self._staged = staged
+
+    def stage(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        validation: BatchValidation | None = None,
+    ) -> AppendInfo:
+        """Stages one batch, see ``PartitionLog.stage_as_leader``.
+
+        Raises:
+            LogError: The batch is refused. Nothing has changed.
+            LogStorageError: The directory failed.
+        """
+        storage, staged = self._storage, self._staged
+        storage.require_healthy()
+        if validation is not None:
+            buffer, header = validation.result(now_ms)
+        else:
+            buffer, header = validate_batch(records, storage.config, origin, now_ms)
+        marker = None
+        if header.producer_id >= 0:
+            duplicate, marker = self._check_producer(header, buffer, leader_epoch, origin, now_ms)
+            if duplicate is not None:
+                return duplicate
+        rolled = self._make_room(header, len(buffer), leader_epoch, now_ms)
+        base_offset = staged.end_offset
+        assign(buffer, base_offset, leader_epoch)
+        header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
+        last_offset = base_offset + header.last_offset_delta
+        staged.add(buffer, StagedBatch(base_offset, last_offset, len(buffer), header.max_timestamp))
+        if marker is not None:
+            staged.end_transaction(header, marker)
+        elif header.producer_id >= 0:
+            storage.producer_state.stage(header)
+        has_append_time = self._has_append_time and not header.attributes & CONTROL_BIT
+        return AppendInfo(
+            first_offset=base_offset,
+            last_offset=last_offset,
+            last_leader_epoch=leader_epoch,
+            log_append_time_ms=header.max_timestamp if has_append_time else NO_TIMESTAMP,
+            log_start_offset=storage.log_start_offset,
+            max_timestamp_ms=header.max_timestamp,
+            size_bytes=len(buffer),
+            record_count=header.record_count,
+            rolled=rolled,
+        )
+
+    @property
+    def _has_append_time(self) -> bool:
+        return self._storage.config.message_timestamp_type == LOG_APPEND_TIME
+
+    def _check_producer(
+        self, header: BatchHeader, buffer: Buffer, leader_epoch: int, origin: AppendOrigin, now_ms: int
+    ) -> tuple[AppendInfo | None, EndMarker | None]:
+        """Checks the producer of a batch; returns the answer if it is a duplicate, and the marker if it has one."""
+        producers = self._storage.producer_state
+        producers.now_ms = now_ms
+        if header.attributes & CONTROL_BIT:
+            marker = decode_marker(header, buffer)
+            if marker is not None:
+                producers.check_marker(header, marker)
+            return None, marker
+        original = producers.check(header, origin)
+        if original is None:
+            return None, None
+        duplicate = AppendInfo(
+            first_offset=original.first_offset,
+            last_offset=original.last_offset,
+            last_leader_epoch=leader_epoch,
+            log_append_time_ms=original.timestamp_ms if self._has_append_time else NO_TIMESTAMP,
+            log_start_offset=self._storage.log_start_offset,
+            max_timestamp_ms=original.timestamp_ms,
+            duplicate=True,
+        )
+        return duplicate, None
+
+    def _make_room(self, header: BatchHeader, size: int, leader_epoch: int, now_ms: int) -> bool:
+        """Rolls, flushes or records a new epoch before the next batch as needed; returns whether it rolled."""
+        storage, staged = self._storage, self._staged
+        if header.attributes & CONTROL_BIT or staged.is_full:
+            staged.flush()
+        rolled = False
+        last_offset = staged.end_offset + header.last_offset_delta
+        if staged.must_roll(size, header.max_timestamp, last_offset, now_ms):
+            staged.flush()
+            # The flush may change the answer: the segment is not empty now, and its index may be full.
+            if staged.must_roll(size, header.max_timestamp, last_offset, now_ms):
+                storage.roll(storage.log_end_offset, now_ms)
+                rolled = True
+        if leader_epoch != storage.epochs.latest_epoch:
+            staged.flush()
+            storage.epochs.assign(leader_epoch, storage.log_end_offset)
+        return rolled

@@ -1,0 +1,89 @@
+"""Searches in a log: offsets by timestamp (ListOffsets), aborted transactions of a read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau_broker.log.partition.timestamps import find_in_batch
+from moldau_broker.log.values import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    AbortedTransaction,
+    ReadResult,
+    TimestampOffset,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from moldau.records import BatchHeader
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
+    from moldau_broker.log.partition.timestamps import Step
+
+
+def search_timestamp(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
+    """Finds the first record at or after a time, or for a special timestamp (ListOffsets); None if there is none.
+
+    Yields None where other tasks may run, and long steps that the caller must run; the log may change meanwhile.
+    The caller limits the answer to records that its client may see.
+
+    Raises:
+        CorruptRecordError: The batch is damaged.
+    """
+    start = log.log_start_offset
+    if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        return TimestampOffset(timestamp_ms=-1, offset=start, leader_epoch=log.epochs.epoch_for_offset(start))
+    if timestamp_ms == LATEST_TIMESTAMP:
+        return TimestampOffset(timestamp_ms=-1, offset=log.log_end_offset, leader_epoch=log.epochs.latest_epoch)
+    if timestamp_ms == MAX_TIMESTAMP:
+        timestamp_ms = max(segment.max_entry().timestamp_ms for segment in log.segments.all)
+        if timestamp_ms < 0:
+            return None
+    while True:
+        batch = _batch_with_timestamp(log, timestamp_ms, start)
+        if batch is None:
+            return None
+        header, data = batch
+        found = yield from find_in_batch(header, data, timestamp_ms, start, log.config)
+        if found is not None:
+            return found
+        start = header.next_offset
+
+
+def _batch_with_timestamp(log: SegmentedLog, timestamp_ms: int, start_offset: int) -> tuple[BatchHeader, bytes] | None:
+    for segment in list(log.segments.all):
+        if segment.max_entry().timestamp_ms >= timestamp_ms:
+            found = segment.find_timestamp(timestamp_ms, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def aborted_transactions(log: SegmentedLog, result: ReadResult, upper_bound_offset: int) -> list[AbortedTransaction]:
+    """Returns the aborted transactions that a ``read_committed`` consumer needs for ``result``.
+
+    They are ordered by their markers.
+    """
+    if not result.ranges:
+        return []
+    upper = min(upper_bound_offset, _end_of(log, result))
+    found: list[AbortedTransaction] = []
+    for segment in log.segments.all[max(0, log.segments.index_of(result.fetch_offset)) :]:
+        for entry in segment.aborted_entries():
+            if entry.last_offset >= result.fetch_offset and entry.first_offset < upper:
+                found.append(AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset))
+            if entry.last_stable_offset >= upper:
+                return found
+    return found
+
+
+def _end_of(log: SegmentedLog, result: ReadResult) -> int:
+    """Returns an offset at or above the end of ``result``, from the index."""
+    segments = log.segments
+    index = segments.index_of(result.segment_base_offset)
+    if index < 0 or segments.all[index].base_offset != result.segment_base_offset:
+        return log.log_end_offset
+    end = segments.all[index].offset_index.first_at_or_after_position(result.segment_position + result.size_bytes)
+    return end.offset if end is not None else log.next_base_offset(index)

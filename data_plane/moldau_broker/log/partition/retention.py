@@ -1,0 +1,58 @@
+"""Which segments retention deletes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.names import LOG_SUFFIX
+from moldau_broker.log.values import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from moldau_broker.log.files.segment import LogSegment
+    from moldau_broker.log.partition.segmented_log import SegmentedLog
+
+
+def expired_count(log: SegmentedLog, high_watermark: int, now_ms: int, *, has_staged: bool) -> int:
+    """Returns how many of the oldest segments expired by ``retention.ms``, ``retention.bytes`` or log start offset.
+
+    Only segments below the high watermark expire, and the active one only while nothing is staged for it.
+
+    Raises:
+        OSError: A file could not be read.
+        CorruptLogFileError: The oldest segment is too damaged to determine its age.
+    """
+    config, segments = log.config, log.segments
+    surplus = segments.size_bytes - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1
+    count = 0
+    for index, segment in enumerate(segments.all):
+        end = log.next_base_offset(index)
+        is_active = segment is segments.active
+        if segment.size == 0 or end > high_watermark or (is_active and has_staged):
+            break
+        too_much = surplus - segment.size >= 0
+        if not (too_much or (end <= log.log_start_offset and not is_active)):
+            if not (config.delete and config.retention_ms >= 0):
+                break
+            if now_ms - _written_ms(log, segment) <= config.retention_ms:
+                if segment.unreadable_from is not None and count == 0:
+                    raise CorruptLogFileError(segment.file.path, segment.unreadable_from, "no batch header")
+                break
+        surplus -= segment.size
+        count += 1
+    return count
+
+
+def _written_ms(log: SegmentedLog, segment: LogSegment) -> int:
+    """Returns when the newest record of a segment was written, by its timestamp.
+
+    If there is none, or part of the segment is unreadable, the last write to the file counts too: unreadable records
+    may be newer than the others.
+    """
+    largest = NO_TIMESTAMP
+    with suppress(CorruptLogFileError):  # ``unreadable_from`` is set
+        largest = segment.max_entry().timestamp_ms
+    if largest >= 0 and segment.unreadable_from is None:
+        return largest
+    return max(largest, log.disk.modified_ms(segment.path(LOG_SUFFIX)))
