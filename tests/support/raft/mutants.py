@@ -3,7 +3,7 @@
     with mutant("vote-not-synced"):
         ...
 
-A mutant replaces one method of the production classes while the context lasts. ``SEEDS`` says within how many seeds of
+``SEEDS`` says within how many seeds of
 the campaign it must be found.
 
     PYTHONPATH=tests python -m support.raft.mutants        finds them all and prints how fast
@@ -11,13 +11,13 @@ the campaign it must be found.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from dataclasses import replace
 
 import msgpack
 
+from moldau_jepsen.planted_bug import PlantedBug, planted
 from moldau_quorum.log.raft import node
 from moldau_quorum.log.raft.core.entry_log import EntryLog
 from moldau_quorum.log.raft.core.leader import LeaderRole
@@ -33,40 +33,42 @@ from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog
 from support.raft import campaign as raft_campaign
 from support.raft import story as raft_story
 
-MUTANTS = {}
+MUTANTS: dict[str, PlantedBug] = {}
 
 
-def plant(name, *targets):
-    """Registers ``make(original...) -> replacement`` for the methods of ``targets``: (class, name) pairs."""
+def plant(name, *targets, text, judges=("campaign",)):
+    """Registers ``make(original...) -> replacement`` for ``targets``: pairs of owner and attribute."""
 
     def register(make):
-        MUTANTS[name] = (targets, make)
+        def patches():
+            replacements = make(*(getattr(owner, attribute) for owner, attribute in targets))
+            if not isinstance(replacements, tuple):
+                replacements = (replacements,)
+            return [
+                (owner, attribute, replacement)
+                for (owner, attribute), replacement in zip(targets, replacements, strict=True)
+            ]
+
+        MUTANTS[name] = PlantedBug(name=name, area="quorum", text=text, patches=patches, judges=judges)
         return make
 
     return register
 
 
-@contextlib.contextmanager
 def mutant(name):
-    """Switches a mutant on."""
-    targets, make = MUTANTS[name]
-    originals = [getattr(owner, attribute) for owner, attribute in targets]
-    replacements = make(*originals)
-    if not isinstance(replacements, tuple):
-        replacements = (replacements,)
-    try:
-        for (owner, attribute), replacement in zip(targets, replacements, strict=True):
-            setattr(owner, attribute, replacement)
-        yield
-    finally:
-        for (owner, attribute), original in zip(targets, originals, strict=True):
-            setattr(owner, attribute, original)
+    """Plants a bug for the length of a block."""
+    return planted(MUTANTS[name])
 
 
 # --- durability
 
 
-@plant("vote-not-synced", (RaftCore, "send"))
+@plant(
+    "vote-not-synced",
+    (RaftCore, "send"),
+    text="a vote is sent before it is durable",
+    judges=("campaign", "story vote_then_crash"),
+)
 def _vote_not_synced(send):
     def mutated(self, recipient, message):
         (self.send_early if isinstance(message, VoteResponse) else lambda *a: send(self, *a))(recipient, message)
@@ -74,7 +76,9 @@ def _vote_not_synced(send):
     return mutated
 
 
-@plant("entry-acknowledged-before-sync", (RaftCore, "send"))
+@plant(
+    "entry-acknowledged-before-sync", (RaftCore, "send"), text="a follower acknowledges entries before they are durable"
+)
 def _entry_acknowledged_before_sync(send):
     def mutated(self, recipient, message):
         (self.send_early if isinstance(message, AppendResponse) else lambda *a: send(self, *a))(recipient, message)
@@ -82,7 +86,11 @@ def _entry_acknowledged_before_sync(send):
     return mutated
 
 
-@plant("own-entry-counted-before-sync", (LeaderRole, "_durable_on_quorum"))
+@plant(
+    "own-entry-counted-before-sync",
+    (LeaderRole, "_durable_on_quorum"),
+    text="the leader counts its own entries before they are durable",
+)
 def _own_entry_counted_before_sync(original):
     def mutated(self):
         durable, self._core.durable_index = self._core.durable_index, self._core.log.last_index
@@ -94,17 +102,17 @@ def _own_entry_counted_before_sync(original):
     return mutated
 
 
-@plant("sync-does-nothing", (SyncWork, "run"))
+@plant("sync-does-nothing", (SyncWork, "run"), text="a sync of the log does nothing")
 def _sync_does_nothing(original):
     return lambda self: None
 
 
-@plant("segment-name-not-synced", (SyncWork, "run"))
+@plant("segment-name-not-synced", (SyncWork, "run"), text="the name of a new segment is not synced")
 def _segment_name_not_synced(original):
     return lambda self: self.file.sync()
 
 
-@plant("vote-forgotten-in-new-segment", (WriteAheadLog, "rotate"))
+@plant("vote-forgotten-in-new-segment", (WriteAheadLog, "rotate"), text="a new segment does not repeat the vote")
 def _vote_forgotten(original):
     def mutated(self):
         state = self._hard_state
@@ -114,7 +122,12 @@ def _vote_forgotten(original):
     return mutated
 
 
-@plant("checksum-ignored", (record_format, "read_record"), (wal, "read_record"))
+@plant(
+    "checksum-ignored",
+    (record_format, "read_record"),
+    (wal, "read_record"),
+    text="checksums of records are not compared",
+)
 def _checksum_ignored(original, _):
     def mutated(sequence, buffer, position):
         if position + record_format.HEADER_BYTES > len(buffer):
@@ -128,7 +141,7 @@ def _checksum_ignored(original, _):
     return mutated, mutated
 
 
-@plant("torn-tail-kept", (WriteAheadLog, "_load"))
+@plant("torn-tail-kept", (WriteAheadLog, "_load"), text="a torn record at the end of the log is not cut")
 def _torn_tail_kept(original):
     def mutated(self, sequence, *, first, last):
         class Disk:
@@ -156,7 +169,7 @@ def _torn_tail_kept(original):
     return mutated
 
 
-@plant("snapshot-renamed-before-sync", (SnapshotWriter, "finish"))
+@plant("snapshot-renamed-before-sync", (SnapshotWriter, "finish"), text="a snapshot gets its name before it is durable")
 def _snapshot_renamed_before_sync(original):
     def mutated(self):
         self._append(record_format.RecordType.SNAPSHOT_FOOTER, msgpack.packb((self.piece_count,)))
@@ -178,6 +191,7 @@ def _snapshot_renamed_before_sync(original):
     (VoterDirectories, "is_own_voter"),
     (Identity, "check"),
     (RaftCore, "_founds"),
+    text="voters are known by their id, even if their log is gone",
 )
 def _emptied_voter_accepted(*originals):
     """Voters have directories, but are known by their id alone."""
@@ -191,7 +205,7 @@ def _emptied_voter_accepted(*originals):
     return take_answer, is_own_voter, lambda self, envelope: None, property(lambda self: False)
 
 
-@plant("cut-log-accepted", (wal._Segment, "read_slots"))
+@plant("cut-log-accepted", (wal._Segment, "read_slots"), text="a log that lost its durable end is accepted")
 def _cut_log_accepted(original):
     def mutated(self, buffer, position):
         original(self, buffer, position)
@@ -203,7 +217,7 @@ def _cut_log_accepted(original):
 # --- elections
 
 
-@plant("voted-for-ignored", (RaftCore, "_on_vote_request"))
+@plant("voted-for-ignored", (RaftCore, "_on_vote_request"), text="a voter votes again in the same epoch")
 def _voted_for_ignored(original):
     def mutated(self, sender, request, addressed):
         if not request.pre_vote and self._log_is_up_to_date(request) and self.role is Role.FOLLOWER:
@@ -215,22 +229,31 @@ def _voted_for_ignored(original):
     return mutated
 
 
-@plant("log-of-candidate-ignored", (RaftCore, "_log_is_up_to_date"))
+@plant("log-of-candidate-ignored", (RaftCore, "_log_is_up_to_date"), text="a candidate with an older log gets votes")
 def _log_of_candidate_ignored(original):
     return lambda self, request: True
 
 
-@plant("length-of-log-decides-alone", (RaftCore, "_log_is_up_to_date"))
+@plant(
+    "length-of-log-decides-alone",
+    (RaftCore, "_log_is_up_to_date"),
+    text="the length of a candidate's log counts, its last epoch does not",
+)
 def _length_decides(original):
     return lambda self, request: request.last_index >= self.log.last_index
 
 
-@plant("pre-vote-skipped", (RaftCore, "_campaign"))
+@plant(
+    "pre-vote-skipped",
+    (RaftCore, "_campaign"),
+    text="a candidate raises its epoch without a pre-vote",
+    judges=("campaign", "story rejoining_stale_leader"),
+)
 def _pre_vote_skipped(original):
     return lambda self, *, pre_vote: original(self, pre_vote=False)
 
 
-@plant("epoch-not-kept", (node.RaftNode, "_carry_out"))
+@plant("epoch-not-kept", (node.RaftNode, "_carry_out"), text="an epoch without a vote is not made durable")
 def _epoch_not_kept(original):
     def mutated(self, ready):
         if ready.hard_state is not None and ready.hard_state.voted_for == NO_NODE:
@@ -243,7 +266,12 @@ def _epoch_not_kept(original):
 # --- replication and commit
 
 
-@plant("own-epoch-rule-dropped", (LeaderRole, "advance_commit"))
+@plant(
+    "own-epoch-rule-dropped",
+    (LeaderRole, "advance_commit"),
+    text="a leader commits entries of former epochs by counting",
+    judges=("story figure_8",),
+)
 def _own_epoch_rule_dropped(original):
     def mutated(self):
         index = self._durable_on_quorum()
@@ -255,7 +283,12 @@ def _own_epoch_rule_dropped(original):
     return mutated
 
 
-@plant("truncation-on-every-append", (RaftCore, "_on_append_request"))
+@plant(
+    "truncation-on-every-append",
+    (RaftCore, "_on_append_request"),
+    text="an append request cuts the entries behind it, though they agree",
+    judges=("campaign", "story reordering"),
+)
 def _truncation_on_every_append(original):
     def mutated(self, sender, request):
         original(self, sender, request)
@@ -266,7 +299,11 @@ def _truncation_on_every_append(original):
     return mutated
 
 
-@plant("commit-beyond-match", (RaftCore, "_on_append_request"))
+@plant(
+    "commit-beyond-match",
+    (RaftCore, "_on_append_request"),
+    text="a follower commits entries that it has not compared with the leader's",
+)
 def _commit_beyond_match(original):
     def mutated(self, sender, request):
         original(self, sender, request)
@@ -276,7 +313,9 @@ def _commit_beyond_match(original):
     return mutated
 
 
-@plant("previous-entry-not-compared", (RaftCore, "_on_append_request"))
+@plant(
+    "previous-entry-not-compared", (RaftCore, "_on_append_request"), text="the entry before an append is not compared"
+)
 def _previous_entry_not_compared(original):
     def mutated(self, sender, request):
         if self.log.base_index <= request.prev_index <= self.log.last_index:
@@ -287,7 +326,7 @@ def _previous_entry_not_compared(original):
     return mutated
 
 
-@plant("conflict-kept", (EntryLog, "epoch_at"))
+@plant("conflict-kept", (EntryLog, "epoch_at"), text="a follower keeps an entry that conflicts with the leader's")
 def _conflict_kept(original):
     """An entry that stands at an index already is taken for the leader's."""
 
@@ -301,7 +340,7 @@ def _conflict_kept(original):
     return mutated
 
 
-@plant("minority-commits", (LeaderRole, "_durable_on_quorum"))
+@plant("minority-commits", (LeaderRole, "_durable_on_quorum"), text="entries that a minority holds are committed")
 def _minority_commits(original):
     def mutated(self):
         core = self._core
@@ -317,7 +356,12 @@ def _minority_commits(original):
 # --- snapshots
 
 
-@plant("stale-snapshot-accepted", (RaftCore, "_on_snapshot_request"))
+@plant(
+    "stale-snapshot-accepted",
+    (RaftCore, "_on_snapshot_request"),
+    text="a snapshot older than the commit index is installed",
+    judges=("story stale_snapshot",),
+)
 def _stale_snapshot_accepted(original):
     def mutated(self, sender, request):
         commit, self.commit_index = self.commit_index, 0
@@ -329,7 +373,7 @@ def _stale_snapshot_accepted(original):
     return mutated
 
 
-@plant("snapshot-index-off-by-one", (node, "SnapshotWriter"))
+@plant("snapshot-index-off-by-one", (node, "SnapshotWriter"), text="a snapshot is named by the index before its own")
 def _snapshot_index_off_by_one(original):
     def mutated(disk, directory, point, source):
         if source == "taking" and point.index > 1:
@@ -339,12 +383,14 @@ def _snapshot_index_off_by_one(original):
     return mutated
 
 
-@plant("snapshot-pieces-mixed", (RaftCore, "_wanted_piece"))
+@plant("snapshot-pieces-mixed", (RaftCore, "_wanted_piece"), text="pieces of different snapshots are joined")
 def _snapshot_pieces_mixed(original):
     return lambda self, request: self._incoming[1] if self._incoming is not None else 0
 
 
-@plant("log-kept-behind-snapshot", (WriteAheadLog, "reset"))
+@plant(
+    "log-kept-behind-snapshot", (WriteAheadLog, "reset"), text="an installed snapshot does not reset the durable log"
+)
 def _log_kept_behind_snapshot(original):
     def mutated(self, index, epoch):
         self._last_index, self._last_epoch = index, epoch
@@ -355,7 +401,12 @@ def _log_kept_behind_snapshot(original):
 # --- reads and membership
 
 
-@plant("read-without-quorum", (LeaderRole, "read_index"))
+@plant(
+    "read-without-quorum",
+    (LeaderRole, "read_index"),
+    text="a leader answers reads without asking whether it still leads",
+    judges=("campaign", "story reads"),
+)
 def _read_without_quorum(original):
     def mutated(self, read_id):
         if self._core.commit_index < self.first_index:
@@ -366,7 +417,12 @@ def _read_without_quorum(original):
     return mutated
 
 
-@plant("read-before-first-commit", (LeaderRole, "read_index"))
+@plant(
+    "read-before-first-commit",
+    (LeaderRole, "read_index"),
+    text="a leader answers reads before it has committed an entry of its epoch",
+    judges=("campaign", "story reads"),
+)
 def _read_before_first_commit(original):
     def mutated(self, read_id):
         first, self.first_index = self.first_index, 0
@@ -378,7 +434,11 @@ def _read_before_first_commit(original):
     return mutated
 
 
-@plant("active-before-first-commit", (node.RaftNode, "_settle_leadership"))
+@plant(
+    "active-before-first-commit",
+    (node.RaftNode, "_settle_leadership"),
+    text="a leader becomes active before it has committed an entry of its epoch",
+)
 def _active_before_first_commit(original):
     def mutated(self):
         original(self)
@@ -388,7 +448,12 @@ def _active_before_first_commit(original):
     return mutated
 
 
-@plant("two-memberships-at-once", (LeaderRole, "change_configuration"))
+@plant(
+    "two-memberships-at-once",
+    (LeaderRole, "change_configuration"),
+    text="a second change of configuration begins before the first is committed",
+    judges=("story membership_under_partition",),
+)
 def _two_memberships_at_once(original):
     def mutated(self, configuration):
         return self._append(EntryKind.CONFIGURATION, encode_configuration(configuration))
@@ -396,7 +461,7 @@ def _two_memberships_at_once(original):
     return mutated
 
 
-@plant("learner-counts", (LeaderRole, "_durable_on_quorum"))
+@plant("learner-counts", (LeaderRole, "_durable_on_quorum"), text="learners count for the majority")
 def _learner_counts(original):
     def mutated(self):
         core = self._core
@@ -409,6 +474,9 @@ def _learner_counts(original):
 
     return mutated
 
+
+BUGS = tuple(MUTANTS.values())
+"""All planted bugs of the quorum."""
 
 SEEDS = 300
 

@@ -22,6 +22,7 @@ from moldau_cli.progress import progress
 from moldau_cli.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
+    from moldau_jepsen.planted_bug import PlantedBug
     from moldau_jepsen.reports.simulation import CampaignReport, ControlRow
     from moldau_jepsen.simulation import Result, RunOptions
     from moldau_jepsen.simulation.campaign.shrink import Shrunk
@@ -416,7 +417,9 @@ def mutants(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to try for each mutant.")] = 200,
     jobs: Jobs = None,
-    only_list: Annotated[bool, typer.Option("--list", help="Only list the mutants.")] = False,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="Only list all planted bugs and who must find them.")
+    ] = False,
     write: Annotated[
         Path | None, typer.Option("--write", help="Write the table as Markdown; in a working copy of the sources.")
     ] = None,
@@ -437,10 +440,9 @@ def mutants(
         if one not in ALONE:
             raise UsageError(f"there is no rule {one!r}; docs/mutants.md names them")
     if only_list:
-        rows: list[dict[str, output.Json]] = [
-            {"name": one, "area": MUTANTS[one].area, "bug": MUTANTS[one].text} for one in chosen
-        ]
-        output.answer_rows("mutants", ["name", "area", "bug"], rows)
+        output.answer_rows(
+            "mutants", ["name", "area", "bug", "judges"], _listed(chosen, with_suites=not (name or rule))
+        )
         return
     verdicts: list[MutantVerdict] = []
     with progress(f"hunt {len(chosen)} mutants, try {len(rules)} rules", len(chosen) + len(rules)) as shown:
@@ -473,6 +475,21 @@ def mutants(
         raise CommandError(f"{len(survivors)} mutants survived: {', '.join(sorted(survivors))}")
     if unable:
         raise CommandError("a rule that convicts no mutant may be unable to fail")
+
+
+def _listed(names: list[str], *, with_suites: bool) -> list[dict[str, output.Json]]:
+    """Returns the rows of the named mutants, and of the bugs of single parts if this is a working copy."""
+    from moldau_jepsen.simulation.mutants.mutants import judges_of
+    from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
+    from moldau_jepsen.simulation.mutants.suites import load_suites
+
+    bugs: list[tuple[PlantedBug, tuple[str, ...]]] = [(MUTANTS[one], judges_of(MUTANTS[one])) for one in names]
+    if with_suites:
+        try:
+            bugs += [(bug, bug.judges) for suite in load_suites(Path.cwd()) for bug in suite.bugs]
+        except OSError:
+            output.note("the bugs of single parts are listed in a working copy of the sources only")
+    return [{"name": bug.name, "area": bug.area, "bug": bug.text, "judges": ", ".join(judges)} for bug, judges in bugs]
 
 
 def _verdict_text(verdict: MutantVerdict) -> str:

@@ -1,35 +1,20 @@
-"""The document of all planted bugs: what a hunt found, and which bugs the suites of single parts plant besides.
+"""The document of all planted bugs: the verdicts of a hunt, and the bugs that the suites of single parts plant.
 
-The first table is what ``moldau sim mutants`` has just measured. The second is read off the sources of the tests, so it
-cannot fall behind them: a bug is a function under ``@plant("name")``, a key of a dictionary ``MUTANTS``, or the name of
-a function in a list ``BUGS``.
+The first table shows what ``moldau sim mutants`` has just measured. The lists after it come from the same
+``PlantedBug`` values that the suites plant (``suites``).
 """
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.simulation.mutants.suites import load_suites
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from moldau_jepsen.simulation.mutants.mutants import MutantVerdict
-
-SUITES = (
-    ("quorum", "tests/support/raft/mutants.py", "campaigns of a quorum without brokers, and stories"),
-    (
-        "controller",
-        "tests/moldau_quorum/controller/test_controller_mutants.py",
-        "random lives of one partition's metadata",
-    ),
-    (
-        "log",
-        "tests/moldau_broker/log/partition/test_log_model.py",
-        "one log against a naive model, with crashes at any write",
-    ),
-)
-"""Area, file, and what convicts the bugs there."""
 
 _HEAD = """# Planted bugs
 
@@ -48,7 +33,9 @@ also put on trial with all others switched off, down to the assertions of the no
 def document(verdicts: Iterable[MutantVerdict], root: Path) -> str:
     """Returns the document in Markdown. ``root`` is the repository.
 
-    Raises ``OSError`` if a suite is not there, ``ValueError`` if no planted bug is found in one.
+    Raises:
+        OSError: A suite does not exist there.
+        ValueError: A suite plants no bug.
     """
     given = list(verdicts)
     rows = sorted((one for one in given if not one.rule), key=lambda verdict: (verdict.area, verdict.name))
@@ -62,41 +49,20 @@ def document(verdicts: Iterable[MutantVerdict], root: Path) -> str:
         lines.append(f"| `{verdict.name}` | {verdict.area} | {verdict.text} | {verdict.profile} | {seeds} | {finder} |")
     lines += _rules_alone(sorted((one for one in given if one.rule), key=lambda verdict: verdict.rule))
     lines += ["", "## In single parts", ""]
-    for area, path, judge in SUITES:
-        names = list(planted_names((root / path).read_text(encoding="utf-8")))
-        if not names:
-            raise ValueError(f"{path} plants no bug that this module can read")
-        lines += [f"**{area}**, {len(names)} bugs, found by {judge} (`{path}`):"]
-        lines += [f"{'; '.join(name.replace('_', ' ').replace('-', ' ') for name in names)}.", ""]
+    for suite in load_suites(root):
+        lines += [f"**{suite.area}**, {len(suite.bugs)} bugs (`{suite.path}`):", ""]
+        lines += ["| bug | what is wrong | found by |", "|---|---|---|"]
+        lines += [f"| `{bug.name}` | {bug.text} | {', '.join(bug.judges)} |" for bug in suite.bugs]
+        lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _rules_alone(rows: Sequence[MutantVerdict]) -> list[str]:
-    """What each rule convicted when it was the only one; no lines where none was on trial."""
+    """Returns the table of the rules that were on trial alone; no lines if there were none."""
     if not rows:
         return []
     lines = ["", "## Each rule alone", _ALONE, "| rule | convicts | profile | seeds |", "|---|---|---|---:|"]
     for verdict in rows:
-        outcome = str(verdict.seeds) if verdict.found else f"**nobody in {verdict.seeds} seeds**"
+        outcome = str(verdict.seeds) if verdict.found else f"**none in {verdict.seeds} seeds**"
         lines.append(f"| `{verdict.rule}` | `{verdict.name}` | {verdict.profile} | {outcome} |")
     return lines
-
-
-def planted_names(source: str) -> Iterator[str]:
-    """Yields the names of the bugs that a module of tests plants, in the order of the source."""
-    for node in ast.parse(source).body:
-        match node:
-            case ast.FunctionDef(decorator_list=decorators):
-                for decorator in decorators:
-                    match decorator:
-                        case ast.Call(func=ast.Name(id="plant"), args=[ast.Constant(value=str(name)), *_]):
-                            yield name
-            case ast.Assign(targets=[ast.Name(id="MUTANTS")], value=ast.Dict(keys=keys)):
-                yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
-            case ast.Assign(targets=[ast.Name(id="BUGS")], value=ast.List(elts=entries)):
-                for entry in entries:
-                    match entry:
-                        case ast.Tuple(elts=[ast.Name(id=name), *_]) | ast.Name(id=name):
-                            yield name
-            case _:
-                pass

@@ -8,11 +8,11 @@ the bug, which must pass. A mutant that survives is a gap in the proof.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.planted_bug import owner_of, planted
 from moldau_jepsen.simulation.campaign.campaign import kit_failed, run_seed
 from moldau_jepsen.simulation.mutants.planted.judged import ALONE
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
@@ -30,6 +30,7 @@ __all__ = [
     "MUTANTS",
     "MutantVerdict",
     "finder_of",
+    "judges_of",
     "owner_of",
     "planted",
     "run_mutant",
@@ -66,29 +67,6 @@ class MutantVerdict:
     def to_json(self) -> dict[str, object]:
         """Returns the verdict as JSON values."""
         return dataclasses.asdict(self)
-
-
-@contextlib.contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """Plants the bug for the length of the block."""
-    undo: list[tuple[object, str, object]] = []
-    try:
-        for given, name, replacement in mutant.patches():
-            owner = owner_of(given, name)
-            undo.append((owner, name, vars(owner)[name]))
-            setattr(owner, name, replacement)
-        yield
-    finally:
-        for owner, name, original in reversed(undo):
-            setattr(owner, name, original)
-
-
-def owner_of(given: object, name: str) -> object:
-    """Returns the class that defines an attribute of ``given``, or ``given`` itself if it is a module."""
-    for owner in given.__mro__ if isinstance(given, type) else (given,):
-        if name in vars(owner):
-            return owner
-    raise AttributeError(f"{given!r} has no {name!r}: the rule that the mutant breaks has moved")
 
 
 def run_mutant(
@@ -154,6 +132,13 @@ def _alone(options: RunOptions, rule: str) -> RunOptions:
     if asked.may_convict("stuck"):
         return asked
     return dataclasses.replace(asked, healing_seconds=min(HEALING_ALONE_SECONDS, options.healing_seconds))
+
+
+def judges_of(mutant: Mutant) -> tuple[str, ...]:
+    """Returns the rules and checkers that must convict a mutant alone, else the profile in which all hunt it."""
+    rules = tuple(rule for rule, trial in ALONE.items() if trial.mutant == mutant.name)
+    profile = mutant.profile.name if mutant.profile is not None else "swarm"
+    return mutant.judges or rules or (f"any rule, profile {profile}",)
 
 
 def finder_of(violation: str) -> str:

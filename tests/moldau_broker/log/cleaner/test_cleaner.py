@@ -129,7 +129,7 @@ def test_producer_state_is_kept() -> None:
     assert lab.values() == {b"k": b"2"}
     for offset in lab.log.storage.snapshots.offsets():
         lab.machine.disk.remove(lab.log.storage.snapshots.path(offset))
-    lab.log.reload_producer_state(lab.log.log_end_offset)
+    lab.log.storage.snapshots.restore(lab.log.storage.segments, lab.log.log_end_offset)
     (producer,) = lab.log.producer_state.describe()
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (9, 3, 0)
 

@@ -183,7 +183,7 @@ def test_moving_a_replica_to_another_directory() -> None:
     assert steps > 5
     moved = manager.replace_current_with_future(A, START_MS)
     assert manager.logs == {A: moved}
-    assert (moved.parent_directory, moved.is_future, moved.log_start_offset) == ("/d2", False, 7)
+    assert (moved.parent_directory, moved.storage.is_future, moved.log_start_offset) == ("/d2", False, 7)
     assert len(all_rows(moved)) == 44
     put(moved, b"after")
     tick(manager, START_MS + 1000)

@@ -138,5 +138,5 @@ def test_a_device_that_is_gone_takes_its_directory_alone_offline(where: str) -> 
         for work in manager.cleaner_works(START_MS + 60_000):
             run_work(work)
     assert manager.offline_directories == ["/d1"]
-    assert lost.released
+    assert lost.storage.released
     assert len(all_rows(other)) < 60

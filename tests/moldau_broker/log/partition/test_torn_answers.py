@@ -66,7 +66,7 @@ def test_late_bytes_of_a_former_leader_stay_detectable(
     assert (follower.latest_epoch, follower.log_end_offset) == (1, max(6, 3 + batches_sent_before))
     fetch(follower, elected, 2)
     assert all_rows(follower) == all_rows(elected)
-    assert follower.epochs.entries == elected.epoch_entries()
+    assert follower.epochs.entries == elected.epochs.entries
 
 
 def test_a_first_batch_newer_than_the_fetched_leader_is_refused() -> None:

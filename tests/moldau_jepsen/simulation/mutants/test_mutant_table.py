@@ -1,12 +1,13 @@
-"""The document of planted bugs: measured verdicts, and names read off the sources of the suites."""
+"""The document of planted bugs: measured verdicts, and the bugs that the suites of single parts plant."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from moldau_jepsen.simulation.mutants.mutant_table import SUITES, document, planted_names
-from moldau_jepsen.simulation.mutants.mutants import MutantVerdict
+from moldau_jepsen.simulation.mutants.mutant_table import document
+from moldau_jepsen.simulation.mutants.mutants import MUTANTS, MutantVerdict, owner_of, planted
+from moldau_jepsen.simulation.mutants.suites import load_suites
 
 ROOT = Path(__file__).parents[4]
 FOUND = MutantVerdict(
@@ -30,8 +31,10 @@ def test_verdicts_and_the_suites_of_single_parts_are_told():
     row = "| `dedup-off` | log | sequence numbers are not looked at | replication | 3 | `producer-sequence` |"
     assert row in text.splitlines()
     assert "| `gremlin` | client | bites | swarm |  | **survived 200 seeds** |" in text.splitlines()
-    for area, path, _ in SUITES:
-        assert f"**{area}**, {len(list(planted_names((ROOT / path).read_text())))} bugs" in text
+    for suite in load_suites(ROOT):
+        assert f"**{suite.area}**, {len(suite.bugs)} bugs (`{suite.path}`):" in text
+        for bug in suite.bugs:
+            assert f"| `{bug.name}` | {bug.text} | {', '.join(bug.judges)} |" in text.splitlines()
 
 
 def test_each_rule_alone_has_its_row():
@@ -40,32 +43,28 @@ def test_each_rule_alone_has_its_row():
     text = document([FOUND, alone, helpless], ROOT)
     assert "1 of 1 found; at most 3 seeds." in text  # trials of rules are no hunts of mutants
     assert "| `duplicate` | `dedup-off` | replication | 3 |" in text.splitlines()
-    assert "| `one-leader` | `gremlin` | swarm | **nobody in 200 seeds** |" in text.splitlines()
+    assert "| `one-leader` | `gremlin` | swarm | **none in 200 seeds** |" in text.splitlines()
     assert "Each rule alone" not in document([FOUND], ROOT)
 
 
-def test_names_are_read_off_each_form():
-    source = """
-@plant("vote lost", (Core, "send"))
-def _lost(send): ...
-
-@other("no bug")
-def _other(): ...
-
-MUTANTS = {"every election is unclean": []}
-BUGS = [(index_off_by_one, False), crc_not_checked]
-"""
-    assert list(planted_names(source)) == [
-        "vote lost",
-        "every election is unclean",
-        "index_off_by_one",
-        "crc_not_checked",
-    ]
+def test_every_bug_has_a_name_of_its_own_and_a_judge():
+    bugs = [bug for suite in load_suites(ROOT) for bug in suite.bugs]
+    names = [*MUTANTS, *(bug.name for bug in bugs)]
+    assert len(set(names)) == len(names)
+    for bug in bugs:
+        assert bug.text, bug.name
+        assert bug.judges, bug.name
 
 
-def test_a_suite_without_bugs_is_refused(tmp_path):
-    for _, path, _ in SUITES:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text("BUGS = []\n")
-    with pytest.raises(ValueError, match="plants no bug"):
+def test_bugs_of_single_parts_leave_nothing_behind():
+    for bug in (bug for suite in load_suites(ROOT) for bug in suite.bugs):
+        places = [(owner_of(given, name), name) for given, name, _ in bug.patches()]
+        before = [vars(owner)[name] for owner, name in places]
+        with planted(bug):
+            assert [vars(owner)[name] for owner, name in places] != before, bug.name
+        assert [vars(owner)[name] for owner, name in places] == before, bug.name
+
+
+def test_a_folder_without_suites_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         document([FOUND], tmp_path)

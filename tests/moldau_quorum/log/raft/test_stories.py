@@ -6,7 +6,7 @@ membership change under a partition. ``raft_story.py`` explains the language.
 
 import pytest
 
-from support.raft.mutants import mutant
+from support.raft.mutants import BUGS, mutant
 from support.raft.story import STORIES, tell
 
 PATHS = sorted(STORIES.glob("*.txt"))
@@ -29,16 +29,7 @@ def differs(path):
 
 @pytest.mark.parametrize(
     ("name", "story"),
-    [
-        ("own-epoch-rule-dropped", "figure_8"),
-        ("stale-snapshot-accepted", "stale_snapshot"),
-        ("truncation-on-every-append", "reordering"),
-        ("read-without-quorum", "reads"),
-        ("read-before-first-commit", "reads"),
-        ("vote-not-synced", "vote_then_crash"),
-        ("pre-vote-skipped", "rejoining_stale_leader"),
-        ("two-memberships-at-once", "membership_under_partition"),
-    ],
+    [(bug.name, judge.removeprefix("story ")) for bug in BUGS for judge in bug.judges if judge.startswith("story ")],
 )
 def test_story_finds_planted_bug(name, story):
     with mutant(name):

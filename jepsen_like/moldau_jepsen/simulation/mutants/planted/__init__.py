@@ -1,7 +1,4 @@
-"""The planted bugs of ``mutants``: each function returns which attributes it replaces by what.
+"""The planted bugs of whole clusters: each function returns which attributes it replaces by what.
 
-Each is what a plausible slip in the code would do, and breaks exactly one rule.
+Each is a plausible slip in the code, and breaks exactly one rule.
 """
-
-Patch = tuple[object, str, object]
-"""Owner, attribute, replacement."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.replication.purgatory import Delayed
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def follower_acks_before_append() -> list[Patch]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
     from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment
     from moldau_broker.server.replicas.partition import Partition
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def last_stable_offset_ignored() -> list[Patch]:

@@ -11,7 +11,7 @@ from moldau_quorum.controller.partition_change import Election, PartitionChange
 from moldau_quorum.metadata import image
 
 if TYPE_CHECKING:
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.controller.context import Context
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
     from moldau_quorum.metadata.records import MetadataRecord, PartitionChangeRecord

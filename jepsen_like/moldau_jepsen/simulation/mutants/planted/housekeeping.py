@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
     from moldau_broker.log.cleaner.offset_map import Selection
     from moldau_broker.log.partition.segmented_log import SegmentedLog
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def cleaner_drops_last_value() -> list[Patch]:

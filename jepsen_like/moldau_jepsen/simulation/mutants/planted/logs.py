@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import uuid
 
     from moldau_broker.log.values import TopicPartition, Work
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def dedup_off() -> list[Patch]:

@@ -13,7 +13,7 @@ from moldau.records import Record
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
     from moldau.producer.core.accumulator import PartitionQueue, ProducerBatch
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def commits_what_was_fetched() -> list[Patch]:

@@ -1,29 +1,21 @@
-"""What a planted bug is: a name, the functions it replaces, and the runs in which it is hunted."""
+"""A planted bug together with the simulated runs in which it is hunted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.planted_bug import PlantedBug
 from moldau_jepsen.simulation.campaign.options import RunOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from moldau_jepsen.simulation.campaign.profiles import Profile
-    from moldau_jepsen.simulation.mutants.planted import Patch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """One planted bug."""
+class Mutant(PlantedBug):
+    """One planted bug of a whole cluster."""
 
-    name: str
-    area: str
-    text: str
-    """What is wrong, in one line."""
-    patches: Callable[[], list[Patch]]
-    """Owner, attribute, replacement; made when the mutant is switched on."""
     profile: Profile | None = None
     """The runs that press on the rule; the swarm of everything if None."""
     swarm: RunOptions | None = None

@@ -19,7 +19,7 @@ from moldau_quorum.node.state_machine import MetadataStateMachine
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.log.raft.core.messages import AppendRequest
     from moldau_quorum.metadata.records import MetadataRecord
 

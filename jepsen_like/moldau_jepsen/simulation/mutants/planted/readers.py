@@ -9,7 +9,7 @@ from moldau_broker.log.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from moldau.records import Record
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def reads_beyond_watermark() -> list[Patch]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau_broker.replication.replica import FollowerProgress
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.controller.cluster.sessions import Session
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
     from moldau_quorum.metadata.records import MetadataRecord

@@ -12,7 +12,7 @@ from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 if TYPE_CHECKING:
     from moldau_broker.log.values import EpochEndOffset
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def divergence_unseen() -> list[Patch]:

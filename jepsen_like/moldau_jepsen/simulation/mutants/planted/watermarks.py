@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau_broker.replication.replica import IsrProposal, ReplicaEffects
-    from moldau_jepsen.simulation.mutants.planted import Patch
+    from moldau_jepsen.planted_bug import Patch
 
 
 def watermark_without_isr() -> list[Patch]:
