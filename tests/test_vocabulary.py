@@ -20,6 +20,13 @@ REPLACED = {
     "thereof": "of it",
 }
 """Words that have gone, with what stands in their place."""
+PLAIN = {
+    "anew": "again",
+    "whoever": "the sender, the caller, any node that",
+    "nobody": "no node, no client, none",
+}
+"""Words that hide the subject of a technical statement, in any case, with what to write instead."""
+PLAIN_FOLDERS = ("data_plane", "metadata_quorum", "jepsen_like")
 EVENT = re.compile(r"(?:logger|_log|_logger)\.(?:debug|info|warning|error)\(\s*\"([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\"")
 
 
@@ -35,6 +42,17 @@ def test_replaced_words_do_not_come_back():
     found = [
         f"{path.relative_to(ROOT)}: {word}; write: {REPLACED[word]}"
         for path in tracked("*.py", "*.pyx", "*.pxi", "*.md")
+        for word in pattern.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_technical_statements_have_a_subject():
+    pattern = re.compile(r"(?<![a-z])(" + "|".join(PLAIN) + r")(?![a-z])", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}: {word}; write: {PLAIN[word.lower()]}"
+        for folder in PLAIN_FOLDERS
+        for path in tracked(f"{folder}/**/*.py", f"{folder}/**/*.pyx")
         for word in pattern.findall(path.read_text(encoding="utf-8"))
     ]
     assert found == []

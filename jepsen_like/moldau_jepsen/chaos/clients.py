@@ -199,7 +199,11 @@ class RunClients:
         return [one.stuck for one in (self._register, self._topics) if one is not None and one.stuck]
 
     async def create_topics(self, replication_factor: int, configs: Mapping[str, str]) -> None:
-        """Creates the topics of the workloads. Raises ``OperationFailedError``."""
+        """Creates the topics of the workloads.
+
+        Raises:
+            OperationFailedError: A topic could not be created.
+        """
         for name, partitions in self._options.topics.items():
             operations = ClusterOperations(self._environment, self._bootstrap, name, self._options.connection)
             async with trio.open_nursery() as nursery:

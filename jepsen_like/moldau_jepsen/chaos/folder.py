@@ -61,7 +61,7 @@ class RunFacts:
     faults: tuple[FaultEvent, ...]
     samples: tuple[ClusterSample, ...]
     deaths: tuple[str, ...] = ()
-    """Nodes that ended though nobody had struck them, nodes that did not come back, and a register that is stuck."""
+    """Nodes that ended without a fault, nodes that did not come back, and a register that is stuck."""
     register: tuple[RegisterOperation, ...] = ()
     """What the clients of the register saw."""
     topics: TopicsMade = field(default_factory=TopicsMade)
@@ -94,7 +94,7 @@ class ChaosResult:
     verdict: Verdict
     report: Path
     faults: tuple[FaultEvent, ...]
-    """Also those that had nobody to strike."""
+    """Includes faults that found no target."""
     deaths: tuple[str, ...]
     unavailable_s: float
     document: Mapping[str, object]
@@ -272,7 +272,7 @@ def judge(directory: Path, check: Check = check_history, judged: Origin | None =
 
 
 def _refuse_another_length(path: Path, wanted: int | None) -> None:
-    """A history that was cut would be judged by its beginning: nothing is wrong with a cluster that nobody used."""
+    """A truncated history would pass: a checker finds nothing wrong with a cluster without operations."""
     size = path.stat().st_size
     if wanted is not None and size != wanted:
         raise RunFolderError(f"{path} has {size:,} bytes, and had {wanted:,} when the run had ended: it is damaged")

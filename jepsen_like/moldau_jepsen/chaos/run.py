@@ -26,7 +26,7 @@ from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.nemesis.moves import Operator
 from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent, Nemesis
 from moldau_jepsen.chaos.nemesis.schedule import MACHINE_KINDS, plan_faults
-from moldau_jepsen.chaos.nemesis.stage import Nobody, ProcessNodes, ProcessStage
+from moldau_jepsen.chaos.nemesis.stage import NoCluster, ProcessNodes, ProcessStage
 from moldau_jepsen.chaos.network.links import Links
 from moldau_jepsen.chaos.network.meter import WireMeter
 from moldau_jepsen.chaos.network.namespaces import NamespaceLinks
@@ -354,12 +354,12 @@ class _Run:
             self._progress("faults", event.end_ms / 1000, recorder, f"{event.kind} {event.target} {done}")
 
         if options.control is not None:
-            stage = ProcessStage(cluster or Nobody(), links, report, list(options.clients.topics))
+            stage = ProcessStage(cluster or NoCluster(), links, report, list(options.clients.topics))
             await options.control.script(stage)
             await stage.restore()
             return
         if cluster is None:
-            await self._strike(Nemesis(Nobody(), links, operations, report), plan)
+            await self._strike(Nemesis(NoCluster(), links, operations, report), plan)
             return
         controllers = {node.node_id: parse_address(node.address) for node in cluster.controllers}
         async with Operator(self.environment, cluster.bootstrap, controllers) as operator:

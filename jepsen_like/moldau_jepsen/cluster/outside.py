@@ -18,4 +18,4 @@ class Outside:
         return node_id in self.nodes
 
 
-NOBODY = Outside()
+NONE_OUTSIDE = Outside()

@@ -24,7 +24,7 @@ from moldau.protocol.messages.create_topics import (
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_broker.server.lifecycle.broker import Broker
-from moldau_jepsen.cluster.outside import NOBODY, Outside
+from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.launcher.spec import LauncherError
 from moldau_quorum.node.server import run_controller
 
@@ -247,7 +247,7 @@ class SimulatedCluster:
             if self.brokers[node_id].is_serving and self.brokers[node_id].context.replicas.leading()
         ]
 
-    def is_healthy(self, outside: Outside = NOBODY) -> bool:
+    def is_healthy(self, outside: Outside = NONE_OUTSIDE) -> bool:
         """Returns whether all brokers serve, a controller is active, and all replicas of all partitions are in sync.
 
         No broker, nor the active controller, may be paused, and no node may be stopping. The nodes outside do not
@@ -287,7 +287,7 @@ class SimulatedCluster:
             name in broker.metadata.image.topics_by_name for broker in self.brokers.values()
         )
 
-    async def wait_healthy(self, seconds: float, outside: Outside = NOBODY) -> None:
+    async def wait_healthy(self, seconds: float, outside: Outside = NONE_OUTSIDE) -> None:
         """Waits until ``is_healthy``, and starts ended processes meanwhile, as a service manager does.
 
         It restarts brokers whose log directories have failed, as an operator would after replacing a device. Nodes

@@ -112,7 +112,7 @@ class MessageMeter:
         violated: Callable[[str, str], None] | None = None,
         heard: Callable[[str], None] | None = None,
     ) -> None:
-        """Counts into ``coverage``. ``violated`` is told of answers that nobody waits for, as a rule and a text: every
+        """Counts into ``coverage``. ``violated`` is told of answers without a request, as a rule and a text: every
         delayed operation completes once. ``heard`` is told the host of a broker whose registration or heartbeat a
         controller answers.
         """
@@ -287,7 +287,7 @@ class PartitionChange(enum.Enum):
 
 
 def partition_changes(before: PartitionState | None, after: PartitionState, last_leader: int) -> list[PartitionChange]:
-    """Returns what a change of committed metadata does to a partition; ``last_leader`` led it last (-1: nobody yet)."""
+    """Returns what a change of committed metadata does to a partition; ``last_leader`` led it last (-1: none yet)."""
     if before is None:
         return [PartitionChange.CREATED]
     found: list[PartitionChange] = []
@@ -323,7 +323,7 @@ def count_partition_changes(judge: ClusterInvariants, coverage: Coverage) -> Non
         before: PartitionState | None = None
         last_leader = last_epoch = -1
         for epoch, after in sorted(record.states.items()):
-            # Brokers apply several changes at once: of what nobody saw in between nothing can be said.
+            # Brokers apply several changes at once: the states in between are unknown.
             if epoch == last_epoch + 1:
                 for change in partition_changes(before, after, last_leader):
                     coverage.transitions[Transition(ISR, START, change.value)] += 1

@@ -73,7 +73,7 @@ class ChaosReport:
     machines: tuple[MachineRows, ...] = ()
     machines_hint: str = ""
     deaths: Sequence[str] = ()
-    """Nodes that ended though nobody had struck them, and nodes that did not come back."""
+    """Nodes that ended without a fault, and nodes that did not come back."""
     control: ControlRow | None = None
     """What this run is a control for, if it is one."""
     controls: Sequence[ControlRow] = ()
@@ -205,8 +205,8 @@ def _names(fault: FaultEvent) -> str:
 
 
 def _missed_text(count: int) -> str:
-    """How many faults of the plan had nobody to strike."""
-    return f"; {count} more of the plan struck nobody" if count else ""
+    """Counts the faults of the plan that found no target."""
+    return f"; {count} more of the plan found no target" if count else ""
 
 
 def _fault_tables(faults: Sequence[FaultEvent]) -> str:
@@ -214,7 +214,7 @@ def _fault_tables(faults: Sequence[FaultEvent]) -> str:
     missed = [fault for fault in faults if not fault.struck]
     text = "<h2>Faults</h2>" + _fault_table([fault for fault in faults if fault.struck], "what was done")
     if missed:
-        hint = "Nobody was there to strike when their time came: they count nowhere."
+        hint = "They found no target when they were due, and count nowhere."
         text += f"<h3>Planned only</h3><p class='hint'>{hint}</p>" + _fault_table(missed, "why not")
     return text
 

@@ -2,7 +2,7 @@
 
 Written by hand instead of by a plotting library: the page stays a few kilobytes, text stays text, and colours follow
 the page's light or dark scheme by CSS variables. Each chart is drawn twice, for wide and for narrow screens, and the
-page's style shows the one that fits: a chart that is scaled down to a telephone has text that nobody can read.
+page's style shows the one that fits: a chart that is scaled down to a telephone has unreadable text.
 """
 
 from __future__ import annotations

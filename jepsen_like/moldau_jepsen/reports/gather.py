@@ -32,7 +32,7 @@ class PartitionsOverTime:
             states.append(state)
 
     def saw_high_watermark(self, name: str, at_s: float, offset: int | None) -> None:
-        """The leader of a partition tells its high watermark; None: nobody does."""
+        """The leader of a partition tells its high watermark; None: no leader does."""
         points = self._of(name).points
         if offset is None and (not points or points[-1][1] is None):
             return

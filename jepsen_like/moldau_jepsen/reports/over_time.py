@@ -40,7 +40,7 @@ class PartitionSeries:
     states: tuple[PartitionState, ...]
     """Each but the first unlike the one before."""
     high_watermarks: tuple[tuple[float, float | None], ...]
-    """Moments and offsets, as the leader of that moment told it; None where nobody did."""
+    """Moments and offsets, as the leader of that moment told it; None where no node did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class FaultSpan:
 
 
 class Active(NamedTuple):
-    """Who was the active controller from one moment on; -1 for nobody."""
+    """Who was the active controller from one moment on; -1 for none."""
 
     since_s: float
     controller: int
@@ -228,7 +228,7 @@ def _state_kind(state: PartitionState) -> str:
 
 def _state_text(state: PartitionState) -> str:
     leader = f"leader {state.leader}" if state.leader >= 0 else "no leader"
-    isr = " ".join(map(str, state.isr)) or "nobody"
+    isr = " ".join(map(str, state.isr)) or "none"
     return (
         f"from {state.since_s:.1f} s: {leader}, epoch {state.leader_epoch}, in sync {isr} of {state.replicas} replicas"
     )

@@ -354,7 +354,7 @@ def _faults(report: CampaignReport) -> str:
         for row in report.fault_rows
     ]
     hint = (
-        "<p class='hint'>A planned fault strikes nobody where the node is down already, must be spared for a while, or "
+        "<p class='hint'>A planned fault has no target where the node is down already, must be spared for a while, or "
         "refuses what is asked of it. Strikes are counted only where something was done.</p>"
     )
     return "<h2>Faults</h2>" + hint + table(("kind", "planned", "struck", "runs with it", "strikes per run"), rows)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 C = TypeVar("C", "Consumer", "Producer")
 
 ABANDONED_SHARE = 0.6
-"""Of the clients whose block an exception ends: they tell nobody, and their session or transaction times out."""
+"""The clients whose block an exception ends: they send nothing, and their session or transaction times out."""
 
 
 @contextlib.asynccontextmanager
 async def mortal(client: C, draw: random.Random) -> AsyncIterator[C]:
     """Opens a client for the length of the block.
 
-    A cancellation or another exception of the block ends it like the death of its process (it tells nobody), or like a
+    A cancellation or another exception of the block ends it like the death of its process (it sends nothing), or like a
     program that is interrupted (the member leaves its group, the transaction is aborted), as ``draw`` says.
     """
     async with client as opened:

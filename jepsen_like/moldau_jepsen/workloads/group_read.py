@@ -68,7 +68,7 @@ async def read_in_group(
                     await trio.sleep(RETRY_S)  # bounded by the deadline above
                     continue
                 moved, joined = rebalances.count != joined, rebalances.count
-                if moved:  # without a generation: the owners of another group's partitions are nobody's rivals
+                if moved:  # without a generation: the owners of another group's partitions do not compete with these
                     owned = tuple(TopicPartition(*partition) for partition in consumer.assignment)
                     recorder.operation(process, Kind.SUBSCRIBE, Status.OK, begun, partitions=owned)
                 if batches:

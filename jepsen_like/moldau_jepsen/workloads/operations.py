@@ -78,7 +78,11 @@ class ClusterOperations:
     async def create_topic(
         self, partitions: int, replication_factor: int, configs: Mapping[str, str], *, timeout_s: float
     ) -> None:
-        """Creates the topic and waits until every partition has a leader. Raises ``OperationFailedError``."""
+        """Creates the topic and waits until every partition has a leader.
+
+        Raises:
+            OperationFailedError: A topic could not be created.
+        """
         request = CreateTopicsRequest(
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[

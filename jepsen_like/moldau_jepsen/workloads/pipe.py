@@ -74,7 +74,7 @@ class PipeOptions:
     """Of one transaction."""
     abort_share: float = 0.1
     crash_every_s: float = 8.0
-    """Mean time until a worker is abandoned; 0 for never. After ``stop`` nobody crashes any more."""
+    """Mean time until a worker is abandoned; 0 for never. No worker crashes after ``stop``."""
     drain_seconds: float = 60.0
     """How long the pipe may stand still after ``stop`` before all of the source is through."""
     offsets_in_transaction: bool = True

@@ -38,7 +38,7 @@ class Recorder:
         self._led: set[Lead] = set()
         self.reported_end: dict[TopicPartition, int] = {}
         """Per partition the highest offset plus one that was acknowledged or polled: a read of everything must come at
-        least so far. What was polled is committed, whoever sent it."""
+        least so far. Every polled record is committed, also that of another client."""
         self.acknowledged = 0
         self.polled = 0
 

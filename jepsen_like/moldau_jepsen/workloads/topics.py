@@ -75,7 +75,7 @@ class TopicsWorkload:
         self._on_acknowledged = on_acknowledged
         self._stopping = trio.Event()
         self._deleted: set[uuid.UUID] = set()
-        self._alive: uuid.UUID | None = None  # the topic that nobody has begun to delete
+        self._alive: uuid.UUID | None = None  # the topic whose deletion has not begun
         self.writes: list[TopicWrite] = []
         self.reads: list[TopicRead] = []
         self.stuck: str | None = None

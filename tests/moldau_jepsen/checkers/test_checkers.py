@@ -165,7 +165,7 @@ def test_no_record_of_a_proven_transaction_may_be_lost() -> None:
     assert found(lost) == {K.TORN: 1, K.LOST_WRITE: 1}, "the final phase has read the topic, and nothing of t-1"
     write = next(one for one in lost.anomalies if one.kind is K.LOST_WRITE)
     assert write.text == (
-        "value 0 of a transaction that was committed, for its value 0 of t-0 was polled, was polled by nobody, "
+        "value 0 of a transaction that was committed, for its value 0 of t-0 was polled, was never polled, "
         "and is not in the final read"
     )
     assert (write.partition, write.operations, write.allowed) == (P1, (0, 1), False)
@@ -206,7 +206,7 @@ def test_known_offset_of_a_proven_transaction_shows_a_lost_write() -> None:
     assert found(verdict) == {K.LOST_WRITE: 1}
     assert verdict.anomalies[0].text == (
         "value 0, which landed at offset 7, of a transaction that was committed, for its value 0 of t-0 was polled, "
-        "was polled by nobody, though offset 7 was"
+        "was never polled, though offset 7 was"
     )
     assert (verdict.anomalies[0].operations, verdict.anomalies[0].offsets) == ((0, 1), (7, 7))
     assert story(8).check(final_phase=False).valid, "it may be yet to come"

@@ -93,7 +93,7 @@ def test_a_record_that_comes_back_altered():
 def test_a_record_that_nobody_sent():
     verdict = story(11, 12, 13, 14).check()
     assert verdict.counts == {K.ALTERED: 1}
-    assert verdict.anomalies[0].text == "the record at offset 3, with value 3, was sent by nobody"
+    assert verdict.anomalies[0].text == "the record at offset 3, with value 3, was never sent"
 
 
 def test_record_of_a_send_that_a_cut_history_lacks():

@@ -35,7 +35,7 @@ def test_a_polled_number_that_was_never_sent_is_convicted(value: int) -> None:
     verdict = story.check(subscribe=True, pipes=(("t", "u"),))
     assert set(verdict.counts) == {K.ALTERED, K.GROUP_SKIP, K.PIPE_LOST}
     first, second = (one for one in verdict.anomalies if one.kind is K.ALTERED)
-    assert first.text == f"the record at offset 1, with value {value}, was sent by nobody"
+    assert first.text == f"the record at offset 1, with value {value}, was never sent"
     assert (first.partition, first.operations, first.offsets, first.allowed) == (P0, (1,), (1,), False)
     assert second.offsets == (2,), "each record counts once"
     assert verdict.figures.values_seen == 1

@@ -134,7 +134,7 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert "broker 3 ended by itself" in reader.text
     assert page.count('class="lane"') == 2, "for wide and narrow screens"
     words = " ".join(reader.text.split())
-    assert "faults 1 in 3 s; 1 more of the plan struck nobody" in words
+    assert "faults 1 in 3 s; 1 more of the plan found no target" in words
     done, missed = words.partition("Planned only")[::2]
     assert "kill one 2 0.1 2.9 a & b" in done
     assert "no file" not in done

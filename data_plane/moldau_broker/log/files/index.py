@@ -18,14 +18,16 @@ An index is a hint that may be damaged: callers compare an entry with the batch 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from moldau.runtime.ports.descriptors import is_shortage
 from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.reopened_file import ReopenedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau.runtime.ports.environment import Disk
-    from moldau_broker.log.files.handle import SharedFile
     from moldau_broker.log.files.open_files import OpenFiles
 
 SPILL_BYTES = 4096
@@ -47,20 +49,21 @@ class TimestampEntry(NamedTuple):
     offset: int
 
 
-class _SortedFile:
+_Entry = TypeVar("_Entry", OffsetPosition, TimestampEntry)
+
+
+class _SortedFile(ReopenedFile):
     """A file of fixed-size entries sorted by their first field, with the newest ones in memory.
 
     Invariant: ``count * size == file size + len(pending)``; the file holds the older entries.
     """
 
-    __slots__ = ("_cut_bytes", "_file", "_files", "_layout", "_page_keys", "_path", "_pending", "_size", "_spilled")
+    __slots__ = ("_cut_bytes", "_layout", "_page_keys", "_pending", "_size", "_spilled")
 
     def __init__(self, disk: Disk, path: str, layout: struct.Struct, files: OpenFiles) -> None:
-        self._files = files
-        self._path = path
+        super().__init__(path, files)
         self._layout = layout
         self._size = layout.size
-        self._file: SharedFile | None = None
         self._pending = bytearray()
         self._page_keys: dict[int, int] = {}
         file_bytes = disk.file_size(path) if disk.exists(path) else 0
@@ -70,25 +73,6 @@ class _SortedFile:
     @property
     def count(self) -> int:
         return self._spilled + len(self._pending) // self._size
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def _open(self) -> SharedFile:
-        file = self._file  # held here: another thread may close it meanwhile
-        if file is None:
-            file = self._file = self._files.open(self._path)
-        return file
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is open."""
-        return self._file is not None
-
-    def renamed(self, path: str) -> None:
-        """Takes note that the file has another name; an open descriptor stays good."""
-        self._path = path
 
     def ensure_file(self) -> None:
         """Opens the file; creates it, empty, if it is missing."""
@@ -118,11 +102,6 @@ class _SortedFile:
             file.append([bytes(self._pending)])
             self._spilled += len(self._pending) // self._size
             self._pending.clear()
-
-    def sync(self) -> None:
-        file = self._file  # held here: the index may be closed meanwhile by another thread
-        if file is not None:
-            file.sync()
 
     def entry(self, index: int) -> tuple[int, ...]:
         if index >= self._spilled:
@@ -203,14 +182,11 @@ class _SortedFile:
         self._spilled = count
         self._page_keys.clear()
 
-    def close(self) -> None:
-        self._file = None
 
+class _SparseIndex(Generic[_Entry]):
+    """What both indexes of a segment share: entries relative to its base offset, in a file in their own layout."""
 
-class OffsetIndex:
-    """Offset to position of one segment. Positions fit 31 bits, so a segment ends before 2 GiB."""
-
-    LAYOUT = struct.Struct(">ii")
+    LAYOUT: ClassVar[struct.Struct]
 
     __slots__ = ("_base", "_entries", "_entries_max", "_last")
 
@@ -218,7 +194,7 @@ class OffsetIndex:
         self._base = base_offset
         self._entries_max = bytes_max // self.LAYOUT.size
         self._entries = _SortedFile(disk, path, self.LAYOUT, files)
-        self._last: OffsetPosition | None = None
+        self._last: _Entry | None = None
 
     @property
     def count(self) -> int:
@@ -235,73 +211,29 @@ class OffsetIndex:
         """Whether the file is open."""
         return self._entries.is_open
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the segment must roll because ``segment.index.bytes`` is used up."""
-        return self._entries.count >= self._entries_max
+    def entry(self, index: int) -> _Entry:
+        """Returns entry ``index``; 0 is the oldest."""
+        raise NotImplementedError
 
-    def fits(self, offset: int) -> bool:
-        """Returns whether ``offset`` can be stored relative to the base offset."""
-        return 0 <= offset - self._base <= _RELATIVE_MAX
-
-    def last(self) -> OffsetPosition | None:
-        """Returns the newest entry."""
+    def last(self) -> _Entry | None:
+        """Returns the newest entry; that of a closed segment's time index holds its largest timestamp."""
         if self._last is None and self._entries.count:
             self._last = self.entry(self._entries.count - 1)
         return self._last
 
-    def entry(self, index: int) -> OffsetPosition:
-        """Returns entry ``index``; 0 is the oldest."""
-        relative, position = self._entries.entry(index)
-        return OffsetPosition(self._base + relative, position)
-
-    def append(self, offset: int, position: int) -> None:
-        """Adds an entry; both columns must rise."""
-        last = self.last()
-        assert last is None or (offset > last.offset and position > last.position), (
-            f"{self.path}: entry {offset}, {position} does not rise above {last}"
-        )
-        assert self.fits(offset), f"{self.path}: offset {offset} is too far from {self._base}"
-        self._entries.append(offset - self._base, position)
-        self._last = OffsetPosition(offset, position)
-
-    def lookup(self, offset: int) -> OffsetPosition:
-        """Returns the last entry at or below ``offset``; the segment's start if there is none."""
-        if offset > self._base:
-            index, fields = self._entries.floor_entry(offset - self._base)
-            if index >= 0:
-                return OffsetPosition(self._base + fields[0], fields[1])
-        return OffsetPosition(self._base, 0)
-
-    def first_at_or_after_position(self, position: int) -> OffsetPosition | None:
-        """Returns the first entry whose batch begins at or after ``position``; None if there is none."""
+    def _first_with(self, condition: Callable[[_Entry], bool]) -> int:
+        """Returns the index of the first entry that meets ``condition``, as all after it do; ``count`` if none does."""
         low, high = -1, self._entries.count
         while high - low > 1:
             middle = (low + high) // 2
-            if self.entry(middle).position >= position:
+            if condition(self.entry(middle)):
                 high = middle
             else:
                 low = middle
-        return self.entry(high) if high < self._entries.count else None
+        return high
 
-    def check(self, segment_bytes: int) -> None:
-        """Checks the last entry; older ones are not scanned after a clean stop.
-
-        Raises:
-            CorruptLogFileError: The last entry is damaged.
-        """
-        self._entries.check()
-        last = self.last()
-        if last is not None and (last.offset < self._base or not 0 <= last.position < max(1, segment_bytes)):
-            position = (self._entries.count - 1) * self.LAYOUT.size
-            raise CorruptLogFileError(self.path, position, f"last entry {last} is outside the segment")
-        if last is not None and last.offset == self._base and last.position > 0:
-            raise CorruptLogFileError(self.path, 0, f"last entry {last} does not rise above the base offset")
-
-    def truncate_to_offset(self, offset: int) -> None:
-        """Drops entries at or above ``offset``."""
-        floor = self._entries.floor(offset - 1 - self._base) if offset > self._base else -1
-        self._entries.truncate(floor + 1)
+    def _keep_first(self, count: int) -> None:
+        self._entries.truncate(count)
         self._last = None
 
     def reset(self) -> None:
@@ -335,44 +267,81 @@ class OffsetIndex:
         self._entries.close()
 
 
-class TimeIndex:
+class OffsetIndex(_SparseIndex[OffsetPosition]):
+    """Offset to position of one segment. Positions fit 31 bits, so a segment ends before 2 GiB."""
+
+    LAYOUT = struct.Struct(">ii")
+
+    __slots__ = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the segment must roll because ``segment.index.bytes`` is used up."""
+        return self._entries.count >= self._entries_max
+
+    def fits(self, offset: int) -> bool:
+        """Returns whether ``offset`` can be stored relative to the base offset."""
+        return 0 <= offset - self._base <= _RELATIVE_MAX
+
+    def entry(self, index: int) -> OffsetPosition:
+        """Returns entry ``index``; 0 is the oldest."""
+        relative, position = self._entries.entry(index)
+        return OffsetPosition(self._base + relative, position)
+
+    def append(self, offset: int, position: int) -> None:
+        """Adds an entry; both columns must rise."""
+        last = self.last()
+        assert last is None or (offset > last.offset and position > last.position), (
+            f"{self.path}: entry {offset}, {position} does not rise above {last}"
+        )
+        assert self.fits(offset), f"{self.path}: offset {offset} is too far from {self._base}"
+        self._entries.append(offset - self._base, position)
+        self._last = OffsetPosition(offset, position)
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """Returns the last entry at or below ``offset``; the segment's start if there is none."""
+        if offset > self._base:
+            index, fields = self._entries.floor_entry(offset - self._base)
+            if index >= 0:
+                return OffsetPosition(self._base + fields[0], fields[1])
+        return OffsetPosition(self._base, 0)
+
+    def first_at_or_after_position(self, position: int) -> OffsetPosition | None:
+        """Returns the first entry whose batch begins at or after ``position``; None if there is none."""
+        index = self._first_with(lambda entry: entry.position >= position)
+        return self.entry(index) if index < self._entries.count else None
+
+    def check(self, segment_bytes: int) -> None:
+        """Checks the last entry; older ones are not scanned after a clean stop.
+
+        Raises:
+            CorruptLogFileError: The last entry is damaged.
+        """
+        self._entries.check()
+        last = self.last()
+        if last is not None and (last.offset < self._base or not 0 <= last.position < max(1, segment_bytes)):
+            position = (self._entries.count - 1) * self.LAYOUT.size
+            raise CorruptLogFileError(self.path, position, f"last entry {last} is outside the segment")
+        if last is not None and last.offset == self._base and last.position > 0:
+            raise CorruptLogFileError(self.path, 0, f"last entry {last} does not rise above the base offset")
+
+    def truncate_to_offset(self, offset: int) -> None:
+        """Drops entries at or above ``offset``."""
+        floor = self._entries.floor(offset - 1 - self._base) if offset > self._base else -1
+        self._keep_first(floor + 1)
+
+
+class TimeIndex(_SparseIndex[TimestampEntry]):
     """Largest timestamps of one segment."""
 
     LAYOUT = struct.Struct(">qi")
 
-    __slots__ = ("_base", "_entries", "_entries_max", "_last")
-
-    def __init__(self, disk: Disk, path: str, base_offset: int, bytes_max: int, files: OpenFiles) -> None:
-        self._base = base_offset
-        self._entries_max = bytes_max // self.LAYOUT.size
-        self._entries = _SortedFile(disk, path, self.LAYOUT, files)
-        self._last: TimestampEntry | None = None
-
-    @property
-    def count(self) -> int:
-        """Number of entries."""
-        return self._entries.count
-
-    @property
-    def path(self) -> str:
-        """Path of the file."""
-        return self._entries.path
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is open."""
-        return self._entries.is_open
+    __slots__ = ()
 
     @property
     def is_full(self) -> bool:
         """Whether the segment must roll; one entry is kept free for the last one at the roll."""
         return self._entries.count >= self._entries_max - 1
-
-    def last(self) -> TimestampEntry | None:
-        """Returns the newest entry, which holds the largest timestamp of a closed segment."""
-        if self._last is None and self._entries.count:
-            self._last = self.entry(self._entries.count - 1)
-        return self._last
 
     def entry(self, index: int) -> TimestampEntry:
         """Returns entry ``index``; 0 is the oldest."""
@@ -411,42 +380,4 @@ class TimeIndex:
 
     def truncate_to_offset(self, offset: int) -> None:
         """Drops entries whose offset is at or above ``offset``."""
-        low, high = -1, self._entries.count
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.entry(middle).offset >= offset:
-                high = middle
-            else:
-                low = middle
-        self._entries.truncate(high)
-        self._last = None
-
-    def reset(self) -> None:
-        """Drops all entries, good or damaged, before they are rebuilt."""
-        self._entries.reset()
-        self._last = None
-
-    def renamed(self, path: str) -> None:
-        """Takes note of the file's new name."""
-        self._entries.renamed(path)
-
-    def spill(self) -> None:
-        """Writes the entries in memory to the file, and creates the file even if there are none."""
-        self._entries.ensure_file()
-        self._entries.spill()
-
-    def hold(self) -> None:
-        """Opens the file, and creates it if it is missing.
-
-        Raises:
-            OSError: The file could not be opened.
-        """
-        self._entries.ensure_file()
-
-    def sync(self) -> None:
-        """Makes the spilled entries durable; blocks."""
-        self._entries.sync()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._entries.close()
+        self._keep_first(self._first_with(lambda entry: entry.offset >= offset))

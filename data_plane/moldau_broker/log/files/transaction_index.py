@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.runtime.ports.descriptors import is_shortage
 from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.reopened_file import ReopenedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.ports.environment import Disk
-    from moldau_broker.log.files.handle import SharedFile
     from moldau_broker.log.files.open_files import OpenFiles
 
 ENTRY = struct.Struct(">hqqqq")
@@ -35,24 +35,17 @@ class AbortedEntry(NamedTuple):
     last_stable_offset: int
 
 
-class TransactionIndex:
+class TransactionIndex(ReopenedFile):
     """The entries of one segment. Invariant: ``last_offset`` rises from entry to entry."""
 
-    __slots__ = ("_base", "_disk", "_entries", "_file", "_files", "_path", "_unwritten")
+    __slots__ = ("_base", "_disk", "_entries", "_unwritten")
 
     def __init__(self, disk: Disk, path: str, base_offset: int, files: OpenFiles) -> None:
+        super().__init__(path, files)
         self._disk = disk
-        self._path = path
         self._base = base_offset
-        self._files = files
-        self._file: SharedFile | None = None
         self._unwritten: list[AbortedEntry] = []
         self._entries: list[AbortedEntry] | None = None if disk.exists(path) else []
-
-    @property
-    def path(self) -> str:
-        """Path of the file, which may not exist."""
-        return self._path
 
     def entries(self) -> Sequence[AbortedEntry]:
         """Returns all entries.
@@ -81,17 +74,6 @@ class TransactionIndex:
                 raise CorruptLogFileError(self._path, position, f"{entry} does not rise above {entries[-1]}")
             entries.append(entry)
         return entries
-
-    def _open(self) -> SharedFile:
-        file = self._file  # held here: another thread may close it meanwhile
-        if file is None:
-            file = self._file = self._files.open(self._path)
-        return file
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is open."""
-        return self._file is not None
 
     def hold(self) -> None:
         """Opens the file, if it exists.
@@ -139,17 +121,11 @@ class TransactionIndex:
         self._entries = []
         self._unwritten = []
 
-    def renamed(self, path: str) -> None:
-        """Takes note of the file's new name."""
-        self._path = path
-
     def sync(self) -> None:
-        """Makes the entries durable; blocks."""
-        self._write()
-        file = self._file  # held here: the index may be closed meanwhile by another thread
-        if file is not None:
-            file.sync()
+        """Writes and syncs the entries; blocks.
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file = None
+        Raises:
+            OSError: The write or the sync failed.
+        """
+        self._write()
+        super().sync()

@@ -33,7 +33,7 @@ class Operator:
         """Controllers whose vote was taken away, as far as this operator knows."""
 
     async def __aenter__(self) -> Self:
-        """Starts the client; waits for nobody."""
+        """Starts the client without waiting for a node."""
         await self._admin.__aenter__()
         return self
 
@@ -55,7 +55,7 @@ class Operator:
     async def surely_remove_voter(self, node_id: int, timeout_s: float) -> bool:
         """Takes a controller's vote away; returns whether the quorum has said so in time."""
         with trio.move_on_after(timeout_s):
-            while not (await self.remove_voter(node_id)).endswith(NO_VOTER):  # noqa: ASYNC110 - nobody tells us
+            while not (await self.remove_voter(node_id)).endswith(NO_VOTER):  # noqa: ASYNC110 - no event reports it
                 await trio.sleep(RETRY_S)
             return True
         return False

@@ -50,11 +50,11 @@ class Operations(Protocol):
     """Administrative operations that run as faults, and queries for the leaders."""
 
     async def broker_leaders(self) -> list[int]:
-        """Ids of the brokers that lead a partition of the workload now; empty when nobody knows."""
+        """Ids of the brokers that lead a partition of the workload now; empty if unknown."""
         ...
 
     async def active_controller(self) -> list[int]:
-        """Id of the active controller, empty when nobody knows."""
+        """Id of the active controller; empty if unknown."""
         ...
 
     async def reassign(self, draw: random.Random) -> str:

@@ -68,7 +68,7 @@ class FaultEvent:
     end_ms: float
     detail: str = ""
     struck: bool = True
-    """False for one that was planned and had nobody to strike when its time came; ``detail`` says why."""
+    """False for a planned fault that found no target when it was due; ``detail`` says why."""
 
 
 class _Action(NamedTuple):
@@ -115,13 +115,14 @@ class Nemesis:
         self._rotten: dict[int, str] = {}  # nodes with damaged records, whose disk is to be replaced
         self._failed_until: dict[int, float] = {}  # nodes whose disk failed a moment ago
         self.deaths: list[str] = []
-        """Nodes that ended though nobody had struck them, and nodes that did not come back."""
+        """Nodes that ended without a fault, and nodes that did not come back."""
         self._processes = trio.Lock()  # the launcher is not for several threads at once
 
     async def run(self, plan: Sequence[TargetedFault]) -> None:
         """Carries out the plan, from now on; returns when the last fault has ended. Call ``recover`` afterwards.
 
-        Raises ``LauncherError`` when a node does not come back.
+        Raises:
+            LauncherError: A node does not come back.
         """
         started = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -129,7 +130,11 @@ class Nemesis:
                 nursery.start_soon(self._carry_out, fault, started)
 
     async def recover(self) -> None:
-        """Heals all links, resumes and starts all nodes. Raises ``LauncherError`` when a node does not come back."""
+        """Heals all links, resumes and starts all nodes.
+
+        Raises:
+            LauncherError: A node does not come back.
+        """
         if self._links is not None:
             await self._links.heal()
         for node in self._nodes.values():
@@ -178,7 +183,7 @@ class Nemesis:
             await self._replace_controller(node_id)
             return
         with trio.move_on_after(RESTORE_TIMEOUT_S) as scope:
-            while not await self._call(self._cluster.can_do_without, node_id):  # noqa: ASYNC110 - nobody tells us
+            while not await self._call(self._cluster.can_do_without, node_id):  # noqa: ASYNC110 - no event reports it
                 await trio.sleep(WATCH_EVERY_S)
             if await self._call(self._cluster.state, node_id) is ProcessState.RUNNING:
                 await self._call(self._cluster.stop_node, node_id)
@@ -313,7 +318,7 @@ class Nemesis:
 
     async def _wait_whole(self, timeout_s: float) -> bool:
         with trio.move_on_after(timeout_s):
-            while not await self._is_whole():  # noqa: ASYNC110 - nobody tells us
+            while not await self._is_whole():  # noqa: ASYNC110 - no event reports it
                 await trio.sleep(WATCH_EVERY_S)
             return True
         return False

@@ -43,7 +43,7 @@ class ProcessStage:
 
     def __init__(
         self,
-        cluster: LocalCluster | Nobody,
+        cluster: LocalCluster | NoCluster,
         links: LinkRules | None,
         report: Callable[[FaultEvent], None],
         topics: Sequence[str],
@@ -80,7 +80,7 @@ class ProcessStage:
         script that goes on nevertheless shows in the end that it has brought nothing about.
         """
         with trio.move_on_after(LED_WITHIN_S):
-            while not await trio.to_thread.run_sync(self._is_led_by, nodes):  # noqa: ASYNC110 - nobody tells us
+            while not await trio.to_thread.run_sync(self._is_led_by, nodes):  # noqa: ASYNC110 - no event reports it
                 await trio.sleep(ASK_EVERY_S)
 
     def _is_led_by(self, nodes: Sequence[int]) -> bool:
@@ -126,7 +126,7 @@ class ProcessStage:
                 )
 
 
-class Nobody:
+class NoCluster:
     """A cluster without processes: faults cannot reach those of a foreign cluster."""
 
     brokers: Sequence[Node] = ()

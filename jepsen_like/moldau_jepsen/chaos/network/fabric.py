@@ -43,7 +43,11 @@ class LinkFabric:
         self._in_force: list[str] = []
 
     def __enter__(self) -> Self:
-        """Returns when all proxies listen. Raises ``OSError`` when a port is taken."""
+        """Returns when all proxies listen.
+
+        Raises:
+            OSError: A port is taken.
+        """
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
             raise TimeoutError(f"the link proxies did not start within {START_TIMEOUT_S:g} s")

@@ -104,7 +104,10 @@ class Links(LinkRules):
     ) -> None:
         """Listens on ``ports`` (node id to proxy port) and forwards until cancelled.
 
-        Raises ``OSError`` when a port is taken; ``task_status`` is told once all listen.
+        ``task_status`` reports when all listen.
+
+        Raises:
+            OSError: A port is taken.
         """
         async with trio.open_nursery() as nursery:
             for node_id, port in ports.items():

@@ -60,7 +60,11 @@ def refusal() -> str | None:
 
 
 def run_command(words: Sequence[str], text: str = "") -> str:
-    """Runs a command to its end and returns what it wrote. Raises ``LauncherError`` with its first complaint."""
+    """Runs a command to its end and returns what it wrote.
+
+    Raises:
+        LauncherError: The command failed; the error holds the first line of its output.
+    """
     try:
         done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -131,7 +135,11 @@ class NamespaceLinks(LinkRules):
     # -- making and removing ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Makes everything, and finds out what the kernel lacks. Raises ``LauncherUsageError`` where it cannot."""
+        """Makes everything, and finds out what the kernel lacks.
+
+        Raises:
+            LauncherUsageError: The namespaces cannot be made.
+        """
         reason = refusal()
         if reason is not None:
             raise LauncherUsageError(reason)
@@ -149,7 +157,11 @@ class NamespaceLinks(LinkRules):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Removes everything; the nodes should have ended. Raises ``LauncherError`` when something is left."""
+        """Removes everything; the nodes should have ended.
+
+        Raises:
+            LauncherError: A part could not be removed.
+        """
         self._remove()
 
     def _make(self) -> None:
@@ -175,7 +187,7 @@ class NamespaceLinks(LinkRules):
             batch("ip", self.namespace(member), lines)
 
     def _join(self) -> Subnet:
-        """Gives the clients and the harness addresses in a network that nobody here uses, and a way into it."""
+        """Gives the clients and the harness addresses in an unused network, and a route into it."""
         used = self._networks_in_use()
         free = [prefix for prefix in PREFIXES if not any(_overlap(f"{prefix}.0/24", other) for other in used)]
         random.SystemRandom().shuffle(free)
@@ -237,7 +249,11 @@ class NamespaceLinks(LinkRules):
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def set_rules(self, rules: Mapping[Link, LinkRule]) -> None:
-        """See ``LinkRules``. Raises ``LauncherError`` when the kernel refuses."""
+        """See ``LinkRules``.
+
+        Raises:
+            LauncherError: The kernel refused a rule.
+        """
         with self._lock:
             super().set_rules(rules)
 

@@ -65,7 +65,11 @@ class Subnet:
 
 
 def host_of(member: int) -> int:
-    """Number of a member's host: a node's is its id. Raises ``ValueError`` for an id that is none."""
+    """Returns the number of a member's host; the number of a node is its id.
+
+    Raises:
+        ValueError: The id is not a number.
+    """
     if not 0 <= member <= NODE_ID_MAX:
         raise ValueError(f"node id {member} has no address in a /24 network; it must be 1..{NODE_ID_MAX}")
     return CLIENT_HOST if member == CLIENT else member

@@ -55,7 +55,8 @@ class LinkRules(ABC):
     def set_rules(self, rules: Mapping[Link, LinkRule]) -> None:
         """Replaces the rules of these links, for bytes that are sent from now on or are under way.
 
-        Raises ``ValueError`` for a rule that these links lack.
+        Raises:
+            ValueError: These links do not have the rule.
         """
         for rule in rules.values():
             for name, wanted in ((DELAY, rule.delay_ms), (RATE, rule.bytes_per_second), (LOSS, rule.loss)):

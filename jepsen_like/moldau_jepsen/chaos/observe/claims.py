@@ -78,7 +78,8 @@ def claimed_quorum(controller_id: int, answer: DescribeQuorumResponse) -> list[L
 def question_tls(environment: Environment, connection: Mapping[str, object]) -> ssl.SSLContext | None:
     """What questions to the nodes are asked over, by the clients' own keys; None: without TLS.
 
-    Raises ``ConfigError``.
+    Raises:
+        ConfigError: The configuration is not valid.
     """
     return client_tls(environment.disk, ADMIN_CONFIG.parse({"bootstrap.servers": "127.0.0.1:1", **connection}))
 

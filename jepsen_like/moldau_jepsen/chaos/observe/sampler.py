@@ -37,7 +37,7 @@ class ClusterSampler:
         self._kept = partitions
 
     def sample(self, at_ms: float) -> ClusterSample | None:
-        """What is known now; None when no broker answers. A high watermark that nobody tells is the last one told."""
+        """Returns the latest sample; None if no broker answers. A missing high watermark keeps its last value."""
         partitions = self._partitions()
         if not partitions:
             return None

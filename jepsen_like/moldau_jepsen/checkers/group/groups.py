@@ -84,7 +84,7 @@ class SkipChecker:
                 order = self._orders.of(partition)
                 value = order.value_of(first)
                 writer = order.writer_of[value] if value != NOTHING else NOTHING
-                what = f"value {value}" if value != NOTHING else "a record that nobody sent"
+                what = f"value {value}" if value != NOTHING else "a record that was never sent"
                 self._findings.add(
                     AnomalyKind.GROUP_SKIP,
                     f"group {group} polled offset {following} and skipped {what} at offset {first} "

@@ -49,7 +49,7 @@ class IdentityChecker:
         if writer == NOTHING and not self._findings.options.ended:
             return  # The send may be missing from a truncated history.
         self._known[partition, offset, value] = None
-        text = "is not as it was sent" if writer != NOTHING else "was sent by nobody"
+        text = "is not as it was sent" if writer != NOTHING else "was never sent"
         self._findings.add(
             AnomalyKind.ALTERED,
             f"the record at offset {offset}, with value {value}, {text}",

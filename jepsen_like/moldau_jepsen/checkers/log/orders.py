@@ -241,7 +241,7 @@ class Orders:
                 self.strays[partition, offset, value] = None
                 self._findings.add(
                     AnomalyKind.ALTERED,
-                    f"the record at offset {offset}, with value {value}, was sent by nobody",
+                    f"the record at offset {offset}, with value {value}, was never sent",
                     partition=partition,
                     operations=(index,),
                     offsets=(offset,),
@@ -359,7 +359,7 @@ def check_writes(orders: Orders, findings: Findings) -> None:
             if offset != NOTHING and offset <= order.highest_polled:
                 findings.add(
                     AnomalyKind.LOST_WRITE,
-                    f"value {value}, acknowledged at offset {offset}, was polled by nobody, "
+                    f"value {value}, acknowledged at offset {offset}, was never polled, "
                     f"though offset {order.highest_polled} was",
                     partition=partition,
                     operations=writer,

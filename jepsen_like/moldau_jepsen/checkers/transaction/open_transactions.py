@@ -71,7 +71,7 @@ def _add_lost(index: int, sends: Sequence[OpenSend], topics_read: Collection[str
         findings.add(
             AnomalyKind.LOST_WRITE,
             f"value {send.value}{landed} of a transaction that was committed, for its value {proof.value} of "
-            f"{proof.partition} was polled, was polled by nobody, {text}",
+            f"{proof.partition} was polled, was never polled, {text}",
             partition=send.partition,
             operations=(index, proof.poller) if proof.poller != NOTHING else (index,),
             offsets=offsets,

@@ -134,7 +134,11 @@ def faults_to_json(faults: tuple[PlannedFault, ...]) -> list[dict[str, object]]:
 
 
 def faults_from_json(document: object) -> tuple[PlannedFault, ...]:
-    """Reads a plan. Raises ``CaseError``."""
+    """Reads a plan.
+
+    Raises:
+        CaseError: The case is not valid.
+    """
     if not isinstance(document, list):
         raise _wrong("faults", "are a list", document)
     return tuple(_fault_from_json(fault, f"faults[{number}]") for number, fault in enumerate(document))
@@ -241,7 +245,11 @@ def case_from_json(document: object) -> Case:
 
 
 def read_case(path: Path) -> Case:
-    """Reads a case from a file. Raises ``CaseError``."""
+    """Reads a case from a file.
+
+    Raises:
+        CaseError: The case is not valid.
+    """
     try:
         return case_from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
@@ -251,7 +259,11 @@ def read_case(path: Path) -> Case:
 
 
 def write_case(case: Case, directory: Path) -> Path:
-    """Writes a case into a folder, under its name. Raises ``OSError``."""
+    """Writes a case into a folder, under its name.
+
+    Raises:
+        OSError: The file could not be written.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{case.name}.json"
     path.write_text(json.dumps(case.to_json(), indent=2) + "\n", encoding="utf-8")

@@ -114,7 +114,11 @@ class Clients:
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
 
     async def create_topics(self) -> None:
-        """Creates the topics of the workloads. Raises ``ClusterNotReadyError``."""
+        """Creates the topics of the workloads.
+
+        Raises:
+            ClusterNotReadyError: The cluster did not become ready in time.
+        """
         options, pipe = self._options, self._options.pipe_options
         topics = {options.workload.topic: options.workload.partitions}
         if self.pipe:

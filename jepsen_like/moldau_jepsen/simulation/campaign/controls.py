@@ -172,7 +172,7 @@ def control_names() -> tuple[str, ...]:
 def run_control(control: Control, seeds: Iterable[int]) -> tuple[Result | None, int]:
     """Runs seeds until one convicts; returns its result (None if none does) and how many were run.
 
-    An exception out of a run is a defect of the kit: it ends the trial, with a result that convicts nobody.
+    An exception out of a run is a defect of the kit: it ends the trial with a result that has no verdict.
     """
     count = 0
     for seed in seeds:
@@ -194,7 +194,8 @@ def _convicting(control: Control, result: Result) -> str | None:
 def judge_control(name: str, *, seed_first: int = 1, seeds_max: int | None = None) -> ControlVerdict:
     """Runs seeds of one control until one convicts; ``seeds_max`` defaults to what the control is given.
 
-    Raises ``KeyError`` for an unknown name.
+    Raises:
+        KeyError: A name is unknown.
     """
     if name in OUTSIDE_CONTROLS:
         outside = OUTSIDE_CONTROLS[name]
@@ -249,7 +250,10 @@ def run_controls(
 ) -> Iterator[ControlVerdict]:
     """Judges controls over the cores, one per task; yields verdicts as they come.
 
-    A campaign fails unless all that were not skipped convict. Raises ``KeyError`` for an unknown name.
+    A campaign fails unless all that were not skipped convict.
+
+    Raises:
+        KeyError: A name is unknown.
     """
     known = control_names()
     chosen = list(known if names is None else names)
@@ -269,7 +273,7 @@ def run_controls(
 
 
 def _not_judged(name: str, error: Exception) -> ControlVerdict:
-    """The verdict where a worker process died: nobody is convicted."""
+    """Returns the verdict of a trial whose worker process died: nothing was found."""
     control = OUTSIDE_CONTROLS.get(name) or CONTROLS[name]
     detail = kit_failed(0, error).violations[0]
     return ControlVerdict(name=name, text=control.text, convicted=False, seeds=0, convicted_by="", detail=detail)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def read_corpus(directory: Path) -> list[Case]:
-    """Reads all cases of a folder, by name. Raises ``CaseError`` for a file that is none, or under a wrong name."""
+    """Reads all cases of a folder, by name.
+
+    Raises:
+        CaseError: A file is not a case, or its name is not that of its case.
+    """
     cases: list[Case] = []
     for path in sorted(directory.glob("*.json")):
         case = read_case(path)

@@ -83,7 +83,7 @@ class RunOptions:
     check: CheckOptions = field(default_factory=CheckOptions)
     by_history: bool = False
     """Only what clients saw convicts: rules that are judged after each step do not end the run, nor does a cluster that
-    serves nobody. For negative controls, which put the checkers on trial."""
+    serves no client. For negative controls, which put the checkers on trial."""
     only: frozenset[str] = frozenset()
     """The rules and checkers that may convict, by name; all if empty. It puts a single one on trial: whatever else goes
     wrong, down to a node that dies of a broken invariant, is passed over and the run goes on."""
@@ -113,7 +113,7 @@ class Result:
     polled: int
     faults_by_kind: Mapping[str, int] = field(default_factory=dict)
     planned_by_kind: Mapping[str, int] = field(default_factory=dict)
-    """Those that had their time: more than those that struck, where nobody was there that could or may be struck."""
+    """Those that had their time: more than those that struck, where no node could or may be struck."""
     outside: int | None = None
     """How many nodes stayed outside of the core that was healed first; None if there was no such core."""
     figures: RunFigures = field(default_factory=RunFigures)

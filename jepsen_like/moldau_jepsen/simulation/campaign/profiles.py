@@ -229,7 +229,7 @@ CRASHES = Profile(
 
 OUTAGES = Profile(
     name="outages",
-    text="a machine loses power and stays away: nobody hears its connections end",
+    text="a machine loses power and stays away: its peers do not see the connections end",
     options=replace(
         _PLAIN,
         shape=ClusterShape(settings={"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}),

@@ -18,7 +18,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_jepsen.checkers import AnomalyKind, check_read
-from moldau_jepsen.cluster.outside import NOBODY, Outside
+from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, SimulatedCluster
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
@@ -261,7 +261,7 @@ class Run:
         return groups, groups and self.cluster.can_have_topic(TRANSACTIONS_TOPIC, outside)
 
     async def _read_in_group(self, group: str) -> list[str]:
-        """Reads every topic from the beginning, as a group that nobody was in before; returns where that did not end.
+        """Reads every topic from the beginning, as a new group; returns where that did not end.
 
         What it lacks of all that was acknowledged when it began goes to ``_unread``.
         """
@@ -283,7 +283,7 @@ class Run:
         await self.injector.replace_disks(seconds)
         await self.cluster.wait_healthy(seconds)
 
-    async def _converge(self, wait: Callable[[], Awaitable[None]], outside: Outside = NOBODY) -> list[str]:
+    async def _converge(self, wait: Callable[[], Awaitable[None]], outside: Outside = NONE_OUTSIDE) -> list[str]:
         """Waits until the cluster is well, and serves its clients; returns what is not."""
         stuck: list[str] = []
         try:

@@ -39,14 +39,21 @@ PAGE = "run.html"
 
 
 def options_of(seed: int, mutant: str = "") -> RunOptions:
-    """What a campaign, or the hunt for a mutant, runs for a seed. Raises ``KeyError`` for an unknown mutant."""
+    """Returns the options with which a campaign, or the hunt for a mutant, runs a seed.
+
+    Raises:
+        KeyError: The mutant is unknown.
+    """
     return MUTANTS[mutant].run_of(seed) if mutant else drawn_options(seed)
 
 
 def examine(seed: int, options: RunOptions | None = None, mutant: str = "") -> Result:
     """Runs a seed, with a bug planted if one is named, and once more in detail if it fails.
 
-    Raises ``KeyError`` for an unknown mutant. What a run raises is a finding of the result, not an exception.
+    An exception out of the run becomes a finding of the result.
+
+    Raises:
+        KeyError: The mutant is unknown.
     """
     bug = MUTANTS[mutant] if mutant else None
     chosen = options if options is not None else options_of(seed, mutant)
@@ -140,7 +147,10 @@ def write_failure(result: Result, directory: Path) -> Path:
     ``timeline.txt`` tells what happened and what each node knew, ``verdict.json`` what was violated and by which
     operations, ``run.html`` draws the run over time, ``history`` holds all operations of the clients,
     ``schedule.json`` the run as a case for the corpus. A run that the kit itself did not bring to its end leaves no
-    schedule, unless its draws are known all the same. Raises ``OSError``.
+    schedule, unless its draws are known all the same.
+
+    Raises:
+        OSError: The file could not be written.
     """
     folder = directory / folder_name(result.seed, result.mutant)
     folder.mkdir(parents=True, exist_ok=True)

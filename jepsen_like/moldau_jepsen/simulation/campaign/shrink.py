@@ -159,7 +159,8 @@ def _without_each(plan: Plan, chunks: int) -> list[Plan]:
 def _simplify(search: _Search) -> None:
     """Lets Hypothesis shrink the plan as an example of a property that does not hold.
 
-    Raises ``AssertionError`` if Hypothesis does not do what it is asked for.
+    Raises:
+        AssertionError: Hypothesis did not search as it was asked to.
     """
     try:
         from hypothesis import HealthCheck, Phase, Verbosity, given, settings

@@ -2,7 +2,7 @@
 
 Each run turns a random subset of the kinds on, with random numbers of strikes: runs with everything on hide what a few
 faults in the right order find (Groce et al., "Swarm Testing"). A fault has a beginning and an end; whom it strikes is
-drawn when it begins, because nobody knows the leaders beforehand. Faults on the same node overlap freely.
+drawn when it begins, because the leaders are not known beforehand. Faults on the same node overlap freely.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.cluster.outside import NOBODY, Outside
+from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.inject.disk_faults import DiskFaults
 from moldau_jepsen.simulation.inject.faults import FaultScope
@@ -75,7 +75,7 @@ class FaultInjector:
 
     @property
     def struck(self) -> Counter[str]:
-        """How many of them have struck somebody: the others found nobody, or only nodes that must be spared."""
+        """Counts the faults that found a target: the others found none, or only nodes that must be spared."""
         return Counter(kind.value for number, kind in self._begun.items() if number in self.targets.struck)
 
     @property
@@ -101,7 +101,7 @@ class FaultInjector:
 
         self._world.agenda.call_at(start + fault.end, heal)
 
-    def end_all(self, outside: Outside = NOBODY) -> None:
+    def end_all(self, outside: Outside = NONE_OUTSIDE) -> None:
         """Puts everything right at once: links, disks, clocks; starts what does not run.
 
         Nodes outside stay down, or run and are cut off.
@@ -115,7 +115,11 @@ class FaultInjector:
         self._cluster.start_all(without=down)
 
     async def replace_disks(self, seconds: float) -> None:
-        """Waits until no broker holds damaged records. Raises ``ClusterNotReadyError`` if that takes longer."""
+        """Waits until no broker holds damaged records.
+
+        Raises:
+            ClusterNotReadyError: The time was not enough.
+        """
         await self._rot.wait_replaced(seconds)
 
     def may_fail(self, node_id: int) -> list[str]:

@@ -6,7 +6,7 @@ an operator replaces it: an empty disk, the old voter removed, the new one added
 
 One voter at a time, and only while all voters are there: what is committed is on a majority of the others before the
 next one is lost. In half of the cases the victim is one that is needed: of the others one was down and has missed what
-was committed meanwhile, and the leader dies with the victim, so that whoever believes the victim loses that.
+was committed meanwhile, and the leader dies with the victim, so that a node that trusts the victim loses that.
 """
 
 from __future__ import annotations
@@ -134,9 +134,13 @@ class LogLosses:
         await self._moves.replace_voter(node_id)
 
     async def wait_replaced(self, seconds: float) -> None:
-        """Waits until no voter is lost. Raises ``ClusterNotReadyError`` if that takes longer."""
+        """Waits until no voter is lost.
+
+        Raises:
+            ClusterNotReadyError: The time was not enough.
+        """
         with trio.move_on_after(seconds):
-            while self.under_way is not None:  # noqa: ASYNC110 - the voters are looked at, nobody tells
+            while self.under_way is not None:  # noqa: ASYNC110 - the voters are polled, no event reports it
                 await trio.sleep(AGAIN_SECONDS)
             return
         raise ClusterNotReadyError(

@@ -119,7 +119,11 @@ class Moves:
                 await trio.sleep(RETRY_S)
 
     async def restore(self, seconds: float) -> None:
-        """Adds every controller that has no vote. Raises ``ClusterNotReadyError`` if that takes longer."""
+        """Adds every controller that has no vote.
+
+        Raises:
+            ClusterNotReadyError: The time was not enough.
+        """
         config = {"bootstrap.servers": self._cluster.bootstrap, "default.api.timeout.ms": API_TIMEOUT_MS}
         with trio.move_on_after(seconds):
             async with Admin(config, environment=self._machine.environment) as admin:

@@ -187,7 +187,7 @@ class ProcessFaults:
                     await self._cluster.machines[node_id].wait_ended()
                 self._cluster.start(node_id)
                 with trio.move_on_after(SETTLE_SECONDS):
-                    while not self._cluster.is_healthy():  # noqa: ASYNC110 - health is looked at, nobody tells of it
+                    while not self._cluster.is_healthy():  # noqa: ASYNC110 - health is polled, no event reports it
                         await trio.sleep(LOOK_SECONDS)
 
         def end() -> None:

@@ -31,7 +31,7 @@ def drawn_core_first(seed: int) -> bool:
 def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
     """Draws who stays outside of the core: as many controllers as can be spared, and one broker, if one can be.
 
-    Nobody can be spared while a move is under way that could take what is needed from the core: a vote, or replicas.
+    No node can be spared while a move is under way that could take what is needed from the core: a vote, or replicas.
     """
     cluster, keeping, moves = injector.targets.cluster, injector.targets.safekeeping, injector.moves
     nodes: list[int] = []

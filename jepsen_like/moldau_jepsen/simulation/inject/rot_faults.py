@@ -2,7 +2,7 @@
 
 A closed segment is one that is not the last of its partition: nothing is ever written to its files again. Indexes and
 producer snapshots can be made again from the records, so a broker must come back from their damage by itself. Damaged
-records cannot be made again: nobody may take them for true, and in the end an operator replaces the disk, after which
+records cannot be made again: no node may accept them, and in the end an operator replaces the disk, after which
 the records come from the other replicas. Files rot only while the whole cluster is in sync, and of one broker at a
 time: what has rotted is on the disks of others.
 
@@ -96,7 +96,7 @@ class RotFaults:
     async def _replace_disk(self, node_id: int) -> None:
         """Gives the broker an empty disk as soon as nothing is lost by that."""
         machine = self._cluster.machines[node_id]
-        while self._keeping.refusal(node_id):  # noqa: ASYNC110 - the state of the cluster is looked at, nobody tells
+        while self._keeping.refusal(node_id):  # noqa: ASYNC110 - the state of the cluster is looked at, no event reports it
             await trio.sleep(AGAIN_SECONDS)
         self._keeping.lose(node_id)
         while machine.is_running:  # another fault may have started it again
@@ -106,7 +106,11 @@ class RotFaults:
         self._cluster.start(node_id)
 
     async def wait_replaced(self, seconds: float) -> None:
-        """Waits until no damaged records are left. Raises ``ClusterNotReadyError`` if that takes longer."""
+        """Waits until no damaged records are left.
+
+        Raises:
+            ClusterNotReadyError: The time was not enough.
+        """
         with trio.move_on_after(seconds):
             while self._under_way is not None:  # noqa: ASYNC110 - see _replace_disk
                 await trio.sleep(AGAIN_SECONDS)

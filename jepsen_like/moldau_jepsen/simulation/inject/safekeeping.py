@@ -4,7 +4,7 @@ Under the default flush policy an acknowledged record may live in page caches al
 them may lose it, as long as another keeps it: KIP-966 takes a broker that comes back after an unclean stop out of ISR
 and ELR, and it fetches again what it lost. The promise does not cover two such losses at once, and the controller
 cannot tell a broker that lost its page cache from one whose process was killed: both come back unclean, both leave the
-ELR, and when nobody is left, the last known leader leads, whatever it has lost. So from the loss on until every
+ELR, and when none is left, the last known leader leads, whatever it has lost. So from the loss on until every
 partition has a leader that does not count on what was lost, no other broker may die uncleanly; and a loss has to wait
 while another replica that the metadata count on is down, or back and not yet registered: that was one unclean stop
 already.
@@ -99,7 +99,7 @@ class Safekeeping:
         return ""
 
     def _alone(self, broker_id: int, image: MetadataImage) -> str:
-        """Why nobody else may be relied on for what the broker has; empty if somebody may."""
+        """Returns why no other broker may be relied on for this broker's records; empty if one may."""
         cluster = self._cluster
         if int(str(cluster.settings(broker_id)[MIN_ISR])) < 2:
             return f"{MIN_ISR} is less than 2"

@@ -42,7 +42,7 @@ class Targets:
         self.directory_errors: dict[int, dict[str, None]] = {}
         """Log directories that failed alone at some time, by broker: it may end only when it has no other."""
         self.struck: dict[int, None] = {}
-        """Numbers of the faults that have struck somebody; the others found nobody that they could or may strike."""
+        """Numbers of the faults that found a target; the others found none that they could or may strike."""
         self._under_way = -1
 
     def carry_out(self, number: int) -> None:

@@ -28,7 +28,7 @@ BUCKETS_MAX = 120
 BUCKET_SECONDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 STRUCK_NOTES = ("kill", "power-off", "stop", "paused", "directory")
 FAULTS, FINAL_READ = "faults", "final read"
-NOBODY = -1
+NO_LEADER = -1
 
 
 class RunSampler:
@@ -68,7 +68,7 @@ class RunSampler:
             self._look_at_high_watermark(key, now)
 
     def _look_at_controllers(self, now: float) -> None:
-        found = (-1, NOBODY)
+        found = (-1, NO_LEADER)
         for node_id, controller in self._cluster.controllers.items():
             leadership = controller.log.leadership
             if leadership.active:
@@ -78,7 +78,7 @@ class RunSampler:
             self._active.append(Active(now, node_id, epoch))
 
     def _look_at_high_watermark(self, key: PartitionKey, now: float) -> None:
-        broker = self._cluster.brokers.get(self._leaders.get(key, NOBODY))
+        broker = self._cluster.brokers.get(self._leaders.get(key, NO_LEADER))
         offset = None
         if broker is not None and broker.is_built:
             partition = broker.context.replicas.partitions.get((key.topic, key.partition))
@@ -111,7 +111,7 @@ def _phase(text: str) -> str:
 def _faults(notes: Sequence[TraceEvent], struck: Sequence[bool], until_s: float) -> tuple[FaultSpan, ...]:
     """What struck, until when it was to last, and the machines that the trace names at that moment.
 
-    The trace also tells of faults that had their time and found nobody: they are left out.
+    The trace also tells of faults that found no target: they are left out.
     """
     found: list[FaultSpan] = []
     for note in notes:

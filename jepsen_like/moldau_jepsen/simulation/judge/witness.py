@@ -128,7 +128,7 @@ class Witness:
 
 
 def _ids(nodes: tuple[int, ...]) -> str:
-    return " ".join(map(str, nodes)) or "nobody"
+    return " ".join(map(str, nodes)) or "none"
 
 
 def _leadership_text(node_id: int, leadership: Leadership) -> str:

@@ -127,7 +127,7 @@ def _unjudged(mutant: Mutant, rule: str) -> MutantVerdict:
 
 
 def _alone(options: RunOptions, rule: str) -> RunOptions:
-    """The options with all other rules off. A cluster that does not heal is not waited for as long: nobody asks."""
+    """Returns the options with all other rules off, and a shorter wait for healing unless that is the rule."""
     asked = dataclasses.replace(options, only=frozenset({rule}))
     if asked.may_convict("stuck"):
         return asked
@@ -159,8 +159,10 @@ def run_mutants(
 ) -> Iterator[MutantVerdict]:
     """Hunts mutants over the cores, one mutant per task; yields verdicts as they come.
 
-    ``rules`` are put on trial besides, each alone with the mutant that is meant for it (``ALONE``). Raises
-    ``KeyError`` for an unknown name.
+    ``rules`` are put on trial besides, each alone with the mutant that is meant for it (``ALONE``).
+
+    Raises:
+        KeyError: A name is unknown.
     """
     chosen = [(MUTANTS[name].name, "") for name in (names if names is not None else MUTANTS)]
     chosen += [(ALONE[rule].mutant, rule) for rule in rules]
@@ -186,7 +188,11 @@ def _hunt(name: str, rule: str, seed_first: int, seeds_max: int) -> MutantVerdic
 
 
 def run_trial(rule: str, seeds: Iterable[int]) -> MutantVerdict:
-    """Puts one rule on trial, all others being off. Raises ``KeyError`` for a rule that nothing was planted for."""
+    """Runs one rule on a mutant with all other rules off.
+
+    Raises:
+        KeyError: No mutant is meant for the rule.
+    """
     trial = ALONE[rule]
     mutant = MUTANTS[trial.mutant]
     if trial.profile is not None:

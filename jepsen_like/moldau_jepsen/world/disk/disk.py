@@ -150,7 +150,11 @@ class VirtualFile:
         self._disk.trace_write("sync", self._path, self.size, 0)
 
     def fileno(self) -> int:
-        """Raises ``io.UnsupportedOperation``, because a virtual file has no descriptor."""
+        """Refuses, because a virtual file has no descriptor.
+
+        Raises:
+            io.UnsupportedOperation: Always.
+        """
         raise io.UnsupportedOperation("a virtual file has no descriptor")
 
     def close(self) -> None:

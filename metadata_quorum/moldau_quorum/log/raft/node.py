@@ -1,6 +1,6 @@
 """One member of the quorum without an event loop: core, files, state machine, proposals and reads brought together.
 
-Whoever runs a node (the trio shell, a simulator) repeats:
+The shell that runs a node (trio's, a simulator's) repeats:
 
     receive / tick / propose / ...        inputs, any number
     process()                             writes to the page cache, applies what is committed
@@ -231,7 +231,7 @@ class RaftNode:
             raise LogBusyError(f"{len(self._proposals)} proposals, {self._proposal_bytes} bytes wait to be committed")
         entry = self.core.propose(data)
         if entry is None:
-            # Not NotLeaderError: if the target does not take over, this node leads on in this epoch, and tells nobody.
+            # Not NotLeaderError: if the target does not take over, this node leads on in this epoch, and sends nothing.
             raise LogBusyError("the leadership is being handed over")
         return self._track(entry, notify)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 HELLO, CHALLENGE, PROOF = 0, 1, 2
 TOKEN_BYTES: Final = 16
 HANDSHAKE_BYTES_MAX: Final = 1024
-"""Nobody who has not proven who it is may send more at a time."""
+"""Most bytes that a peer may send at a time before it has proven its identity."""
 UNPROVEN_MAX: Final = 64
 """Connections whose sender is not proven; the oldest gives way to a newer one."""
 

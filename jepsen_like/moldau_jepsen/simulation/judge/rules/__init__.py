@@ -10,7 +10,7 @@ committed-is-durable    what a leader of the quorum counts as committed is on th
 fenced-is-out           a fenced broker leads nothing and is in no ISR (KIP-841)
 session-honoured        a broker that is silent for far longer than its session is fenced (KIP-631)
 elr-kept                who leaves an ISR that is too small stays eligible, unless its state may be lost (KIP-966)
-elr-earned              eligible is only who was in sync or eligible before, and nobody while the ISR is large enough
+elr-earned              eligible is only who was in sync or eligible before, and none while the ISR is large enough
 unclean-restart         a broker that ended in disorder comes back neither in sync nor eligible (KIP-966)
 isr-change-asked        who joins an ISR was proposed by the leader on top of the very state that is changed (KIP-497)
 isr-incarnation         who joins an ISR is in the same life of its broker as when the leader saw it (KIP-903)

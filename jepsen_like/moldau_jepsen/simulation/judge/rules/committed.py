@@ -156,7 +156,11 @@ def _is_former(pending: OffsetRecord, record: OffsetRecord) -> bool:
 
 
 def committed_batches(partition: Partition, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yields the batches of a log from offset ``start`` to ``end`` (exclusive). Raises ``OSError``."""
+    """Yields the batches of a log from offset ``start`` to ``end`` (exclusive).
+
+    Raises:
+        OSError: A file could not be read.
+    """
     position = start
     while position < end:
         data = read_log(partition, position, end)
@@ -173,7 +177,9 @@ def committed_batches(partition: Partition, start: int, end: int) -> Iterator[tu
 def read_log(partition: Partition, start: int, end: int) -> bytes:
     """Returns batches of a log from offset ``start`` on, of one segment, empty if there are none below ``end``.
 
-    Raises ``OSError`` where the disk fails or has rotted, ``LogError`` where the log is damaged without that.
+    Raises:
+        OSError: The disk failed or has rotted.
+        LogError: The log is damaged, though the disk is not.
     """
     try:
         result = partition.log.read(start, max_bytes=READ_BYTES_MAX, upper_bound_offset=end)
@@ -187,6 +193,10 @@ def read_log(partition: Partition, start: int, end: int) -> bytes:
 
 
 def _ask_all(partition: Partition) -> None:
-    """Raises ``OSError`` if a segment has rotted: of a file that was cut the log asks nothing beyond its end."""
+    """Checks that no segment has rotted; the log reads nothing beyond the end of a file that was cut.
+
+    Raises:
+        OSError: A segment has rotted.
+    """
     for segment in partition.log.segments:
         segment.file.read(0, 1)

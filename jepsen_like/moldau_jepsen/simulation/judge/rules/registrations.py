@@ -94,7 +94,7 @@ class RegistrationRules:
 
         if partition.leader != NO_BROKER and fenced(partition.leader):
             self._violated("fenced-is-out", f"{_text(name)}: leader {partition.leader} is fenced")
-        # Without an ELR the last member of an ISR stays, or nobody could ever be elected.
+        # Without an ELR the last member of an ISR stays, or no leader could ever be elected.
         last = not _elr_enabled(image) and partition.leader == NO_BROKER and len(partition.isr) == 1
         if not last and any(fenced(member) for member in partition.isr):
             self._violated("fenced-is-out", f"{_text(name)}: ISR {partition.isr} has a fenced member")
@@ -118,9 +118,9 @@ class RegistrationRules:
         before, leader = seen.partition, after.leader
         if leader in (NO_BROKER, before.leader) or leader in before.isr or leader in before.elr:
             return
-        # The last known leader comes back where nobody else can: whoever was eligible has lost its state since.
-        nobody = all(_other_life(seen, image, replica) for replica in (*before.isr, *before.elr))
-        last_known = nobody and before.last_known_elr == (leader,)
+        # The last known leader comes back where no other replica can: all eligible ones have lost their state since.
+        none_left = all(_other_life(seen, image, replica) for replica in (*before.isr, *before.elr))
+        last_known = none_left and before.last_known_elr == (leader,)
         if (last_known and after.leader_recovery_state == RECOVERING) or self._unclean_allowed(name, image):
             return
         if any(join.joining == leader for join in self._joins.get((name, before.partition_epoch), ())):

@@ -160,7 +160,7 @@ class RuleWatcher:
 
     def _look_at_commit(self, node_id: int, core: RaftCore, directory: str) -> None:
         """Holds what voters believe to be durable against their disks. What commits is of the leader's own epoch, so
-        nobody has it in a snapshot yet.
+        no snapshot holds it yet.
         """
         index = core.commit_index
         held: dict[int, int | None] = {}

@@ -54,7 +54,7 @@ def aborted_transactions_unreported() -> list[Patch]:
 
 
 def marker_written_twice() -> list[Patch]:
-    """A marker comes again when the producer's next transaction has begun, and nobody looks at its epoch."""
+    """A marker comes again when the producer's next transaction has begun, and its epoch is not checked."""
     append_marker, flush = ReplicaManager.append_marker, ReplicaManager.flush
     again: dict[tuple[int, int], tuple[Partition, dict[str, int]]] = {}
 
@@ -84,7 +84,7 @@ def markers_not_repeated() -> list[Patch]:
 
 
 def offset_commit_unfenced() -> list[Patch]:
-    """Whoever commits offsets may: no member, no generation is asked for."""
+    """Any sender may commit offsets: member and generation are not checked."""
     return [(group_core, "check_commit", lambda membership, request, moment: ErrorCode.NONE)]
 
 
@@ -101,7 +101,7 @@ def generation_not_loaded() -> list[Patch]:
 
 
 def generation_kept() -> list[Patch]:
-    """A rebalance that lets nobody new in begins no new generation, though it moves partitions."""
+    """A rebalance that admits no new member begins no new generation, though it moves partitions."""
     original = Rebalancer._complete_join
 
     def complete_join(self: Rebalancer, group: Group, moment: Moment) -> None:

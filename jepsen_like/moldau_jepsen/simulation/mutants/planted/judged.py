@@ -3,8 +3,8 @@
 The rules overlap: what breaks one mostly breaks several, and the first to notice ends the run. So that a rule has been
 the first for no bug says nothing about it; that it never convicts alone would say that it cannot fail.
 
-Not here is ``G0``: transactions of Kafka do not order their writes against each other, so it is a figure, and convicts
-nobody.
+Not here is ``G0``: transactions of Kafka do not order their writes against each other, so it is a figure without a
+verdict.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def session_timeout_ignored() -> list[Patch]:
 
 
 def stale_broker_epoch_joins() -> list[Patch]:
-    """Nobody compares the life in which a replica was seen with the one in which it is registered (KIP-903)."""
+    """The broker epoch under which a replica was seen is not compared with its registration (KIP-903)."""
     original = partitions._check_eligible
 
     def check_eligible(

@@ -163,7 +163,7 @@ CONTROLLER = (
     Mutant(
         name="last-known-leader-too-early",
         area="controller",
-        text="whoever is alive leads while the eligible replicas are away",
+        text="any live replica leads while the eligible replicas are away",
         patches=registrations.last_known_leader_too_early,
         profile=CRASHES,
     ),
@@ -469,7 +469,7 @@ COORDINATORS = (
     Mutant(
         name="generation-kept",
         area="groups",
-        text="a rebalance that lets nobody new in begins no new generation",
+        text="a rebalance without a new member begins no new generation",
         patches=coordinators.generation_kept,
         profile=GROUPS,
     ),

@@ -1,6 +1,6 @@
 """What no member of a quorum can have sent: it would break an invariant of Raft if it were believed.
 
-Messages come from outside, so the core must not assert on them. Whoever sends these is no member, is broken, or lies.
+Messages come from outside, so the core must not assert on them. A sender of these is no member, is broken, or lies.
 """
 
 from __future__ import annotations

@@ -446,7 +446,7 @@ class RaftCore:
             if not message.pre_vote:
                 self.become_follower(message.epoch, None)
         elif isinstance(message, VoteResponse) and message.pre_vote and message.granted:
-            pass  # the epoch is the one that was asked about; nobody is in it yet
+            pass  # the epoch is the one that was asked about; no node is in it yet
         elif isinstance(message, AppendRequest | SnapshotRequest):
             self.become_follower(message.epoch, sender)
         else:

@@ -35,7 +35,7 @@ class EntryKind(enum.IntEnum):
 class Entry(NamedTuple):
     """One entry. A plain tuple, because there are many."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
     epoch: int
     kind: int
     data: bytes
