@@ -134,7 +134,7 @@ def aborted_offsets_count() -> list[Patch]:
     return [(OffsetStore, "replay_marker", lambda self, producer_id, commit: original(self, producer_id, True))]
 
 
-def new_producer_begins_anew() -> list[Patch]:
+def new_producer_epoch_zero() -> list[Patch]:
     """A new producer with a known transactional id begins with epoch 0, so that its predecessor is not fenced."""
     original = TransactionCore._next_producer
 

@@ -449,7 +449,7 @@ COORDINATORS = (
         name="new-producer-epoch-zero",
         area="transactions",
         text="a new producer of a transactional id begins with epoch 0",
-        patches=coordinators.new_producer_begins_anew,
+        patches=coordinators.new_producer_epoch_zero,
         profile=TRANSACTIONS,
     ),
     Mutant(
