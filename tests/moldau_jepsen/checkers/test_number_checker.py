@@ -47,7 +47,7 @@ def test_a_group_that_skipped_a_record_that_nobody_sent() -> None:
     story = Story().send(1, 0, 1).poll(2, (1, 0), group="g").poll(9, (0, FOREIGN), (1, 0), final=True)
     skip = next(one for one in story.check().anomalies if one.kind is K.GROUP_SKIP)
     assert skip.text == (
-        "group g polled offset 1 and skipped a record that nobody sent at offset 0 (records skipped: 1)"
+        "group g polled offset 1 and skipped a record that was never sent at offset 0 (records skipped: 1)"
     )
 
 
