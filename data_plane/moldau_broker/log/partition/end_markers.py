@@ -11,7 +11,7 @@ from moldau_broker.log.partition.producer_state import EndMarker
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.log.files.segment import LogSegment
 
 _MARKER_BYTES_MAX = 64 * 1024

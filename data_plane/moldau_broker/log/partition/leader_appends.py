@@ -15,7 +15,7 @@ from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, AppendOrigin, Sta
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.log.partition.producer_state import EndMarker
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.staged_writes import StagedWrites

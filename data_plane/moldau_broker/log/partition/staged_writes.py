@@ -12,7 +12,7 @@ from moldau_broker.log.errors import LogStorageError
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
-    from moldau.runtime.ports.environment import Buffer
+    from moldau.values import Buffer
     from moldau_broker.log.partition.producer_state import EndMarker
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.watermarks import Watermarks
