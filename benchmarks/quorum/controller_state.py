@@ -18,12 +18,11 @@ import tracemalloc
 from uuid import UUID
 
 from moldau.runtime.config import BROKER_CONFIG
-from moldau_quorum.controller.cluster.brokers import fence_records
-from moldau_quorum.controller.context import Context, Settings
+from moldau_quorum.controller.cluster.brokers import fence
+from moldau_quorum.controller.context import Context, DecisionView, Settings
 from moldau_quorum.metadata import records as r
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
-from moldau_quorum.node.active_controller import RECORDS_PER_COMMAND_MAX
 
 BROKERS = 30
 PARTITIONS_PER_TOPIC = 10
@@ -113,21 +112,27 @@ def measure(partitions: int) -> dict[str, object]:
 
     context = Context(settings=settings(), now_ms=0.0, new_uuid=lambda: UUID(int=2), draw_below=lambda bound: 0)
     led = sum(partition.leader == 0 for topic in image.topics_by_id.values() for partition in topic.partitions.values())
-    started = time.process_time()
-    records = fence_records(image, context, {0: None})
-    decided = time.process_time() - started
-    started = time.process_time()
-    commands = [
-        r.encode_command(
-            r.Command(controller_epoch=1, sequence=1, records=tuple(records[at : at + RECORDS_PER_COMMAND_MAX]))
-        )
-        for at in range(0, len(records), RECORDS_PER_COMMAND_MAX)
-    ]
-    encoded = time.process_time() - started
-    started = time.process_time()
-    for number, command in enumerate(commands):
-        image = image.apply(r.decode_command(command).records, offset=3 + number, epoch=1).image
-    applied = time.process_time() - started
+    view = DecisionView(image, context)
+    slices = fence(view, {0: None})
+    records = 0
+    commands: list[bytes] = []
+    decided = encoded = applied = longest_turn = 0.0
+    while True:
+        began = time.process_time()
+        slice_records = next(slices, None)
+        if slice_records is None:
+            break
+        decided_at = time.process_time()
+        command = r.encode_command(r.Command(controller_epoch=1, sequence=1, records=tuple(slice_records)))
+        encoded_at = time.process_time()
+        view.image = view.image.apply(r.decode_command(command).records, offset=3 + len(commands), epoch=1).image
+        applied_at = time.process_time()
+        commands.append(command)
+        records += len(slice_records)
+        decided += decided_at - began
+        encoded += encoded_at - decided_at
+        applied += applied_at - encoded_at
+        longest_turn = max(longest_turn, applied_at - began)
     return {
         "partitions": partitions,
         "memory_bytes_per_partition": round(memory / partitions),
@@ -136,10 +141,11 @@ def measure(partitions: int) -> dict[str, object]:
         "snapshot_longest_step_ms": round(longest * 1000, 2),
         "snapshot_read_seconds": round(read, 4),
         "leaders_of_dead_broker": led,
-        "partitions_changed": len(records) - 1,
+        "partitions_changed": records - 1,
         "commands": len(commands),
         "command_bytes": sum(map(len, commands)),
         "decide_seconds": round(decided, 4),
+        "longest_turn_ms": round(longest_turn * 1000, 2),
         "encode_seconds": round(encoded, 4),
         "decode_and_apply_seconds": round(applied, 4),
     }

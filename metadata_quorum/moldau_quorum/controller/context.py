@@ -9,7 +9,7 @@ from moldau.protocol.schema import Response
 from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
     from moldau.protocol.errors import ErrorCode
@@ -29,12 +29,44 @@ PRODUCER_ID_BLOCK: Final = 1_000
 """Number of producer ids in the block that one request allocates (KIP-730)."""
 
 
+SLICE_RECORDS: Final = 250
+"""Number of records in one slice of a large decision: some milliseconds of work to decide, encode and replay."""
+SLICE_PARTITIONS: Final = 5_000
+"""Number of partitions that one slice of a large decision examines."""
+
+
+@dataclass(slots=True)
+class DecisionView:
+    """What the slices of a large decision are decided against.
+
+    The shell replays each slice on its projection and sets ``image`` to the outcome before it asks for the next slice.
+    """
+
+    image: MetadataImage
+    context: Context
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Generic[R_co]):
-    """A decision. It has no effect until ``records`` are committed."""
+    """A decision. It has no effect until its records are committed.
+
+    A decision that may concern many partitions is a sequence of slices. Each slice becomes a command of its own and
+    leaves a valid state, so that a controller which is deposed between two slices does no harm. The shell lets other
+    tasks run between slices, but decides nothing else. ``response`` may be complete only after the last slice.
+    """
 
     records: tuple[MetadataRecord, ...] = ()
+    """Records of the first slice."""
     response: R_co
+    steps: Callable[[DecisionView], Iterator[list[MetadataRecord]]] | None = None
+    """Returns the slices that follow ``records``. A slice may be empty."""
+
+    def slices(self, view: DecisionView) -> Iterator[list[MetadataRecord]]:
+        """Yields the records of each slice; ``view.image`` must be current whenever the iteration goes on."""
+        if self.records:
+            yield list(self.records)
+        if self.steps is not None:
+            yield from self.steps(view)
 
 
 class RefusedError(Exception):

@@ -22,7 +22,10 @@ from moldau.protocol.messages.elect_leaders import (
     TopicPartitions,
 )
 from moldau_quorum.controller.context import (
+    SLICE_PARTITIONS,
+    SLICE_RECORDS,
     Context,
+    DecisionView,
     RefusedError,
     Result,
     elr_enabled,
@@ -117,11 +120,16 @@ def alter_partition(
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.broker_epoch != request.broker_epoch:
         return Result(response=AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    records: list[MetadataRecord] = []
     topics: list[AlterPartitionResponseTopicData] = []
+    return Result(response=AlterPartitionResponse(topics=topics), steps=lambda view: _alter_each(request, view, topics))
+
+
+def _alter_each(
+    request: AlterPartitionRequest, view: DecisionView, topics: list[AlterPartitionResponseTopicData]
+) -> Iterator[list[MetadataRecord]]:
+    records: list[MetadataRecord] = []
     done: dict[tuple[UUID, int], None] = {}
     for topic_data in request.topics:
-        topic = image.topics_by_id.get(topic_data.topic_id)
         partitions: list[AlterPartitionResponsePartitionData] = []
         for data in topic_data.partitions:
             key = (topic_data.topic_id, data.partition_index)
@@ -129,7 +137,8 @@ def alter_partition(
                 if key in done:
                     raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition appears twice in the request")
                 done[key] = None
-                alteration = _alter_one(request.broker_id, topic, data, image, context)
+                topic = view.image.topics_by_id.get(topic_data.topic_id)
+                alteration = _alter_one(request.broker_id, topic, data, view.image, view.context)
             except RefusedError as refusal:
                 partitions.append(
                     AlterPartitionResponsePartitionData(partition_index=data.partition_index, error_code=refusal.code)
@@ -138,8 +147,11 @@ def alter_partition(
             if alteration.record is not None:
                 records.append(alteration.record)
             partitions.append(alteration.response)
+            if len(records) >= SLICE_RECORDS:
+                yield records
+                records = []
         topics.append(AlterPartitionResponseTopicData(topic_id=topic_data.topic_id, partitions=partitions))
-    return Result(records=tuple(records), response=AlterPartitionResponse(topics=topics))
+    yield records
 
 
 def _alter_one(
@@ -249,72 +261,6 @@ def _check_eligible(
             raise RefusedError(ErrorCode.INELIGIBLE_REPLICA, f"the log directory of broker {replica} is offline")
 
 
-def all_partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Yields every partition, in an order that does not depend on history."""
-    for name in sorted(image.topics_by_name):
-        topic = image.topics_by_name[name]
-        for partition_id in range(len(topic.partitions)):
-            yield topic, partition_id, topic.partitions[partition_id]
-
-
-def brokers_gone(
-    image: MetadataImage, context: Context, gone: dict[int, None], *, lost_state: bool = False
-) -> list[MetadataRecord]:
-    """Removes brokers from all ISRs and leaderships in one decision.
-
-    ``image`` shows the brokers before the change. ``lost_state`` says that they stopped uncleanly and must leave the
-    ELR too (KIP-966).
-    """
-    records: list[MetadataRecord] = []
-    lost = frozenset(gone) if lost_state else frozenset()
-    for topic, partition_id, partition in all_partitions(image):
-        in_isr = any(replica in gone for replica in partition.isr)
-        in_elr = lost_state and any(replica in gone for replica in partition.elr)
-        if not in_isr and not in_elr and partition.leader not in gone:
-            continue
-        change = begin_change(image, context, topic, partition_id, partition)
-        may_lead = change.acceptable
-        change.acceptable = lambda replica, may_lead=may_lead: replica not in gone and may_lead(replica)  # type: ignore[misc]
-        change.isr = tuple(replica for replica in partition.isr if replica not in gone)
-        change.lost_state = lost
-        record = change.build()
-        if record is not None:
-            records.append(record)
-    return records
-
-
-def broker_unfenced(image: MetadataImage, context: Context, broker_id: int) -> list[MetadataRecord]:
-    """Elects leaders for leaderless partitions that have a replica on the unfenced broker."""
-    records: list[MetadataRecord] = []
-    for topic, partition_id, partition in all_partitions(image):
-        if partition.leader != NO_LEADER or broker_id not in partition.replicas:
-            continue
-        change = begin_change(image, context, topic, partition_id, partition, unfencing=broker_id)
-        record = change.build()
-        if record is not None:
-            records.append(record)
-    return records
-
-
-def leads_any(image: MetadataImage, broker_id: int) -> bool:
-    """Returns whether a broker leads any partition."""
-    return any(partition.leader == broker_id for _, _, partition in all_partitions(image))
-
-
-def elect_leaderless(image: MetadataImage, context: Context) -> list[MetadataRecord]:
-    """Elects a leader for each leaderless partition that can have one.
-
-    A new controller calls it, and so does a decision that allows unclean elections.
-    """
-    records: list[MetadataRecord] = []
-    for topic, partition_id, partition in all_partitions(image):
-        if partition.leader == NO_LEADER:
-            record = begin_change(image, context, topic, partition_id, partition).build()
-            if record is not None:
-                records.append(record)
-    return records
-
-
 def refresh_eligible(image: MetadataImage, context: Context, topic_names: dict[str, None]) -> list[MetadataRecord]:
     """Removes replicas from ELRs that are no longer justified because ``min.insync.replicas`` was lowered.
 
@@ -341,10 +287,20 @@ def elect_leaders(request: ElectLeadersRequest, image: MetadataImage, context: C
     """
     if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
         return Result(response=ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
-    records: list[MetadataRecord] = []
     results: list[ReplicaElectionResult] = []
+    return Result(
+        response=ElectLeadersResponse(replica_election_results=results),
+        steps=lambda view: _elect_each(request, view, results),
+    )
+
+
+def _elect_each(
+    request: ElectLeadersRequest, view: DecisionView, results: list[ReplicaElectionResult]
+) -> Iterator[list[MetadataRecord]]:
+    records: list[MetadataRecord] = []
+    examined = 0
     everything = request.topic_partitions is None
-    wanted = _wanted_partitions(image) if request.topic_partitions is None else request.topic_partitions
+    wanted = _wanted_partitions(view.image) if request.topic_partitions is None else request.topic_partitions
     done: dict[tuple[str, int], None] = {}
     for entry in wanted:
         outcomes: list[PartitionResult] = []
@@ -354,14 +310,18 @@ def elect_leaders(request: ElectLeadersRequest, image: MetadataImage, context: C
             done[entry.topic, partition_id] = None
             code, message = ErrorCode.NONE, None
             try:
-                records.append(_elect_one(entry.topic, partition_id, request.election_type, image, context))
+                records.append(_elect_one(entry.topic, partition_id, request.election_type, view.image, view.context))
             except RefusedError as refusal:
                 code, message = refusal.code, refusal.message
             if not (everything and code == ErrorCode.ELECTION_NOT_NEEDED):
                 outcomes.append(PartitionResult(partition_id=partition_id, error_code=code, error_message=message))
+            examined += 1
+            if len(records) >= SLICE_RECORDS or examined >= SLICE_PARTITIONS:
+                yield records
+                records, examined = [], 0
         if outcomes:
             results.append(ReplicaElectionResult(topic=entry.topic, partition_result=outcomes))
-    return Result(records=tuple(records), response=ElectLeadersResponse(replica_election_results=results))
+    yield records
 
 
 def _wanted_partitions(image: MetadataImage) -> list[TopicPartitions]:
@@ -396,32 +356,3 @@ def _elect_one(
             )
         raise RefusedError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is alive")
     return record
-
-
-def balance_leaders(image: MetadataImage, context: Context, *, limit: int) -> list[MetadataRecord]:
-    """Moves leadership back to preferred replicas, for at most ``limit`` partitions.
-
-    A broker's partitions are moved when more than ``leader.imbalance.per.broker.percentage`` of the partitions that
-    prefer it have another leader.
-    """
-    preferred: dict[int, int] = {}
-    lost: dict[int, int] = {}
-    for _, _, partition in all_partitions(image):
-        broker = partition.preferred_leader
-        preferred[broker] = preferred.get(broker, 0) + 1
-        if partition.leader != broker:
-            lost[broker] = lost.get(broker, 0) + 1
-    threshold = context.settings.leader_imbalance_per_broker_percentage
-    imbalanced = {broker for broker, count in lost.items() if count * 100 > threshold * preferred[broker]}
-    records: list[MetadataRecord] = []
-    for topic, partition_id, partition in all_partitions(image):
-        if len(records) >= limit:
-            break
-        if partition.leader == partition.preferred_leader or partition.preferred_leader not in imbalanced:
-            continue
-        change = begin_change(image, context, topic, partition_id, partition)
-        change.election = Election.PREFERRED
-        record = change.build()
-        if record is not None and record.leader == partition.preferred_leader:
-            records.append(record)
-    return records

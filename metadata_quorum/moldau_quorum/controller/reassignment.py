@@ -30,11 +30,13 @@ from moldau.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
 from moldau_quorum.controller.partitions import begin_change
 from moldau_quorum.controller.topics import check_replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from moldau_quorum.controller.partition_change import PartitionChange
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
     from moldau_quorum.metadata.records import MetadataRecord, PartitionChangeRecord
@@ -44,11 +46,19 @@ def alter_reassignments(
     request: AlterPartitionReassignmentsRequest, image: MetadataImage, context: Context
 ) -> Result[AlterPartitionReassignmentsResponse]:
     """Starts, changes or cancels moves; each partition succeeds or fails by itself."""
-    records: list[MetadataRecord] = []
     responses: list[ReassignableTopicResponse] = []
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None, responses=responses
+    )
+    return Result(response=response, steps=lambda view: _alter_each(request, view, responses))
+
+
+def _alter_each(
+    request: AlterPartitionReassignmentsRequest, view: DecisionView, responses: list[ReassignableTopicResponse]
+) -> Iterator[list[MetadataRecord]]:
+    records: list[MetadataRecord] = []
     done: dict[tuple[str, int], None] = {}
     for entry in request.topics:
-        topic = image.topics_by_name.get(entry.name)
         outcomes: list[ReassignablePartitionResponse] = []
         for wanted in entry.partitions:
             code, message = ErrorCode.NONE, None
@@ -56,7 +66,9 @@ def alter_reassignments(
                 if (entry.name, wanted.partition_index) in done:
                     raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition appears twice in the request")
                 done[entry.name, wanted.partition_index] = None
-                record = _alter_one(entry.name, topic, wanted, image, context, request.allow_replication_factor_change)
+                topic = view.image.topics_by_name.get(entry.name)
+                may_change_factor = request.allow_replication_factor_change
+                record = _alter_one(entry.name, topic, wanted, view.image, view.context, may_change_factor)
                 if record is not None:
                     records.append(record)
             except RefusedError as refusal:
@@ -66,11 +78,11 @@ def alter_reassignments(
                     partition_index=wanted.partition_index, error_code=code, error_message=message
                 )
             )
+            if len(records) >= SLICE_RECORDS:
+                yield records
+                records = []
         responses.append(ReassignableTopicResponse(name=entry.name, partitions=outcomes))
-    response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None, responses=responses
-    )
-    return Result(records=tuple(records), response=response)
+    yield records
 
 
 def _alter_one(

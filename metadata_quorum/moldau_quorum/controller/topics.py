@@ -28,7 +28,7 @@ from moldau.protocol.messages.delete_topics import (
 from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import TOPIC_CONFIG
 from moldau.values import ZERO_UUID
-from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import check_topic_config
 from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
@@ -44,7 +44,7 @@ from moldau_quorum.metadata.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
@@ -95,8 +95,19 @@ def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: C
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
         return Result(response=refusal_of(CreateTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
-    records: list[MetadataRecord] = []
     results: list[CreatableTopicResult] = []
+    return Result(
+        response=CreateTopicsResponse(topics=results), steps=lambda view: _create_each(request, view, results)
+    )
+
+
+def _create_each(
+    request: CreateTopicsRequest, view: DecisionView, results: list[CreatableTopicResult]
+) -> Iterator[list[MetadataRecord]]:
+    """Yields whole topics: a topic becomes visible with all of its partitions and its configuration."""
+    image, context = view.image, view.context
+    records: list[MetadataRecord] = []
+    work = 0
     wanted = {topic.name: topic for topic in request.topics}
     repeated = _repeated(topic.name for topic in request.topics)
     taken: dict[str, str] = {}
@@ -105,6 +116,10 @@ def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: C
     described = _DescribedConfigs(image, context)
     budget = context.settings.partitions_per_request_max
     for name, topic in wanted.items():
+        if work >= SLICE_RECORDS:
+            yield records
+            records, work = [], 0
+        work += 1
         try:
             if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
@@ -123,12 +138,13 @@ def create_topics(request: CreateTopicsRequest, image: MetadataImage, context: C
             )
             continue
         budget -= result.num_partitions
+        work += result.num_partitions
         if _is_mergeable(name):
             taken[_collision_key(name)] = name
         if not request.validate_only:
             records.extend(created)
         results.append(result)
-    return Result(records=tuple(records), response=CreateTopicsResponse(topics=results))
+    yield records
 
 
 def _repeated(names: Iterable[str]) -> set[str]:
@@ -310,11 +326,23 @@ def delete_topics(request: DeleteTopicsRequest, image: MetadataImage, context: C
     too_many = too_many_topics(len(request.topics) + len(request.topic_names))
     if too_many is not None:
         return Result(response=refusal_of(DeleteTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
-    records: list[MetadataRecord] = []
     responses: list[DeletableTopicResult] = []
+    return Result(
+        response=DeleteTopicsResponse(responses=responses), steps=lambda view: _delete_each(request, view, responses)
+    )
+
+
+def _delete_each(
+    request: DeleteTopicsRequest, view: DecisionView, responses: list[DeletableTopicResult]
+) -> Iterator[list[MetadataRecord]]:
+    image = view.image  # as of the beginning, so that a topic that appears twice is refused and not unknown
+    records: list[MetadataRecord] = []
     wanted = [*request.topics, *[DeleteTopicState(name=name) for name in request.topic_names]]
     done: dict[UUID, None] = {}
-    for state in wanted:
+    for number, state in enumerate(wanted, start=1):
+        if number % SLICE_RECORDS == 0:
+            yield records
+            records = []
         try:
             topic = _find(state, image)
             if topic.topic_id in done:
@@ -332,7 +360,7 @@ def delete_topics(request: DeleteTopicsRequest, image: MetadataImage, context: C
         done[topic.topic_id] = None
         records.append(RemoveTopicRecord(topic_id=topic.topic_id))
         responses.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
-    return Result(records=tuple(records), response=DeleteTopicsResponse(responses=responses))
+    yield records
 
 
 def _find(state: DeleteTopicState, image: MetadataImage) -> TopicImage:
@@ -358,11 +386,25 @@ def create_partitions(
     too_many = too_many_topics(len(request.topics))
     if too_many is not None:
         return Result(response=refusal_of(CreatePartitionsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
-    records: list[MetadataRecord] = []
     results: list[CreatePartitionsTopicResult] = []
+    return Result(
+        response=CreatePartitionsResponse(results=results), steps=lambda view: _enlarge_each(request, view, results)
+    )
+
+
+def _enlarge_each(
+    request: CreatePartitionsRequest, view: DecisionView, results: list[CreatePartitionsTopicResult]
+) -> Iterator[list[MetadataRecord]]:
+    image, context = view.image, view.context
+    records: list[MetadataRecord] = []
+    work = 0
     repeated = _repeated(topic.name for topic in request.topics)
     budget = context.settings.partitions_per_request_max
     for name, wanted in {topic.name: topic for topic in request.topics}.items():
+        if work >= SLICE_RECORDS:
+            yield records
+            records, work = [], 0
+        work += 1
         try:
             if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
@@ -373,10 +415,11 @@ def create_partitions(
             )
             continue
         budget -= len(added)
+        work += len(added)
         if not request.validate_only:
             records.extend(added)
         results.append(CreatePartitionsTopicResult(name=name))
-    return Result(records=tuple(records), response=CreatePartitionsResponse(results=results))
+    yield records
 
 
 def _add_partitions(

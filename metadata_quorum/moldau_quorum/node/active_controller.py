@@ -23,7 +23,6 @@ from uuid import UUID
 
 import trio
 
-from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -31,7 +30,7 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import plain_environment
 from moldau_quorum.broker_side.controller_client import REPEATABLE_APIS
-from moldau_quorum.controller.cluster.brokers import fence_records
+from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import (
     SUPPORTED_FEATURES,
     initial_features,
@@ -39,9 +38,17 @@ from moldau_quorum.controller.cluster.features import (
     min_insync_records,
 )
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
-from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, Context, Settings, min_insync_command
+from moldau_quorum.controller.context import (
+    MIN_INSYNC_REPLICAS,
+    SLICE_RECORDS,
+    Context,
+    DecisionView,
+    Result,
+    Settings,
+    min_insync_command,
+)
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
-from moldau_quorum.controller.partitions import balance_leaders, elect_leaderless
+from moldau_quorum.controller.walks import balance_leaders, elect_leaderless, with_last
 from moldau_quorum.log.port import LogBusyError, MetadataLog, NotLeaderError, OutcomeUnknownError, Proposal
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 from moldau_quorum.metadata.records import (
@@ -61,7 +68,7 @@ from moldau_quorum.node.broker_probe import BrokerProbes
 from moldau_quorum.node.voter_features import ask_controller_features
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from moldau.protocol.messages.update_features import UpdateFeaturesRequest
     from moldau.protocol.schema import Request, Response
@@ -74,17 +81,9 @@ if TYPE_CHECKING:
 QUEUE_MAX: Final = 10_000
 """Requests that wait for their decision; more are answered REQUEST_TIMED_OUT, which clients retry after a while."""
 RECORDS_PER_COMMAND_MAX: Final = 50_000
-"""Larger decisions (a broker with many leaders dies) become several commands; their records stand each for itself."""
-SPLITTABLE_APIS: Final = frozenset(
-    (
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-    )
-)
-"""Requests whose records may be spread over commands: each record is right by itself, in the order given."""
+"""A larger slice of a decision is refused. Walks over partitions stay far below (``SLICE_RECORDS``)."""
+INDIVISIBLE_RECORDS: Final = 2 * SLICE_RECORDS
+"""A larger command is decided, encoded, decoded and replayed in separate turns."""
 REBALANCE_LIMIT: Final = 1_000
 """Leaders that an automatic rebalance moves at a time."""
 STALL_MS: Final = 100.0
@@ -172,6 +171,7 @@ class ActiveController:
         self._queue: deque[PendingAnswer] = deque()
         self._work = Signal()
         self._woken = False
+        self._records_in_turn = 0
         self._sessions = BrokerSessions(
             timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
         )
@@ -382,7 +382,8 @@ class ActiveController:
             )
         await self._propose(records)
         if self._epoch is not None:
-            await self._propose(elect_leaderless(self._projection, self._context()))
+            view = self._view()
+            await self._propose_slices(with_last(elect_leaderless(view)), view)
 
     def _bootstrap_records(self, image: MetadataImage) -> list[MetadataRecord]:
         """What a new cluster begins with."""
@@ -432,34 +433,74 @@ class ActiveController:
             draw_below=self._environment.random.randrange,
         )
 
-    async def _propose(self, records: Iterable[MetadataRecord]) -> None:
-        """Writes records as one command (or several, where they are very many) and replays them on the projection.
+    def _view(self) -> DecisionView:
+        return DecisionView(self._projection, self._context())
+
+    async def _propose_slices(self, slices: Iterator[list[MetadataRecord]], view: DecisionView) -> None:
+        """Writes a decision slice by slice. Other tasks run between slices, above all the metadata log's.
+
+        This task decides nothing else before the last slice. Returns early when the controller epoch ends: the next
+        active controller goes on.
+
+        Raises:
+            CommandTooLargeError: a slice exceeds the bound of one entry; nothing of it was written.
+            MetadataCorruptError: a slice cannot be replayed; nothing of it was written.
+        """
+        clock = self._environment.clock
+        began_ms, is_first = clock.monotonic_ms(), True
+        for records in slices:
+            spent_ms = clock.monotonic_ms() - began_ms
+            if spent_ms > STALL_MS:
+                self._sessions.extend(spent_ms)  # nobody could be heard meanwhile
+            if not is_first:
+                await trio.lowlevel.checkpoint()
+                self._records_in_turn = 0
+            is_first = False
+            await self._propose(records)
+            if self._epoch is None:
+                return
+            view.image = self._projection
+            began_ms = clock.monotonic_ms()
+
+    async def _propose(self, records: Sequence[MetadataRecord]) -> None:
+        """Writes records as one command and replays them on the projection.
 
         Each command is decoded and replayed as every replica will do it before it enters the log: an entry that cannot
         be replayed would end all controllers, at every start.
 
         Raises:
-            CommandTooLargeError: a command exceeds the bound of one entry; nothing of it was written.
-            MetadataCorruptError: a command cannot be replayed; nothing of it was written.
+            CommandTooLargeError: the command exceeds the bound of one entry; nothing was written.
+            MetadataCorruptError: the command cannot be replayed; nothing was written.
         """
-        pending = list(records)
-        while pending and self._epoch is not None:
-            chunk, pending = pending[:RECORDS_PER_COMMAND_MAX], pending[RECORDS_PER_COMMAND_MAX:]
-            command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(chunk))
-            data = encode_command(command, self._projection.metadata_level)
-            editor = self._projection.edit()
-            accepted = editor.replay_command(decode_command(data))
-            assert accepted, "the projection refuses the active controller's own command"
-            proposal = await self._propose_command(data)
-            if proposal is None:
-                return
-            position = proposal.position
-            image = editor.finish_image(offset=position.index, epoch=position.epoch)
-            self._machine.expect(self._projection, image)
-            self._projection = image
-            self._sequence += 1
-            self._last_proposal = proposal
-            self._commands += 1
+        if not records or self._epoch is None:
+            return
+        if len(records) > RECORDS_PER_COMMAND_MAX:
+            raise CommandTooLargeError(f"{len(records)} records are more than {RECORDS_PER_COMMAND_MAX}")
+        # One topic with very many partitions cannot be divided: others run between the steps of its command at least.
+        pause = trio.lowlevel.checkpoint if len(records) > INDIVISIBLE_RECORDS else None
+        command = Command(controller_epoch=self._epoch, sequence=self._sequence + 1, records=tuple(records))
+        if pause is not None:
+            await pause()
+        data = encode_command(command, self._projection.metadata_level)
+        if pause is not None:
+            await pause()
+        decoded = decode_command(data)
+        if pause is not None:
+            await pause()
+        editor = self._projection.edit()
+        accepted = editor.replay_command(decoded)
+        assert accepted, "the projection refuses the active controller's own command"
+        proposal = await self._propose_command(data)
+        if proposal is None:
+            return
+        position = proposal.position
+        image = editor.finish_image(offset=position.index, epoch=position.epoch)
+        self._machine.expect(self._projection, image)
+        self._projection = image
+        self._sequence += 1
+        self._last_proposal = proposal
+        self._commands += 1
+        self._records_in_turn += len(records)
 
     async def _propose_command(self, data: bytes) -> Proposal | None:
         """Proposes; waits while the log is busy. None when the controller epoch is over."""
@@ -489,7 +530,8 @@ class ActiveController:
             pending = self._queue.popleft()
             await self._decide(pending)
             decided += 1
-            if decided % DECISIONS_PER_TURN == 0:
+            if decided % DECISIONS_PER_TURN == 0 or self._records_in_turn >= SLICE_RECORDS:
+                self._records_in_turn = 0
                 await trio.lowlevel.checkpoint()
                 await self._decide_timed()
 
@@ -516,32 +558,26 @@ class ActiveController:
     async def _decide_and_propose(self, request: Request, context: Context) -> Response:
         """Decides and writes; what cannot be decided or written is refused, and nothing has changed."""
         knowledge = DecisionInputs(image=self._projection, context=context, sessions=self._sessions)
+        view = DecisionView(self._projection, context)
+        before = self._last_proposal
         try:
-            result = CHANGES[request.__api_key__](request, knowledge)
-        except AssertionError:
-            raise  # a broken invariant: this node must not go on
-        except Exception as error:  # noqa: BLE001 - decisions are pure, so one that fails has changed nothing
-            self._log.error("decision-failed", exception=error, request=type(request).__name__)
-            return error_response(
-                request, ErrorCode.UNKNOWN_SERVER_ERROR, "the controller could not decide: see its log"
-            )
-        spent_ms = self._environment.clock.monotonic_ms() - context.now_ms
-        if spent_ms > STALL_MS:
-            self._sessions.extend(spent_ms)  # no heartbeat could be received meanwhile
-        response: Response = result.response
-        if len(result.records) > RECORDS_PER_COMMAND_MAX and request.__api_key__ not in SPLITTABLE_APIS:
-            message = f"the request needs {len(result.records)} records, more than {RECORDS_PER_COMMAND_MAX}: split it"
-            return error_response(request, ErrorCode.POLICY_VIOLATION, message)
-        try:
-            await self._propose(result.records)
+            result: Result[Response] = CHANGES[request.__api_key__](request, knowledge)
+            await self._propose_slices(result.slices(view), view)
         except CommandTooLargeError as error:
-            return error_response(request, ErrorCode.POLICY_VIOLATION, f"{error}: split the request")
+            code, message = ErrorCode.POLICY_VIOLATION, f"{error}: split the request"
         except MetadataCorruptError as error:
             self._log.error("decision-not-replayable", exception=error, request=type(request).__name__)
-            return error_response(
-                request, ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's decision cannot be replayed: see its log"
-            )
-        return response
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's decision cannot be replayed: see its log"
+        except AssertionError:
+            raise  # a broken invariant: this node must not go on
+        except Exception as error:  # noqa: BLE001 - decisions are pure, so a slice that fails has changed nothing
+            self._log.error("decision-failed", exception=error, request=type(request).__name__)
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, "the controller could not decide: see its log"
+        else:
+            return result.response
+        if self._last_proposal is not before:
+            message += "; a part of the request was carried out"
+        return error_response(request, code, message)
 
     def _touch(self, request: BrokerHeartbeatRequest, connection: object | None, now_ms: float) -> None:
         broker = self._projection.brokers.get(request.broker_id)
@@ -574,14 +610,17 @@ class ActiveController:
         if expired:
             for broker_id in expired:
                 self._sessions.remove(broker_id)
-            records = fence_records(self._projection, self._context(), dict.fromkeys(expired))
-            if records:
-                self._fenced += len(expired)
-                self._log.warning("fencing", brokers=expired, records=len(records))
-                await self._propose(records)
+            view = self._view()
+            brokers = view.image.brokers
+            unfenced = [broker_id for broker_id in expired if broker_id in brokers and not brokers[broker_id].fenced]
+            if unfenced:
+                self._fenced += len(unfenced)
+                self._log.warning("fencing", brokers=unfenced)
+                await self._propose_slices(fence(view, dict.fromkeys(unfenced)), view)
         if now_ms >= self._next_rebalance_ms and self._epoch is not None:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
-            await self._propose(balance_leaders(self._projection, self._context(), limit=REBALANCE_LIMIT))
+            view = self._view()
+            await self._propose_slices(with_last(balance_leaders(view, limit=REBALANCE_LIMIT)), view)
 
 
 def draw_cluster_id(drawn: UUID) -> str:

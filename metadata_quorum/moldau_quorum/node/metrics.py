@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau_quorum.controller.partitions import all_partitions
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
@@ -31,7 +30,11 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
 
     def count_partitions(condition: Callable[[int, tuple[int, ...]], bool]) -> float:
         return float(
-            sum(condition(partition.leader, partition.replicas) for _, _, partition in all_partitions(machine.image))
+            sum(
+                condition(partition.leader, partition.replicas)
+                for topic in machine.image.topics_by_id.unordered_values()
+                for partition in topic.partitions.unordered_values()
+            )
         )
 
     gauge(_CONTROLLER + "activecontrollercount", "1 on the active controller, else 0.", lambda: float(active.active))

@@ -10,6 +10,8 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau_quorum.controller.context import SLICE_RECORDS
+from moldau_quorum.metadata.records import BrokerRegistrationChangeRecord
 from support.controller.model import ModelController
 
 
@@ -129,8 +131,8 @@ def test_an_unregistered_broker_is_forgotten_and_leads_nothing() -> None:
     assert all(p.leader in (1, 3) for p in controller.image.topics_by_name["t"].partitions.values())
 
 
-def test_a_dead_brokers_partitions_get_leaders_in_one_command() -> None:
-    """One command elects new leaders for a thousand partitions of a dead broker."""
+def test_a_dead_brokers_partitions_get_leaders_in_slices() -> None:
+    """Commands of bounded size elect new leaders for a thousand partitions of a dead broker; the last one fences it."""
     controller = ModelController()
     controller.join(1, 2, 3)
     controller.create("t", partitions=1000)
@@ -138,7 +140,13 @@ def test_a_dead_brokers_partitions_get_leaders_in_one_command() -> None:
     assert len(led) >= 333
     commands = len(controller.commands)
     controller.fence(1)
-    assert len(controller.commands) == commands + 1
+    slices = controller.commands[commands:]
+    assert len(slices) == 1000 // SLICE_RECORDS + 1
+    assert all(len(records) <= SLICE_RECORDS + 1 for records in slices)
+    fenced = BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=controller.image.brokers[1].broker_epoch, fenced=True
+    )
+    assert [fenced in records for records in slices] == [False] * (len(slices) - 1) + [True]
     assert all(p.leader in (2, 3) for p in controller.image.topics_by_name["t"].partitions.values())
     moved = [p.leader for p in controller.image.topics_by_name["t"].partitions.values()]
     assert abs(moved.count(2) - moved.count(3)) <= 350

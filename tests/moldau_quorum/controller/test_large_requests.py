@@ -20,6 +20,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau_quorum.controller.context import DecisionView
 from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs
 from support.controller.model import ModelController
 
@@ -35,6 +36,7 @@ LIMIT = 10_000
 def lines_of(controller: ModelController, request: Request) -> int:
     """Counts the lines that a decision executes; each iteration of a loop counts, even on one line."""
     knowledge = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
+    view = DecisionView(controller.image, knowledge.context)
     count = 0
 
     def on_event(frame: object, event: str, argument: object) -> Callable:
@@ -45,7 +47,8 @@ def lines_of(controller: ModelController, request: Request) -> int:
     before = sys.gettrace()
     sys.settrace(on_event)
     try:
-        CHANGES[request.__api_key__](request, knowledge)
+        for _ in CHANGES[request.__api_key__](request, knowledge).slices(view):
+            pass  # without records (they only validate) or decided against the first image: nothing is to be replayed
     finally:
         sys.settrace(before)
     return count

@@ -469,7 +469,7 @@ def test_what_cannot_be_decided_or_written_is_refused_and_the_controller_goes_on
         assert not image.topics_by_name
         # A broker's death may be spread over commands: each partition stands for itself.
         assert (await ask(topic("t", partitions=9))).topics[0].error_code == 0
-        monkeypatch.setattr("moldau_quorum.node.active_controller.RECORDS_PER_COMMAND_MAX", 3)
+        monkeypatch.setattr("moldau_quorum.controller.walks.SLICE_RECORDS", 3)
         commands = active.statistics().commands
         cluster.brokers[2].node.kill()
         await eventually(lambda: cluster.controllers[101].running.machine.image.brokers[2].fenced)

@@ -16,10 +16,10 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.runtime.config import BROKER_CONFIG
-from moldau_quorum.controller.cluster.brokers import fence_records
+from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, min_insync_records
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
-from moldau_quorum.controller.context import Context, Settings
+from moldau_quorum.controller.context import Context, DecisionView, Settings
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord, FeatureLevelRecord
@@ -78,8 +78,15 @@ class ModelController:
         if request.__api_key__ in READS:
             return READS[request.__api_key__](request, knowledge).response
         result = CHANGES[request.__api_key__](request, knowledge)
-        self.apply(result.records)
+        self.carry_out(result.slices)
         return result.response
+
+    def carry_out(self, slices) -> None:
+        """Applies the slices of a decision one by one."""
+        view = DecisionView(self.image, self.context())
+        for records in slices(view):
+            self.apply(records)
+            view.image = self.image
 
     # --- shorthands
 
@@ -136,7 +143,7 @@ class ModelController:
     def fence(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
             self.sessions.remove(broker_id)
-        self.apply(fence_records(self.image, self.context(), dict.fromkeys(broker_ids)))
+        self.carry_out(lambda view: fence(view, dict.fromkeys(broker_ids)))
 
     def unclean_restart(self, broker_id: int) -> None:
         """Registers a new incarnation without its previous broker epoch."""

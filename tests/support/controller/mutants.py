@@ -6,13 +6,13 @@ import dataclasses
 
 from moldau.protocol.errors import ErrorCode
 from moldau_jepsen.planted_bug import PlantedBug
-from moldau_quorum.controller import partition_change, partitions, reassignment
+from moldau_quorum.controller import partition_change, partitions, reassignment, walks
 from moldau_quorum.controller.cluster import brokers
 from moldau_quorum.controller.partition_change import Election, PartitionChange
 
 real_build = PartitionChange.build
 real_elect = PartitionChange._elect
-real_gone = partitions.brokers_gone
+real_gone = walks.brokers_gone
 real_start = reassignment._start
 real_after_reassignment = PartitionChange._after_reassignment
 
@@ -87,7 +87,9 @@ _PARTITIONS = {
     ("fenced-replicas-join", "fenced and stopping replicas may join the ISR"): [
         (partitions, "_check_eligible", lambda *a: None)
     ],
-    ("fenced-broker-stays", "a fenced broker stays in the ISR"): [(brokers, "brokers_gone", lambda *a, **k: [])],
+    ("fenced-broker-stays", "a fenced broker stays in the ISR"): [
+        (brokers, "brokers_gone", lambda view, *a, **k: walks.walk(view, lambda *b: None))
+    ],
     ("last-known-leader-clean", "the last known leader counts as clean"): [(partition_change, "RECOVERING", 0)],
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
@@ -12,8 +13,8 @@ from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, 
 from moldau.values import ZERO_UUID
 from moldau_quorum.controller.cluster.directories import directories_failed, newly_offline
 from moldau_quorum.controller.cluster.features import unsupported_feature
-from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, Result
-from moldau_quorum.controller.partitions import all_partitions, broker_unfenced, brokers_gone, leads_any
+from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, DecisionView, Result
+from moldau_quorum.controller.walks import broker_unfenced, brokers_gone, leads_any
 from moldau_quorum.metadata.directory_ids import is_reserved
 from moldau_quorum.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -25,6 +26,8 @@ from moldau_quorum.metadata.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from moldau_quorum.controller.cluster.sessions import BrokerSessions, Session
     from moldau_quorum.metadata.image import BrokerImage, MetadataImage
 
@@ -50,25 +53,27 @@ def register_broker(
     if existing is not None and existing.incarnation_id == request.incarnation_id and _same(existing, request):
         # The broker did not get the response to its first attempt.
         return Result(response=BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))
-    records: list[MetadataRecord] = []
-    if existing is not None:
-        clean = request.previous_broker_epoch == existing.broker_epoch
-        records.extend(brokers_gone(image, context, {request.broker_id: None}, lost_state=not clean))
+    clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch
     epoch = max([image.offset, *[broker.broker_epoch for broker in image.brokers.values()]]) + 1
-    records.append(
-        RegisterBrokerRecord(
-            broker_id=request.broker_id,
-            incarnation_id=request.incarnation_id,
-            broker_epoch=epoch,
-            endpoints=_endpoints(request),
-            features=_features(request),
-            rack=request.rack,
-            fenced=True,
-            in_controlled_shutdown=False,
-            log_dirs=tuple(request.log_dirs),
-        )
+    registration = RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=epoch,
+        endpoints=_endpoints(request),
+        features=_features(request),
+        rack=request.rack,
+        fenced=True,
+        in_controlled_shutdown=False,
+        log_dirs=tuple(request.log_dirs),
     )
-    return Result(records=tuple(records), response=BrokerRegistrationResponse(broker_epoch=epoch))
+
+    def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
+        records: list[MetadataRecord] = []
+        if existing is not None:
+            records = yield from brokers_gone(view, {request.broker_id: None}, lost_state=not clean)
+        yield [*records, registration]
+
+    return Result(response=BrokerRegistrationResponse(broker_epoch=epoch), steps=steps)
 
 
 def _endpoints(request: BrokerRegistrationRequest) -> tuple[Endpoint, ...]:
@@ -144,43 +149,43 @@ def heartbeat(
     failed = newly_offline(broker, request.offline_log_dirs) if image.records_directories else ()
     if failed:  # the next heartbeat does the rest, because it sees the changes of this one
         return Result(
-            records=tuple(directories_failed(image, context, broker, failed)),
+            steps=lambda view: directories_failed(view, broker, failed),
             response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced),
         )
-    records: list[MetadataRecord] = []
+    steps: Callable[[DecisionView], Iterator[list[MetadataRecord]]] | None = None
     fenced, should_shut_down = broker.fenced, False
     if broker.fenced:
         if request.want_shut_down:
             should_shut_down = True
         elif not request.want_fence and caught_up:
             fenced = False
-            records = unfence_records(image, context, broker)
+            steps = partial(unfence, broker=broker)
     elif request.want_fence:
         fenced = True
         should_shut_down = request.want_shut_down
-        records = fence_records(image, context, {request.broker_id: None})
+        steps = partial(fence, broker_ids={request.broker_id: None})
     elif request.want_shut_down and not broker.in_controlled_shutdown:
-        records = _begin_shutdown(image, context, broker)
+        steps = partial(_begin_shutdown, broker=broker)
     elif broker.in_controlled_shutdown:
         session = sessions.get(request.broker_id)
         should_shut_down = _may_stop(request.broker_id, image, context, sessions, session)
         if should_shut_down:  # fence it, so that its next incarnation need not wait until this session ends
             fenced = True
-            records = fence_records(image, context, {request.broker_id: None})
+            steps = partial(fence, broker_ids={request.broker_id: None})
     return Result(
-        records=tuple(records),
+        steps=steps,
         response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
     )
 
 
-def _begin_shutdown(image: MetadataImage, context: Context, broker: BrokerImage) -> list[MetadataRecord]:
-    records = brokers_gone(image, context, {broker.broker_id: None})
+def _begin_shutdown(view: DecisionView, broker: BrokerImage) -> Iterator[list[MetadataRecord]]:
+    records = yield from brokers_gone(view, {broker.broker_id: None})
     records.append(
         BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=True
         )
     )
-    return records
+    yield records
 
 
 def _may_stop(
@@ -194,29 +199,33 @@ def _may_stop(
     return not leads_any(image, broker_id)
 
 
-def unfence_records(image: MetadataImage, context: Context, broker: BrokerImage) -> list[MetadataRecord]:
-    """Unfences a broker and elects leaders for the leaderless partitions that it has replicas of."""
-    unfence = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False)
-    return [unfence, *broker_unfenced(image, context, broker.broker_id)]
+def unfence(view: DecisionView, broker: BrokerImage) -> Iterator[list[MetadataRecord]]:
+    """Unfences a broker, then elects leaders for the leaderless partitions that it has replicas of."""
+    record = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False)
+    yield (yield from broker_unfenced(view, broker.broker_id, [record]))
 
 
-def fence_records(image: MetadataImage, context: Context, broker_ids: dict[int, None]) -> list[MetadataRecord]:
-    """Fences brokers and moves all their leaderships, in one decision."""
+def fence(view: DecisionView, broker_ids: dict[int, None]) -> Iterator[list[MetadataRecord]]:
+    """Moves all leaderships of brokers and removes them from all ISRs, then fences them.
+
+    The order keeps the rule that a fenced broker leads no partition and is in no ISR (KIP-841). The brokers get no new
+    leadership meanwhile, because the controller decides nothing else between the slices.
+    """
     unfenced = {
         broker_id: None
         for broker_id in broker_ids
-        if broker_id in image.brokers and not image.brokers[broker_id].fenced
+        if broker_id in view.image.brokers and not view.image.brokers[broker_id].fenced
     }
     if not unfenced:
-        return []
-    records = brokers_gone(image, context, unfenced)
+        return
+    records = yield from brokers_gone(view, unfenced)
     records.extend(
         BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=image.brokers[broker_id].broker_epoch, fenced=True
+            broker_id=broker_id, broker_epoch=view.image.brokers[broker_id].broker_epoch, fenced=True
         )
         for broker_id in unfenced
     )
-    return records
+    yield records
 
 
 def unregister_broker(
@@ -235,9 +244,13 @@ def unregister_broker(
                 error_message=f"broker {request.broker_id} is not registered",
             )
         )
-    records = brokers_gone(image, context, {request.broker_id: None}, lost_state=True)
-    records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
-    return Result(records=tuple(records), response=UnregisterBrokerResponse())
+    removal = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+
+    def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
+        records = yield from brokers_gone(view, {request.broker_id: None}, lost_state=True)
+        yield [*records, removal]
+
+    return Result(response=UnregisterBrokerResponse(), steps=steps)
 
 
 def allocate_producer_ids(
@@ -255,8 +268,3 @@ def allocate_producer_ids(
     )
     response = AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK)
     return Result(records=(record,), response=response)
-
-
-def partitions_on(image: MetadataImage, broker_id: int) -> int:
-    """Returns the number of replicas that a broker holds."""
-    return sum(1 for _, _, partition in all_partitions(image) if broker_id in partition.replicas)

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Final
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import assign_replicas_to_dirs as m
 from moldau.protocol.refusals import refusal_of
-from moldau_quorum.controller.context import Context, RefusedError, Result
-from moldau_quorum.controller.partitions import all_partitions, begin_change
+from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
+from moldau_quorum.controller.partitions import begin_change
+from moldau_quorum.controller.walks import walk
 from moldau_quorum.metadata.directory_ids import LOST, is_online, is_reserved
 from moldau_quorum.metadata.records import BrokerRegistrationChangeRecord, MetadataRecord, PartitionChangeRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from uuid import UUID
 
-    from moldau_quorum.metadata.image import BrokerImage, MetadataImage, PartitionImage
+    from moldau_quorum.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 
 ASSIGNMENTS_MAX: Final = 2_250
 """Number of partitions that one request may assign, as in Kafka; brokers never send more."""
@@ -28,26 +29,26 @@ def newly_offline(broker: BrokerImage, reported: Collection[UUID]) -> tuple[UUID
 
 
 def directories_failed(
-    image: MetadataImage, context: Context, broker: BrokerImage, failed: Collection[UUID]
-) -> list[MetadataRecord]:
+    view: DecisionView, broker: BrokerImage, failed: Collection[UUID]
+) -> Iterator[list[MetadataRecord]]:
     """Removes the replicas in failed directories from ISRs and leaderships.
 
     Each partition's record is valid by itself. The registration changes last: if only a part of the records is
     committed, the broker's next heartbeat leads to the rest.
     """
-    records: list[MetadataRecord] = []
-    for topic, partition_id, partition in all_partitions(image):
+
+    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
         if broker.broker_id not in partition.replicas or partition.directory(broker.broker_id) not in failed:
-            continue
+            return None
         if broker.broker_id not in partition.isr and partition.leader != broker.broker_id:
-            continue
-        change = begin_change(image, context, topic, partition_id, partition)
+            return None
+        change = begin_change(view.image, view.context, topic, partition_id, partition)
         may_lead = change.acceptable
-        change.acceptable = lambda replica, may_lead=may_lead: replica != broker.broker_id and may_lead(replica)  # type: ignore[misc]
+        change.acceptable = lambda replica: replica != broker.broker_id and may_lead(replica)
         change.isr = tuple(replica for replica in partition.isr if replica != broker.broker_id)
-        record = change.build()
-        if record is not None:
-            records.append(record)
+        return change.build()
+
+    records = yield from walk(view, change)
     records.append(
         BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id,
@@ -55,7 +56,7 @@ def directories_failed(
             log_dirs=tuple(directory for directory in broker.log_dirs if directory not in failed),
         )
     )
-    return records
+    yield records
 
 
 def assign_replicas(
@@ -69,9 +70,21 @@ def assign_replicas(
         return Result(response=refusal_of(m.AssignReplicasToDirsResponse, request, ErrorCode.UNSUPPORTED_VERSION))
     if sum(len(topic.partitions) for entry in request.directories for topic in entry.topics) > ASSIGNMENTS_MAX:
         return Result(response=refusal_of(m.AssignReplicasToDirsResponse, request, ErrorCode.INVALID_REQUEST))
+    directories: list[m.DirectoryResult] = []
+    return Result(
+        response=m.AssignReplicasToDirsResponse(directories=directories),
+        steps=lambda view: _assign_each(request, view, broker, directories),
+    )
+
+
+def _assign_each(
+    request: m.AssignReplicasToDirsRequest,
+    view: DecisionView,
+    broker: BrokerImage,
+    directories: list[m.DirectoryResult],
+) -> Iterator[list[MetadataRecord]]:
     records: list[MetadataRecord] = []
     done: dict[tuple[UUID, int], None] = {}
-    directories: list[m.DirectoryResult] = []
     for entry in request.directories:
         topics: list[m.TopicResult] = []
         for topic in entry.topics:
@@ -83,15 +96,18 @@ def assign_replicas(
                     if key in done or (is_reserved(entry.id) and entry.id != LOST):
                         raise RefusedError(ErrorCode.INVALID_REQUEST, "named twice, or a reserved directory id")
                     done[key] = None
-                    record = _assign_one(broker, entry.id, *key, image, context)
+                    record = _assign_one(broker, entry.id, *key, view.image, view.context)
                     if record is not None:
                         records.append(record)
                 except RefusedError as refusal:
                     code = refusal.code
                 results.append(m.PartitionResult(partition_index=wanted.partition_index, error_code=code))
+                if len(records) >= SLICE_RECORDS:
+                    yield records
+                    records = []
             topics.append(m.TopicResult(topic_id=topic.topic_id, partitions=results))
         directories.append(m.DirectoryResult(id=entry.id, topics=topics))
-    return Result(records=tuple(records), response=m.AssignReplicasToDirsResponse(directories=directories))
+    yield records
 
 
 def _assign_one(

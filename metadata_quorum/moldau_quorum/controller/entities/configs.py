@@ -36,17 +36,19 @@ from moldau_quorum.controller.context import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION,
     Context,
+    DecisionView,
     RefusedError,
     Result,
 )
 from moldau_quorum.controller.entities.config_checks import check_broker_config, check_plain_config, check_topic_config
 from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_known, check_resource, schema_of
-from moldau_quorum.controller.partitions import elect_leaderless, refresh_eligible
+from moldau_quorum.controller.partitions import refresh_eligible
+from moldau_quorum.controller.walks import elect_leaderless
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.metadata.records import ConfigRecord, MetadataRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 CONFIG_VALUE_MAX: Final = 32_767
@@ -189,10 +191,9 @@ def incremental_alter_configs(
         responses.append(
             IncrementalResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
         )
-    records.extend(consequences(records, image, context))
     return Result(
-        records=() if request.validate_only else tuple(records),
         response=IncrementalAlterConfigsResponse(responses=responses),
+        steps=None if request.validate_only else lambda view: with_consequences(records, view),
     )
 
 
@@ -280,18 +281,19 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message
         responses.append(FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name))
-    records.extend(consequences(records, image, context))
     return Result(
-        records=() if request.validate_only else tuple(records), response=AlterConfigsResponse(responses=responses)
+        response=AlterConfigsResponse(responses=responses),
+        steps=None if request.validate_only else lambda view: with_consequences(records, view),
     )
 
 
-def consequences(records: list[MetadataRecord], image: MetadataImage, context: Context) -> list[MetadataRecord]:
-    """Returns the changes of partitions that belong into the same command as changes of safety-relevant values.
+def with_consequences(records: list[MetadataRecord], view: DecisionView) -> Iterator[list[MetadataRecord]]:
+    """Yields configuration records, followed by the changes of partitions that they lead to.
 
-    A lower ``min.insync.replicas`` may remove eligible leader replicas; newly allowed unclean elections may give
-    leaderless partitions a leader.
+    A lower ``min.insync.replicas`` may remove eligible leader replicas: these changes are in the same command, because
+    a leader may apply the value at once. Newly allowed unclean elections may give leaderless partitions a leader.
     """
+    image, context = view.image, view.context
     topics: dict[str, None] = {}
     unclean = False
     for record in records:
@@ -303,14 +305,25 @@ def consequences(records: list[MetadataRecord], image: MetadataImage, context: C
         if record.name == UNCLEAN_LEADER_ELECTION:
             unclean = True
     if not topics and not unclean:
-        return []
+        yield records
+        return
     after = image.apply(records, offset=image.offset, epoch=image.epoch).image
     more = refresh_eligible(after, context, topics)
-    if unclean:
-        if more:
-            after = after.apply(more, offset=image.offset, epoch=image.epoch).image
-        more.extend(elect_leaderless(after, context))
-    return more
+    if not unclean:
+        yield [*records, *more]
+        return
+    if more:
+        after = after.apply(more, offset=image.offset, epoch=image.epoch).image
+    ahead = DecisionView(image=after, context=context)  # the first slice is decided as if its records were replayed
+    elections = elect_leaderless(ahead, first=[*records, *more])
+    while True:
+        try:
+            elected = next(elections)
+        except StopIteration as end:
+            yield end.value
+            return
+        yield elected
+        ahead.image = view.image
 
 
 def describe_configs(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from moldau_quorum.controller import partitions
+from moldau_quorum.controller import partitions, walks
 from moldau_quorum.controller.cluster import brokers
 from moldau_quorum.controller.partition_change import Election, PartitionChange
 from moldau_quorum.metadata import image
 
 if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import Patch
-    from moldau_quorum.controller.context import Context
-    from moldau_quorum.metadata.image import MetadataImage, PartitionImage
+    from moldau_quorum.controller.context import DecisionView
+    from moldau_quorum.metadata.image import PartitionImage, TopicImage
     from moldau_quorum.metadata.records import MetadataRecord, PartitionChangeRecord
 
 
@@ -71,17 +71,18 @@ def epoch_kept_in_handover() -> list[Patch]:
 
 def unfenced_is_in_sync() -> list[Patch]:
     """A broker whose fence is lifted is back in every ISR at once, whatever it has missed."""
-    original = partitions.broker_unfenced
 
-    def broker_unfenced(seen: MetadataImage, context: Context, broker_id: int) -> list[MetadataRecord]:
-        records = original(seen, context, broker_id)
-        for topic, partition_id, partition in partitions.all_partitions(seen):
-            if partition.leader >= 0 and broker_id in partition.replicas and broker_id not in partition.isr:
-                change = partitions.begin_change(seen, context, topic, partition_id, partition, unfencing=broker_id)
+    def broker_unfenced(view: DecisionView, broker_id: int, first: list[MetadataRecord]) -> walks.Slices:
+        def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+            if broker_id not in partition.replicas or (partition.leader >= 0 and broker_id in partition.isr):
+                return None
+            change = partitions.begin_change(
+                view.image, view.context, topic, partition_id, partition, unfencing=broker_id
+            )
+            if partition.leader >= 0:
                 change.isr = (*partition.isr, broker_id)
-                record = change.build()
-                if record is not None:
-                    records.append(record)
-        return records
+            return change.build()
+
+        return walks.walk(view, change, first=first)
 
     return [(brokers, "broker_unfenced", broker_unfenced)]

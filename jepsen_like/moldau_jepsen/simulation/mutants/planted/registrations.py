@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from moldau_broker.replication.replica import Replica
-from moldau_quorum.controller import partitions
+from moldau_quorum.controller import partitions, walks
 from moldau_quorum.controller.cluster import brokers
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
 from moldau_quorum.controller.partition_change import PartitionChange
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from moldau_broker.replication.replica import FollowerProgress
     from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.controller.cluster.sessions import Session
+    from moldau_quorum.controller.context import DecisionView
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
-    from moldau_quorum.metadata.records import MetadataRecord
 
 
 def elr_ignored() -> list[Patch]:
@@ -29,10 +29,9 @@ def elr_ignored() -> list[Patch]:
 
 def eligible_without_data() -> list[Patch]:
     """A broker that crashed is treated as one that stopped in order: it may have lost what it had."""
-    original = partitions.brokers_gone
 
-    def brokers_gone(*args: object, lost_state: bool = False, **more: object) -> list[MetadataRecord]:
-        return original(*args, lost_state=False, **more)  # type: ignore[arg-type]
+    def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool = False) -> walks.Slices:
+        return walks.brokers_gone(view, gone, lost_state=False)
 
     return [(brokers, "brokers_gone", brokers_gone)]
 
