@@ -22,7 +22,6 @@ from moldau.protocol.messages.elect_leaders import (
     TopicPartitions,
 )
 from moldau_quorum.controller.context import (
-    SLICE_PARTITIONS,
     SLICE_RECORDS,
     Context,
     DecisionView,
@@ -316,7 +315,7 @@ def _elect_each(
             if not (everything and code == ErrorCode.ELECTION_NOT_NEEDED):
                 outcomes.append(PartitionResult(partition_id=partition_id, error_code=code, error_message=message))
             examined += 1
-            if len(records) >= SLICE_RECORDS or examined >= SLICE_PARTITIONS:
+            if examined >= SLICE_RECORDS:
                 yield records
                 records, examined = [], 0
         if outcomes:

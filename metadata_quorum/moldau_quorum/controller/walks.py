@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau_quorum.controller.context import SLICE_PARTITIONS, SLICE_RECORDS, DecisionView
-from moldau_quorum.controller.partition_change import Election
+from moldau_quorum.controller.partition_change import Election, PartitionChange
 from moldau_quorum.controller.partitions import begin_change
-from moldau_quorum.metadata.records import NO_LEADER, MetadataRecord
+from moldau_quorum.metadata.records import NO_LEADER, MetadataRecord, PartitionChangeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -23,18 +23,26 @@ if TYPE_CHECKING:
 
     Slices = Generator[list[MetadataRecord], None, list[MetadataRecord]]
     """Yields the records of full slices and returns those of the last one, to which the caller may add."""
-    Change = Callable[[TopicImage, int, PartitionImage], MetadataRecord | None]
+    Change = Callable[[TopicImage, int, PartitionImage], PartitionChange | None]
+    """Begins the change of a partition; None where nothing is to be decided."""
 
 
-def walk(view: DecisionView, change: Change, *, first: list[MetadataRecord] | None = None, limit: int = 0) -> Slices:
-    """Asks ``change`` for a record for each partition, in an order that does not depend on history.
+def walk(
+    view: DecisionView,
+    change: Change,
+    *,
+    first: list[MetadataRecord] | None = None,
+    wanted: Callable[[PartitionImage, PartitionChangeRecord], bool] = lambda partition, record: True,
+    limit: int = 0,
+) -> Slices:
+    """Asks ``change`` about each partition, in an order that does not depend on history.
 
     Topics that are created during the walk are left out; those that are deleted are skipped. ``first`` are records
-    that precede those of the walk in the first slice. The walk ends after ``limit`` records of its own unless that is
-    0.
+    that precede those of the walk in the first slice. Only ``wanted`` records are taken. The walk ends after ``limit``
+    records of its own unless that is 0.
     """
     records = [] if first is None else first
-    examined = found = 0
+    examined = decided = found = 0
     for name in sorted(view.image.topics_by_name):
         next_id = 0
         while next_id >= 0:
@@ -42,16 +50,20 @@ def walk(view: DecisionView, change: Change, *, first: list[MetadataRecord] | No
             start, next_id = next_id, -1
             for partition_id in range(start, 0 if topic is None else len(topic.partitions)):
                 assert topic is not None
-                record = change(topic, partition_id, topic.partitions[partition_id])
+                partition = topic.partitions[partition_id]
+                changing = change(topic, partition_id, partition)
                 examined += 1
-                if record is not None:
-                    records.append(record)
-                    found += 1
-                    if found == limit:
-                        return records
-                if len(records) >= SLICE_RECORDS or examined >= SLICE_PARTITIONS:
+                if changing is not None:
+                    decided += 1
+                    record = changing.build()
+                    if record is not None and wanted(partition, record):
+                        records.append(record)
+                        found += 1
+                        if found == limit:
+                            return records
+                if decided >= SLICE_RECORDS or examined >= SLICE_PARTITIONS:
                     yield records
-                    records, examined = [], 0
+                    records, examined, decided = [], 0, 0
                     next_id = partition_id + 1
                     break
     return records
@@ -70,7 +82,7 @@ def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool 
     """
     lost = frozenset(gone) if lost_state else frozenset()
 
-    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
         in_isr = any(replica in gone for replica in partition.isr)
         in_elr = lost_state and any(replica in gone for replica in partition.elr)
         if not in_isr and not in_elr and partition.leader not in gone:
@@ -80,7 +92,7 @@ def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool 
         change.acceptable = lambda replica: replica not in gone and may_lead(replica)
         change.isr = tuple(replica for replica in partition.isr if replica not in gone)
         change.lost_state = lost
-        return change.build()
+        return change
 
     return walk(view, change)
 
@@ -88,10 +100,10 @@ def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool 
 def broker_unfenced(view: DecisionView, broker_id: int, first: list[MetadataRecord]) -> Slices:
     """Elects leaders for leaderless partitions that have a replica on the broker that ``first`` unfences."""
 
-    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
         if partition.leader != NO_LEADER or broker_id not in partition.replicas:
             return None
-        return begin_change(view.image, view.context, topic, partition_id, partition, unfencing=broker_id).build()
+        return begin_change(view.image, view.context, topic, partition_id, partition, unfencing=broker_id)
 
     return walk(view, change, first=first)
 
@@ -102,10 +114,10 @@ def elect_leaderless(view: DecisionView, *, first: list[MetadataRecord] | None =
     A new controller calls it, and so does a decision that allows unclean elections.
     """
 
-    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
         if partition.leader != NO_LEADER:
             return None
-        return begin_change(view.image, view.context, topic, partition_id, partition).build()
+        return begin_change(view.image, view.context, topic, partition_id, partition)
 
     return walk(view, change, first=first)
 
@@ -131,15 +143,17 @@ def balance_leaders(view: DecisionView, *, limit: int) -> Slices:
     if not imbalanced:
         return []
 
-    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
         if partition.leader == partition.preferred_leader or partition.preferred_leader not in imbalanced:
             return None
         change = begin_change(view.image, view.context, topic, partition_id, partition)
         change.election = Election.PREFERRED
-        record = change.build()
-        return record if record is not None and record.leader == partition.preferred_leader else None
+        return change
 
-    return (yield from walk(view, change, limit=limit))
+    def moves_back(partition: PartitionImage, record: PartitionChangeRecord) -> bool:
+        return record.leader == partition.preferred_leader
+
+    return (yield from walk(view, change, wanted=moves_back, limit=limit))
 
 
 def leads_any(image: MetadataImage, broker_id: int) -> bool:

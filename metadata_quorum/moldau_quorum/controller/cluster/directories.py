@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from uuid import UUID
 
+    from moldau_quorum.controller.partition_change import PartitionChange
     from moldau_quorum.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 
 ASSIGNMENTS_MAX: Final = 2_250
@@ -37,7 +38,7 @@ def directories_failed(
     committed, the broker's next heartbeat leads to the rest.
     """
 
-    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+    def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
         if broker.broker_id not in partition.replicas or partition.directory(broker.broker_id) not in failed:
             return None
         if broker.broker_id not in partition.isr and partition.leader != broker.broker_id:
@@ -46,7 +47,7 @@ def directories_failed(
         may_lead = change.acceptable
         change.acceptable = lambda replica: replica != broker.broker_id and may_lead(replica)
         change.isr = tuple(replica for replica in partition.isr if replica != broker.broker_id)
-        return change.build()
+        return change
 
     records = yield from walk(view, change)
     records.append(

@@ -73,7 +73,7 @@ def unfenced_is_in_sync() -> list[Patch]:
     """A broker whose fence is lifted is back in every ISR at once, whatever it has missed."""
 
     def broker_unfenced(view: DecisionView, broker_id: int, first: list[MetadataRecord]) -> walks.Slices:
-        def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> MetadataRecord | None:
+        def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
             if broker_id not in partition.replicas or (partition.leader >= 0 and broker_id in partition.isr):
                 return None
             change = partitions.begin_change(
@@ -81,7 +81,7 @@ def unfenced_is_in_sync() -> list[Patch]:
             )
             if partition.leader >= 0:
                 change.isr = (*partition.isr, broker_id)
-            return change.build()
+            return change
 
         return walks.walk(view, change, first=first)
 
