@@ -87,13 +87,13 @@ class SegmentList:
 
     # Changes ---------------------------------------------------------------------------------------------------------
 
-    def create(self, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
-        """Creates the files of an empty segment, which is not in the list until ``add``.
+    def create(self, base_offset: int, config: LogConfig, now_ms: int, suffix: str = "") -> LogSegment:
+        """Creates the files of an empty segment, which is not in the list until ``add``; ``suffix`` ends their names.
 
         Raises:
             OSError: The file could not be created.
         """
-        return LogSegment(self.disk, self.directory, base_offset, config, now_ms, files=self.files)
+        return LogSegment(self.disk, self.directory, base_offset, config, now_ms, suffix, self.files)
 
     def undo_create(self, segment: LogSegment, error: OSError) -> None:
         """Removes the file of a new segment if ``error`` is a shortage: the log goes on without the segment.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.ports.descriptors import is_shortage
+from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.errors import (
     CorruptLogFileError,
     DescriptorsShortError,
@@ -22,7 +23,7 @@ from moldau_broker.log.errors import (
     OffsetOutOfRangeError,
     storage_failure,
 )
-from moldau_broker.log.files.names import LEADER_EPOCH_CHECKPOINT
+from moldau_broker.log.files.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TEMPORARY_SUFFIX
 from moldau_broker.log.partition.reading import nothing_at
 from moldau_broker.log.partition.recovery_point import Flush
 
@@ -313,15 +314,36 @@ class SegmentedLog:
         it. If a crash precedes that batch, the log ends below its log start offset, and starts over there, empty.
 
         Raises:
-            OSError: A file could not be written.
+            OSError: A file could not be written. If no descriptor was free, the log is unchanged, or it failed.
         """
-        # First: after a crash half-way, no log start offset may be above the rest, and the rest must be checked.
-        self._checkpoints.restart_at(self, 0, 0)
+        # The new segment's file is open, under a name that a start removes, before anything of the log is removed. One
+        # more descriptor is held until then, for the files that are opened one after the other below.
+        fresh = self.segments.create(offset, self.config, now_ms, TEMPORARY_SUFFIX)
+        try:
+            spare = self.disk.open(fresh.path(LOG_SUFFIX), OpenMode.READ)
+            try:
+                # After a crash half-way, no log start offset may be above the rest, and the rest must be checked.
+                self._checkpoints.restart_at(self, 0, 0)
+            finally:
+                spare.close()
+        except OSError:
+            path = fresh.path(LOG_SUFFIX)
+            fresh.files.close()
+            self.disk.remove(path)
+            raise
+        try:
+            self._replace_all(fresh, offset, log_start_offset)
+        except OSError:
+            self.failed = True
+            raise
+
+    def _replace_all(self, fresh: LogSegment, offset: int, log_start_offset: int) -> None:
         self.segments.generation += 1
         self.segments.remove(list(reversed(self.segments.all)))
         self.snapshots.remove_if(lambda _: True)
         self.disk.sync_directory(self.directory)
-        self._add_segment(self.segments.create(offset, self.config, now_ms))
+        fresh.files.change_suffix("")
+        self._add_segment(fresh)
         self.disk.sync_directory(self.directory)
         self.epochs.clear()
         self.epochs.write()  # while the recovery point is below all epochs

@@ -276,3 +276,40 @@ def test_aborted_transactions_are_not_forgotten_in_a_shortage() -> None:
     lab.log.update_high_watermark(lab.log.log_end_offset)
     assert all_rows(lab.log)[0].offset == kept
     assert lab.committed() == {b"key": b"kept"}
+
+
+@pytest.mark.parametrize("free", range(6))
+def test_a_restart_of_a_log_does_all_or_nothing(free: int) -> None:
+    """A follower starts over at its leader's log start while few descriptors are free, and the process dies later.
+
+    The removed segment frees no descriptor, because its indexes are closed and a reader still sends its bytes.
+    """
+    machine = Machine()
+    log = machine.log()
+    machine.append(log)
+    log.flush()
+    before = all_rows(log)
+    reader = log.active_segment.file
+    log.active_segment.files.close_indexes()
+    machine.take_all_but(free)
+    try:
+        log.truncate_fully_and_start_at(40, machine.now)
+    except DescriptorsShortError:
+        assert free < 3, "three descriptors are enough"
+        assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+    machine.give_back()
+    assert not log.failed
+    assert reader.size > 0
+    del reader
+    if log.log_end_offset == 1:
+        assert all_rows(log) == before
+        assert machine.append(log) == 1
+        log.truncate_fully_and_start_at(40, machine.now)
+    assert machine.append(log) == 40
+    log.flush()
+    machine.machine.boot(power_lost=True)
+    machine.budget = DescriptorBudget(LIMIT)
+    machine.open()
+    log = machine.log()
+    assert (log.log_start_offset, log.log_end_offset) == (40, 41)
+    assert not [name for name in machine.machine.disk.list_directory(log.directory) if name.endswith(".tmp")]
