@@ -95,7 +95,9 @@ class NodeFetcher:
     ) -> float:
         """Starts the fetches that are due at each broker; returns when to look again."""
         client, plan = self._client, self._plan
-        plan.forget_nodes(by_node)
+        for node_id, farewell in plan.forget_nodes(by_node).items():
+            if client.connection_nowait(node_id, FETCH_PURPOSES[Lane.MAIN]) is not None:
+                nursery.start_soon(self._close_session, node_id, farewell)
         next_ms = math.inf
         for node_id, positions in by_node.items():
             planned = plan.next_fetch(node_id, positions, len(by_node), now_ms)
@@ -109,6 +111,23 @@ class NodeFetcher:
                 continue
             nursery.start_soon(self._fetch, planned)
         return next_ms
+
+    async def _close_session(self, node_id: int, farewell: SessionRequest) -> None:
+        """Tells a broker that its fetch session ends, so that it need not keep it until the space is wanted."""
+        try:
+            connection = await self._client.connection(node_id, FETCH_PURPOSES[Lane.MAIN])
+            version = connection.version_for(FetchRequest)
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                session_id=farewell.session_id,
+                session_epoch=farewell.epoch,
+                topics=[],
+                rack_id=self._rack,
+            )
+            await connection.request_as(FetchResponse, request, version, self._client.request_timeout_ms)
+        except (*TRANSPORT_ERRORS, KafkaError) as error:
+            self._client.logger.debug("fetch-session-not-closed", node=node_id, error=error)
 
     async def _fetch(self, planned: PlannedFetch) -> None:
         session = self._plan.session(planned.node_id)

@@ -64,6 +64,32 @@ def test_a_long_poll_ends_when_a_record_arrives():
     simulate(scenario)
 
 
+def test_a_consumer_that_leaves_a_broker_closes_its_session():
+    """The broker would keep the session until another one needs its room."""
+
+    async def scenario(cluster, open_consumer):
+        parts = cluster.add_topic("t", 2)
+        fill(parts[0], 0, 10)
+        fill(parts[1], 10, 20)
+        async with open_consumer() as consumer:
+            consumer.assign([T0, T1])
+            found = 0
+            while found < 20:
+                found += sum(len(batch.records) for batch in await consumer.poll(1000))
+            await consumer.poll(2000)
+            assert [len(cluster.sessions[part.leader]) for part in parts] == [1, 1]
+            consumer.assign([T0])
+            await consumer.poll(2000)
+            assert [len(cluster.sessions[part.leader]) for part in parts] == [1, 0]
+            consumer.assign([T0, T1])
+            fill(parts[1], 20, 30)
+            cluster.appended.notify()
+            while found < 30:
+                found += sum(len(batch.records) for batch in await consumer.poll(1000) if batch.topic_partition == T1)
+
+    simulate(scenario)
+
+
 def test_seek_rewind_and_replay():
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")

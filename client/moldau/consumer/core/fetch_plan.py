@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.consumer.core.fetch_session import FetchSession
+from moldau.consumer.core.fetch_session import FetchSession, SessionRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -171,7 +171,14 @@ class FetchPlan:
         """Notes that a request was not sent for lack of a connection."""
         del self._node(planned.node_id).under_way[planned.lane]
 
-    def forget_nodes(self, known: Mapping[int, object]) -> None:
-        """Forgets removed brokers that have no request in flight."""
+    def forget_nodes(self, known: Mapping[int, object]) -> dict[int, SessionRequest]:
+        """Forgets brokers from which nothing is fetched any more and that have no request in flight.
+
+        Returns what to tell those of them that still keep a session.
+        """
+        farewells: dict[int, SessionRequest] = {}
         for node_id in [each for each, node in self._nodes.items() if each not in known and not node.under_way]:
-            del self._nodes[node_id]
+            farewell = self._nodes.pop(node_id).session.final_request()
+            if farewell is not None:
+                farewells[node_id] = farewell
+        return farewells

@@ -88,6 +88,12 @@ class FetchSession:
         self._known = dict(wanted)
         return SessionRequest(session_id=self.session_id, epoch=self.epoch, partitions=changed, forgotten=forgotten)
 
+    def final_request(self) -> SessionRequest | None:
+        """Returns the request that closes the session without a new one; None if the broker keeps no session."""
+        if self.session_id == NO_SESSION_ID:
+            return None
+        return SessionRequest(session_id=self.session_id, epoch=FINAL_EPOCH, partitions={}, forgotten={})
+
     def answered(self, session_id: int) -> None:
         """Notes that the broker answered the request, with its session id (0 for no session)."""
         if session_id == NO_SESSION_ID:
