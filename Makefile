@@ -11,6 +11,9 @@ SOURCES := client metadata_quorum data_plane spark jepsen_like cli
 SEEDS ?= 50
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging' --durations=10
 
+# Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
 
 demo: install
