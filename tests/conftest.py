@@ -11,10 +11,14 @@ repeatable; the constants that Hypothesis itself brings remain.
 """
 
 import gc
+import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from support.order import longest_first, scheduler_of
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -32,6 +36,19 @@ def pytest_configure() -> None:
         providers._get_local_constants = lambda: empty
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts long files first where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        items[:] = longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Replaces the portions of ``--dist loadfile`` by those of ``support.order``."""
+    return scheduler_of(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exempts everything that collection loaded from garbage collection.
 
@@ -41,3 +58,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     del session
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Lets SIGINT interrupt this process and its children.
+
+    A process that a shell starts in the background inherits the signal as ignored.
+    """
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, inherited)

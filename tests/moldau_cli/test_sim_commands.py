@@ -140,6 +140,7 @@ def test_hours_end_a_campaign_and_none_at_all_shows_nothing(call, tmp_path):
     assert list(sim._until(iter(range(5)), 0.0, None)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("ended", "headline"), [(0, "No seed has ended"), (1, "1 seeds, no violation")])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_campaign_says_so_and_has_not_passed(call, monkeypatch, tmp_path, ended, headline, sent):

@@ -105,6 +105,7 @@ def test_second():
 """
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_the_simulation_ends_the_session(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(INTERRUPTED)
     done = run_pytest(tmp_path)

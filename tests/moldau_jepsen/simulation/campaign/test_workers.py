@@ -98,6 +98,7 @@ def test_tasks_beyond_what_workers_may_have_are_run_by_others(total):
     assert len(by_worker) >= (total + 4) // 5
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_a_later_worker_ends_a_campaign():
     """The fourth task interrupts, in the second worker of its place."""
     found = []
