@@ -19,12 +19,13 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
 
-# Both parts always run; the exit code is that of the first that failed, and pytest's closing line comes last.
+# Linters run beside the tests, and what they say appears at once when the last of them has ended. Both parts always run;
+# the exit code is that of the linters if they failed, and pytest's closing line comes last.
 test: install
-	@lint=0; $(MAKE) --no-print-directory lint || lint=$$?; \
-	if [ $$lint -ne 0 ]; then echo "lint failed; the tests run all the same" >&2; fi; \
+	@( $(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1; lint=$$?; echo; cat $(VENV)/lint.log; \
+	if [ $$lint -ne 0 ]; then echo "lint failed; the tests run all the same"; fi; exit $$lint ) & linters=$$!; \
 	$(BIN)/pytest $(PYTEST_ARGS); tests=$$?; \
-	if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
+	wait $$linters; lint=$$?; if [ $$lint -ne 0 ]; then exit $$lint; fi; exit $$tests
 
 # For the inner loop, in less than a minute: linters, types, and the tests of the pure cores.
 CHECKED := tests/test_imports.py tests/moldau/protocol tests/moldau/records tests/moldau_quorum/controller tests/moldau_quorum/metadata \
@@ -43,8 +44,9 @@ test-pythons: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	@echo "mypy, for Linux and for macOS"; \
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin & darwin=$$!; \
+	$(BIN)/mypy; linux=$$?; wait $$darwin && exit $$linux
 	$(BIN)/lint-imports
 
 format: install

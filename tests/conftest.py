@@ -11,6 +11,7 @@ repeatable; the constants that Hypothesis itself brings remain.
 """
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -41,6 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Puts long files first where several processes share the tests."""
     if hasattr(config, "workerinput"):
         items[:] = longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Runs one process more than there are cores, because some tests wait for processes of nodes."""
+    del config
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,12 +12,69 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-SECONDS: dict[str, float] = {}
+SECONDS: dict[str, float] = {
+    "tests/pyspark_moldau/test_spark.py": 60,
+    "tests/processes/test_chaos.py": 60,
+    "tests/moldau_jepsen/testing/test_plugin.py": 55,
+    "tests/processes/test_failover.py": 50,
+    "tests/interop": 45,
+    "tests/moldau_cli/test_quorum_commands.py": 40,
+    "tests/interop/test_tls.py": 38,
+    "tests/moldau_cli/test_txns_commands.py": 35,
+    "tests/processes/test_bad_input.py": 34,
+    "tests/docs/test_pages.py": 32,
+    "tests/moldau_jepsen/testing/test_plugin_reports.py": 30,
+    "tests/moldau_quorum/log/raft/test_campaign.py": 28,
+    "tests/moldau_broker/log/partition/test_log_model.py": 27,
+    "tests/moldau_jepsen/simulation/inject/test_core_first.py": 26,
+    "tests/interop/test_closest_replica.py": 25,
+    "tests/moldau_jepsen/checkers/test_spark_checker.py": 24,
+    "tests/moldau_cli/test_sim_commands.py": 23,
+    "tests/moldau_quorum/node/test_hostile_peers.py": 22,
+    "tests/moldau_jepsen/simulation/inject/test_fault_shapes.py": 22,
+    "tests/moldau_jepsen/workloads/test_transaction_workload.py": 20,
+    "tests/moldau_cli/test_demo.py": 19,
+    "tests/processes/test_log_directories.py": 18,
+    "tests/moldau_broker/server/data_path/test_held_requests.py": 17,
+    "tests/moldau_jepsen/simulation/judge/test_rules_alone.py": 16,
+    "tests/moldau_broker/server/replicas/test_log_directories.py": 15,
+    "tests/moldau_broker/server/replicas/test_settling.py": 15,
+    "tests/moldau_cli/test_cluster_commands.py": 14,
+    "tests/moldau_jepsen/simulation/campaign/test_workers.py": 14,
+    "tests/moldau_jepsen/simulation/inject/test_safekeeping.py": 12,
+    "tests/moldau_jepsen/workloads/test_pipe_workload.py": 12,
+    "tests/moldau_broker/log/files/test_damage.py": 11,
+    "tests/moldau/client/test_subscription_changes.py": 10,
+    "tests/moldau_jepsen/workloads/test_liveness.py": 10,
+    "tests/moldau_jepsen/chaos/test_chaos_clients.py": 8,
+    "tests/moldau_quorum/log/pysyncobj/test_pysyncobj.py": 8,
+    "tests/simulation/test_controls.py": 6,
+    "tests/simulation/test_stories.py": 5,
+    "tests/simulation/test_cluster_simulation.py": 5,
+    "tests/simulation/test_corpus.py": 4,
+    "tests/simulation/test_kit_convicts.py": 3,
+}
 """Seconds that a file takes, or each of its tests if it is in ``SPREAD``. Only their order matters."""
 
-SPREAD: frozenset[str] = frozenset()
+SPREAD = frozenset(
+    {
+        "tests/simulation/test_cluster_simulation.py",
+        "tests/simulation/test_controls.py",
+        "tests/simulation/test_corpus.py",
+        "tests/simulation/test_kit_convicts.py",
+        "tests/simulation/test_stories.py",
+    }
+)
 
-TOGETHER: dict[str, str] = {}
+TOGETHER = dict.fromkeys(
+    (
+        "tests/interop/test_clients.py",
+        "tests/interop/test_configs.py",
+        "tests/interop/test_kcat.py",
+        "tests/interop/test_transactions.py",
+    ),
+    "tests/interop",
+)
 """Files that share a fixture of the session, by the name of their portion."""
 
 

@@ -1,0 +1,29 @@
+"""Goal: the order of test files names files that exist. Method: the table of ``support.order`` against the tree."""
+
+from pathlib import Path
+
+from support.order import SECONDS, SPREAD, TOGETHER, longest_first, portion_of
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_files_of_the_order_exist():
+    named = {*SECONDS, *SPREAD, *TOGETHER, *TOGETHER.values()}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_portions_are_files_sessions_or_single_tests():
+    assert portion_of("tests/test_order.py::test_a[x::y]") == "tests/test_order.py"
+    assert portion_of("tests/interop/test_kcat.py::test_a") == portion_of("tests/interop/test_clients.py::test_b")
+    assert portion_of("tests/simulation/test_corpus.py::test_a[b]") == "tests/simulation/test_corpus.py::test_a[b]"
+
+
+class Item:
+    def __init__(self, nodeid):
+        self.nodeid = nodeid
+
+
+def test_the_longest_go_first_and_equals_stay():
+    names = ["tests/a.py::b", "tests/a.py::a", "tests/processes/test_failover.py::x", "tests/interop/test_kcat.py::x"]
+    ordered = [item.nodeid for item in longest_first([Item(name) for name in names])]
+    assert ordered == [names[2], names[3], names[0], names[1]]
