@@ -28,6 +28,8 @@ PLAIN = {
 """Words that hide the subject of a technical statement, in any case, with what to write instead."""
 PLAIN_FOLDERS = ("data_plane", "metadata_quorum", "jepsen_like")
 EVENT = re.compile(r"(?:logger|_log|_logger)\.(?:debug|info|warning|error)\(\s*\"([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\"")
+TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+TEST_NAME_MAX = 60
 
 
 def tracked(*patterns):
@@ -63,5 +65,16 @@ def test_names_of_log_events_have_hyphens():
         f"{path.relative_to(ROOT)}: {event}"
         for path in tracked("client/**/*.py", "metadata_quorum/**/*.py", "data_plane/**/*.py", "cli/**/*.py")
         for event in EVENT.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_names_of_tests_are_short():
+    """A test's sentence belongs into its docstring."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name} has {len(name)} characters; write at most {TEST_NAME_MAX}"
+        for path in tracked("tests/*.py")
+        for name in TEST.findall(path.read_text(encoding="utf-8"))
+        if len(name) > TEST_NAME_MAX
     ]
     assert found == []

@@ -71,7 +71,8 @@ def ends_of(*batches):
     return list(offsets.values())
 
 
-def test_a_group_shares_partitions_and_goes_on_where_it_committed(client, bootstrap, topic):
+def test_a_group_resumes_from_its_committed_offsets(client, bootstrap, topic):
+    """A group shares partitions and resumes where it committed."""
     group = f"group-of-{topic}"
     first = client.produce(topic, records_of(200, b"first"))
     one = Member(client, group, topic)

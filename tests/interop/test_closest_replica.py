@@ -114,7 +114,8 @@ def in_sync(bootstrap):
     )
 
 
-def test_a_consumer_reads_from_the_follower_of_its_rack_and_goes_on_when_it_dies(racks):
+def test_a_consumer_reads_from_the_follower_of_its_rack(racks):
+    """A consumer reads from the follower of its rack, and goes on when the follower dies."""
     leader = wait_for(lambda: racks.partition_leader(TOPIC, 0), "the topic has a leader")
     near, third = (node.node_id for node in racks.brokers if node.node_id != leader)
     values = [b"%09d" % number + bytes(VALUE_BYTES - 9) for number in range(RECORDS)]

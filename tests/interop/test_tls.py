@@ -271,7 +271,8 @@ def test_clients_write_and_read_over_tls_and_each_others_records(name, cluster, 
     assert other(plain, trust).consume(f"mutual-{name}") == VALUES
 
 
-def test_librdkafka_refuses_a_cluster_it_does_not_trust_and_is_refused_without_a_certificate(cluster, files):
+def test_librdkafka_refuses_and_is_refused_without_trust(cluster, files):
+    """librdkafka refuses a cluster that it does not trust, and is refused without a certificate."""
     plain, mutual = cluster
     reason = "certificate verify failed"
     assert reason in Confluent(plain, files / "foreign-trust.pem").refused(reason)
@@ -280,7 +281,8 @@ def test_librdkafka_refuses_a_cluster_it_does_not_trust_and_is_refused_without_a
     assert Confluent(mutual, files / "trust.pem", files / "stranger.pem").refused() != ""
 
 
-def test_kafka_python_and_aiokafka_refuse_a_cluster_they_do_not_trust(cluster, files):
+def test_python_clients_refuse_an_untrusted_cluster(cluster, files):
+    """kafka-python and aiokafka refuse a cluster that they do not trust."""
     from aiokafka.errors import KafkaConnectionError
     from kafka.errors import KafkaError
 

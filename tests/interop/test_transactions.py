@@ -46,7 +46,8 @@ def read_all(bootstrap, topic, isolation, count, settle_s=1.0):
     return sorted(found)
 
 
-def test_committed_records_are_read_and_aborted_ones_only_by_those_who_ask(bootstrap, topic):
+def test_aborted_records_are_read_only_uncommitted(bootstrap, topic):
+    """Every consumer reads committed records; only one that reads uncommitted reads aborted records."""
     producer = librdkafka_producer(bootstrap, f"tx-{topic}")
     for outcome in ("commit", "abort", "commit"):
         producer.begin_transaction()

@@ -89,7 +89,8 @@ def talk(port, data, *, half_close=False):
     ],
 )
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_broken_frame_closes_its_connection_and_hurts_nobody_else(small, role, data):
+def test_a_broken_frame_closes_only_its_connection(small, role, data):
+    """A broken frame closes its connection and no other."""
     node = small.brokers[0] if role == "broker" else small.controllers[0]
     with socket.create_connection(("127.0.0.1", node.port), timeout=WAIT_S) as bystander:
         assert talk(node.port, data, half_close=True) == b""
@@ -105,7 +106,8 @@ def test_a_frame_that_is_never_finished_does_not_stop_others(small):
         assert fetch_metadata(port, [], WAIT_S * 1000) is not None
 
 
-def test_an_unsupported_version_of_api_versions_is_answered_with_what_is_supported(small):
+def test_unsupported_api_versions_learn_what_is_supported(small):
+    """An unsupported version of ApiVersions is answered with the versions that are supported."""
     answer = talk(small.brokers[0].port, api_versions_request(version=99), half_close=True)
     assert answer[4:8] == (7).to_bytes(4, "big")
     assert int.from_bytes(answer[8:10], "big") == 35

@@ -98,7 +98,8 @@ def assert_read_what_was_written(history, figures, topics):
     assert any(one.kind is Kind.TRANSACTION and one.aborted for one in history)
 
 
-def test_a_cluster_under_faults_is_acquitted_and_the_control_convicted(tmp_path):
+def test_faults_are_acquitted_and_the_control_convicted(tmp_path):
+    """A cluster under faults is acquitted, and the control is convicted."""
     directory = tmp_path / "run"
     words = ("--workload", "all", "--duration", "6", "--faults", FAULTS, "--seed", SEED)
     done, verdict, facts, history = chaos(directory, *words)
@@ -125,7 +126,7 @@ def test_a_cluster_under_faults_is_acquitted_and_the_control_convicted(tmp_path)
     assert left == sorted(("controls", HISTORY, REPORT, RUN, VERDICT)), "data of the nodes"
 
 
-def test_a_controller_whose_snapshot_rotted_refuses_it_and_comes_back_with_an_empty_disk(tmp_path):
+def test_a_controller_with_a_rotten_snapshot_comes_back_empty(tmp_path):
     """The active one; the run fails where it starts all the same, or where its vote does not come back."""
     directory = tmp_path / "run"
     words = ("--workload", "register", "--brokers", "1", "--faults", "bit-rot", "--duration", "5", "--seed", "34")
@@ -230,7 +231,7 @@ def test_a_run_that_is_cut_short_is_judged_by_what_it_has_seen(tmp_path, monkeyp
     assert judged.verdict.valid, "what was not read at last is no loss"
 
 
-def test_a_cluster_that_runs_already_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):
+def test_a_running_cluster_is_judged_and_left_as_it_was(tmp_path, moldau_cluster_factory):
     """Run and control have topics of their own: neither meets the other's records."""
     cluster = moldau_cluster_factory(brokers=1, controllers=1, links=False)
     directory = tmp_path / "run"

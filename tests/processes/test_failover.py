@@ -146,7 +146,8 @@ def test_each_broker_killed_in_turn_and_a_controller_too(cluster, load):
     check_all_read_once(cluster, load)
 
 
-def test_a_paused_leader_is_replaced_and_does_no_harm_when_it_wakes(cluster, load):
+def test_a_paused_leader_is_replaced_and_wakes_harmless(cluster, load):
+    """A paused leader is replaced and does no harm when it wakes."""
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     victim = leader_of(cluster)
     cluster.pause(victim)
@@ -170,7 +171,8 @@ def test_a_stopped_broker_hands_over_and_ends_by_itself(cluster, load):
     assert cluster.stop_all() == []
 
 
-def test_without_a_majority_of_controllers_writes_go_on_and_metadata_waits(cluster, load):
+def test_writes_go_on_without_a_majority_of_controllers(cluster, load):
+    """Without a majority of controllers writes go on, and metadata changes wait."""
     wait_until(lambda: len(load.acknowledged) > 500, "records are acknowledged")
     for controller in (101, 102):
         cluster.kill(controller)

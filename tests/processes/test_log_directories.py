@@ -118,7 +118,8 @@ def consume(node, partition):
         values.append(message.value())
 
 
-def test_a_directory_that_is_gone_takes_its_partitions_along_and_nothing_else(node, tmp_path):
+def test_a_lost_directory_takes_only_its_own_partitions(node, tmp_path):
+    """A directory that is gone takes its partitions along and nothing else."""
     with node.admin() as admin:
         admin.create_topics([NewTopic(name="t", partitions=4, replication_factor=1)])
     where = {

@@ -34,7 +34,8 @@ def test_checkers_of_histories_are_on_trial_and_nothing_else():
         assert control.options.by_history, control.name
 
 
-def test_rules_would_convict_an_unclean_election_before_any_client_saw_it():
+def test_rules_convict_an_unclean_election_before_clients():
+    """Rules would convict an unclean election before any client saw it."""
     options = CONTROLS["unclean-election"].options
     by_rule = run_seed(1, replace(options, by_history=False)).violations
     by_history = run_seed(1, options)
@@ -64,7 +65,8 @@ def judge_control_as_promised(name):
     return run_seed(1, replace(options, workload=replace(options.workload, producer={}))).violations
 
 
-def test_many_findings_of_one_kind_do_not_hide_those_that_convict():
+def test_many_findings_do_not_hide_those_that_convict():
+    """Many findings of one kind do not hide the findings that convict."""
     others = [
         Anomaly(kind=AnomalyKind.DUPLICATE, allowed=False, text=f"value {number}") for number in range(2 * SHOWN_MAX)
     ]
@@ -101,7 +103,8 @@ def test_stock_pysyncobj_is_convicted_in_every_campaign():
     assert not verdict.skipped
 
 
-def test_an_installed_moldau_without_the_test_tree_tells_why_it_skips(monkeypatch, tmp_path):
+def test_moldau_without_its_test_tree_tells_why_it_skips(monkeypatch, tmp_path):
+    """An installed Moldau without the test tree tells why it skips."""
     monkeypatch.setattr(outside_controls, "TEST_TREE", tmp_path)
     verdict = judge_control("stock-pysyncobj")
     assert not verdict.convicted

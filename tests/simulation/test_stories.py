@@ -43,13 +43,15 @@ async def loss_of_2013(scene):
     scene.reported["old leader"] = leader
 
 
-def test_2013_with_two_in_sync_and_clean_elections_nothing_is_acknowledged_and_nothing_lost():
+def test_2013_with_two_in_sync_loses_nothing():
+    """2013 with two in sync and clean elections: nothing is acknowledged and nothing lost."""
     outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert outcome.reported["acknowledged alone"] == 0
 
 
-def test_2013_with_one_in_sync_and_clean_elections_the_partition_waits_for_the_one_that_has_everything():
+def test_2013_with_one_in_sync_waits_for_the_whole_replica():
+    """2013 with one in sync and clean elections: the partition waits for the replica that has everything."""
     outcome = tell(loss_of_2013, settings={**QUICK, "min.insync.replicas": "1"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert outcome.reported["acknowledged alone"] > 20
@@ -118,7 +120,8 @@ async def rolling_restart(scene):
     scene.reported["end"] = scene.now()
 
 
-def test_a_rolling_restart_under_load_is_no_more_than_a_few_elections():
+def test_a_rolling_restart_costs_only_a_few_elections():
+    """A rolling restart under load is no more than a few elections."""
     outcome = tell(rolling_restart, settings={**QUICK, "min.insync.replicas": "2"}, partitions=3)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     silence = outcome.longest_silence(outcome.reported["begin"], outcome.reported["end"])
@@ -187,7 +190,8 @@ async def majority_of_voters_lost(scene):
     await cluster.create_topic(scene.client, "afterwards", 1, {})
 
 
-def test_without_a_majority_of_voters_data_flows_and_metadata_waits():
+def test_data_flow_without_a_majority_of_voters():
+    """Without a majority of voters data flow, and metadata changes wait."""
     outcome = tell(majority_of_voters_lost, settings={**QUICK, "min.insync.replicas": "2"})
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
     assert isinstance(outcome.reported["change"], KafkaError | trio.TooSlowError)
@@ -206,13 +210,14 @@ async def power_cut(scene):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_loss_of_power_everywhere_loses_nothing_that_was_synced(seed):
+def test_a_total_power_loss_keeps_what_was_synced(seed):
+    """A loss of power everywhere loses nothing that was synced."""
     settings = {**QUICK, "log.flush.interval.messages": "1", "log.segment.bytes": "4096"}
     outcome = tell(power_cut, seed, settings=settings)
     assert outcome.clean, (outcome.invariants, outcome.anomalies)
 
 
-def test_a_loss_of_power_everywhere_costs_unsynced_records_and_is_told():
+def test_a_total_power_loss_costs_unsynced_records():
     """The default leaves syncing to the operating system, as Kafka does: what is lost then is a figure, no promise."""
     outcome = tell(power_cut, 1, settings={**QUICK, "log.segment.bytes": "4096"})
     assert outcome.anomalies["unseen"] > 0, outcome.anomalies
@@ -250,7 +255,8 @@ async def rot(scene, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".log"])
-def test_what_rots_on_one_disk_is_never_read_for_true_and_is_there_on_others(suffix):
+def test_rotten_records_are_never_read_and_others_have_them(suffix):
+    """Records that rot on one disk are never read as sound, and are there on others."""
     settings = {
         **QUICK,
         "min.insync.replicas": "1",

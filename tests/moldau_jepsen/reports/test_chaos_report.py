@@ -207,7 +207,8 @@ def coverage_page(**more: object) -> str:
     return chaos_page(replace(report, **more))
 
 
-def test_the_page_tells_messages_and_transitions_or_why_it_does_not() -> None:
+def test_the_page_tells_coverage_or_why_it_is_absent() -> None:
+    """The page tells messages and transitions, or why it does not."""
     row = MessageRow(
         name="Produce",
         api_key=0,

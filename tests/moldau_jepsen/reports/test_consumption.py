@@ -33,7 +33,7 @@ def reads(group: str, once: int, twice: int = 0, more: int = 0) -> GroupReads:
     return GroupReads(group=group, once=once, twice=twice, more=more)
 
 
-def test_the_lag_is_from_the_acknowledgement_to_the_first_poll_by_any_group() -> None:
+def test_lag_ends_with_the_first_poll_of_any_group() -> None:
     """Operation n of a story ends at 10 n + 5 ms."""
     story = Story().send(1, 0, 0).send(1, 1, 1).send(1, 2, 2).send(1, 3, 3)
     story.poll(5, (0, 0), (1, 1), (2, 2), (3, 3))  # by nobody of a group: at 45
@@ -44,7 +44,8 @@ def test_the_lag_is_from_the_acknowledgement_to_the_first_poll_by_any_group() ->
     assert consumption.unread() == 1
 
 
-def test_who_is_told_of_a_record_before_its_sender_waits_for_nothing() -> None:
+def test_a_poll_before_the_acknowledgement_has_no_lag() -> None:
+    """A group that polls a record before its sender is told has no lag."""
     story = Story().poll(2, (0, 0), group="g").send(1, 0, 0).send(1, 1, 1).poll(2, (0, 0), (1, 1), group="g")
     consumption, lags = read(story.history)
     assert lags == [0.0, 10.0]
@@ -64,7 +65,8 @@ def test_records_that_were_given_again_are_counted_by_how_often() -> None:
     assert len(lags) == 5, "nobody was told of an acknowledgement in t-1"
 
 
-def test_what_was_not_acknowledged_or_not_polled_by_a_group_has_no_lag() -> None:
+def test_lag_needs_an_acknowledgement_and_a_poll() -> None:
+    """A record that was not acknowledged, or that no group polled, has no lag."""
     story = Story().send(1, 0, None, status=Status.INFO).send(1, 1, None, status=Status.FAIL)
     story.add(1, Kind.TRANSACTION, Send(P0, 2, None), aborted=True).send(1, 3, 3).send(1, 0, 0, partition=P1)
     story.poll(2, (0, 0), (1, 1), (2, 2), group="g")

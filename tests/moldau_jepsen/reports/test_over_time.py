@@ -74,7 +74,8 @@ def test_rows_of_faults_begin_and_end_when_they_did():
     assert "broker-1 & co" in "".join(title.text for title in rows.iter("title"))
 
 
-def test_faults_that_overlap_are_one_shade_and_one_that_never_ends_is_none():
+def test_overlapping_faults_are_one_shade():
+    """Faults that overlap are one shade, and a fault that never ends is none."""
     chart = titled(over_time(RUN), "Acknowledged writes")
     (shade,) = chart.iter("rect")
     assert float(shade.get("x")) == x_of(2.0)

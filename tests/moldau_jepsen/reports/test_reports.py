@@ -73,7 +73,8 @@ def test_a_bad_run_does_not_claim_success():
         assert "The proof failed" in render(bad, ORIGIN)
 
 
-def test_the_chart_is_well_formed_and_marks_the_fault_where_it_was():
+def test_the_chart_is_well_formed_and_marks_the_fault():
+    """The chart is well formed and marks the fault where it was."""
     svg = timeline(
         [(0.0, 10.0), (10.0, 20.0)],
         marks=[Mark(at_s=5.0, label="kill <-9>", kind="fault"), Mark(at_s=5.1, label="back", kind="repair")],

@@ -46,7 +46,7 @@ async def started(world):
     return cluster, active, next(one for one in cluster.controllers.values() if one is not active)
 
 
-def test_changes_that_meet_another_controller_than_the_active_one_all_go_on_to_it() -> None:
+def test_changes_go_on_to_the_active_controller() -> None:
     """The first refusal that comes has the connection left; the changes behind it are refused, not lost."""
 
     async def main(world) -> None:
@@ -63,7 +63,7 @@ def test_changes_that_meet_another_controller_than_the_active_one_all_go_on_to_i
     run_world(main, 1)
 
 
-def test_news_of_another_active_controller_costs_no_change_under_way() -> None:
+def test_a_new_active_controller_costs_no_pending_change() -> None:
     """Each moment of the way there and back is tried."""
 
     async def main(world) -> None:
@@ -94,7 +94,9 @@ def test_news_of_another_active_controller_costs_no_change_under_way() -> None:
     run_world(main, 2)
 
 
-def test_a_controller_that_was_left_and_is_silent_holds_up_only_what_must_not_be_sent_again() -> None:
+def test_a_silent_controller_holds_up_only_unrepeatable_ones() -> None:
+    """A silent former controller holds up only the requests that must not be sent again."""
+
     async def main(world) -> None:
         cluster, former, _ = await started(world)
         client = cluster.client()
@@ -159,7 +161,7 @@ def test_a_client_that_closes_waits_for_nothing() -> None:
     run_world(main, 4)
 
 
-def test_a_clients_change_whose_answer_is_lost_is_not_executed_twice() -> None:
+def test_a_change_whose_answer_is_lost_is_not_repeated() -> None:
     """Executed again behind a later change, it would undo that one: the register of a simulated run showed it."""
 
     async def main(world) -> None:
@@ -182,7 +184,9 @@ def test_a_clients_change_whose_answer_is_lost_is_not_executed_twice() -> None:
     run_world(main, 12)
 
 
-def test_a_connection_that_ended_while_nobody_used_it_costs_no_answer() -> None:
+def test_a_connection_that_ended_idle_costs_no_answer() -> None:
+    """A connection that ended while it was idle costs no answer."""
+
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1)
         cluster.start_controllers()

@@ -55,7 +55,8 @@ def test_messages_survive_their_encoding() -> None:
     assert decode_transfer_response(encode_transfer_response(moved)) == moved
 
 
-def test_a_follower_cannot_make_a_controller_wait_or_send_without_bound() -> None:
+def test_a_followers_fetch_is_bounded_in_time_and_size() -> None:
+    """A follower cannot make a controller wait or send without bound."""
     greedy = MetadataFetchRequest(node_id=1, next_offset=0, wait_ms=10**9, bytes_max=10**12, piece=-5)
     taken = decode_fetch_request(encode_fetch_request(greedy))
     assert taken.wait_ms == FETCH_WAIT_MS_MAX

@@ -11,7 +11,9 @@ from moldau_jepsen.world.world import run_world
 from moldau_quorum.node.broker_probe import BrokerProbes
 
 
-def test_a_host_that_refuses_is_told_once_and_one_that_accepts_never() -> None:
+def test_a_refusing_host_is_told_once_an_accepting_one_never() -> None:
+    """A host that refuses is told once, and a host that accepts never."""
+
     async def main(world) -> None:
         prober, dead, alive = (world.node(name).environment for name in ("prober", "dead", "alive"))
         listener = await alive.network.listen("alive", 9092)

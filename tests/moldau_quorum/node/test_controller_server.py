@@ -31,7 +31,9 @@ from support.quorum.cluster import TestCluster, create, eventually, topic
 from support.quorum.memory_log import MemoryLog
 
 
-def test_brokers_register_and_follow_what_is_created_with_one_controller() -> None:
+def test_brokers_register_and_follow_with_one_controller() -> None:
+    """Brokers register with a single controller and follow the metadata that it creates."""
+
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
         cluster.start_controllers()
@@ -77,7 +79,9 @@ def test_three_controllers_elect_one_and_survive_its_death(engine: str) -> None:
     run_world(main, 7)
 
 
-def test_a_killed_broker_is_fenced_as_soon_as_its_host_refuses_and_its_partitions_get_other_leaders() -> None:
+def test_a_killed_broker_is_fenced_when_its_host_refuses() -> None:
+    """A killed broker is fenced as soon as its host refuses, and its partitions get other leaders."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -98,7 +102,7 @@ def test_a_killed_broker_is_fenced_as_soon_as_its_host_refuses_and_its_partition
     run_world(main, 3)
 
 
-def test_a_broker_cut_off_when_its_connection_breaks_gets_the_grace_period() -> None:
+def test_a_cut_off_broker_gets_the_grace_period() -> None:
     """No refusal comes through a cut: the broker may live, so the grace period is waited for."""
 
     async def main(world) -> None:
@@ -124,7 +128,9 @@ def test_a_broker_cut_off_when_its_connection_breaks_gets_the_grace_period() -> 
     run_world(main, 4)
 
 
-def test_a_broker_whose_connection_breaks_but_that_lives_is_not_fenced() -> None:
+def test_a_live_broker_that_loses_its_connection_stays() -> None:
+    """A broker whose connection breaks but that lives is not fenced."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -141,7 +147,9 @@ def test_a_broker_whose_connection_breaks_but_that_lives_is_not_fenced() -> None
     run_world(main, 5)
 
 
-def test_a_controlled_shutdown_moves_leaders_before_the_broker_stops() -> None:
+def test_a_controlled_shutdown_moves_leaders_first() -> None:
+    """A controlled shutdown moves leaders before the broker stops."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -189,7 +197,9 @@ def test_a_second_broker_with_a_live_id_is_refused() -> None:
     run_world(main, 5)
 
 
-def test_a_majority_lost_stops_changes_and_its_return_resumes_them() -> None:
+def test_changes_stop_without_a_majority_and_resume_with_it() -> None:
+    """A majority that is lost stops changes, and its return resumes them."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -215,7 +225,9 @@ def test_a_majority_lost_stops_changes_and_its_return_resumes_them() -> None:
     run_world(main, 13)
 
 
-def test_an_isolated_controller_is_deposed_and_its_followers_go_elsewhere() -> None:
+def test_followers_leave_an_isolated_deposed_controller() -> None:
+    """An isolated controller is deposed, and its followers go elsewhere."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -236,7 +248,9 @@ def test_an_isolated_controller_is_deposed_and_its_followers_go_elsewhere() -> N
     run_world(main, 17)
 
 
-def test_a_reset_connection_does_not_cost_a_live_broker_its_leaderships() -> None:
+def test_a_reset_connection_costs_no_leadership() -> None:
+    """A reset connection does not cost a live broker its leaderships."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -252,7 +266,9 @@ def test_a_reset_connection_does_not_cost_a_live_broker_its_leaderships() -> Non
     run_world(main, 19)
 
 
-def test_everything_is_there_again_after_power_loss_of_all_controllers() -> None:
+def test_all_metadata_survive_power_loss_of_all_controllers() -> None:
+    """All metadata are there again after all controllers lost power."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -315,7 +331,8 @@ def test_a_directory_of_another_node_or_cluster_is_refused() -> None:
     run_world(main, 29)
 
 
-def test_a_late_follower_reads_a_snapshot_in_pieces_and_then_the_tail(monkeypatch) -> None:
+def test_a_late_follower_reads_a_snapshot_and_the_tail(monkeypatch) -> None:
+    """A late follower reads a snapshot in pieces, and then the tail."""
     monkeypatch.setattr(metadata_service, "SNAPSHOT_LAG_MAX", 0)
 
     async def main(world) -> None:
@@ -339,7 +356,9 @@ def test_a_late_follower_reads_a_snapshot_in_pieces_and_then_the_tail(monkeypatc
     run_world(main, 31)
 
 
-def test_answers_wait_for_the_commit_and_a_lost_decision_is_never_told() -> None:
+def test_answers_wait_for_the_commit() -> None:
+    """Answers wait for the commit, and a lost decision is never told."""
+
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
         cluster.start_controllers()
@@ -395,7 +414,9 @@ def test_hostile_bytes_end_their_own_connection_only(frame: bytes) -> None:
     run_world(main, 43)
 
 
-def test_a_broker_that_dies_together_with_the_controller_is_fenced_by_the_next_one_soon() -> None:
+def test_the_next_controller_soon_fences_a_dead_broker() -> None:
+    """A broker that dies together with the controller is soon fenced by the next controller."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -417,7 +438,9 @@ def test_a_broker_that_dies_together_with_the_controller_is_fenced_by_the_next_o
     run_world(main, 47)
 
 
-def test_restart_reads_a_snapshot_and_the_tail_and_late_followers_get_the_rest() -> None:
+def test_a_restart_reads_a_snapshot_and_the_tail() -> None:
+    """A restart reads a snapshot and the tail, and late followers get the rest."""
+
     async def main(world) -> None:
         cluster = TestCluster(world, metadata_log_max_record_bytes_between_snapshots="4096")
         cluster.start_controllers()
@@ -440,7 +463,9 @@ def test_restart_reads_a_snapshot_and_the_tail_and_late_followers_get_the_rest()
     run_world(main, 53)
 
 
-def test_what_cannot_be_decided_or_written_is_refused_and_the_controller_goes_on(monkeypatch) -> None:
+def test_a_refused_request_leaves_the_controller_running(monkeypatch) -> None:
+    """A request that cannot be decided or written is refused, and the controller goes on."""
+
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1, make_log=MemoryLog)
         cluster.start_controllers()
@@ -526,7 +551,9 @@ def test_metrics_tell_of_brokers_partitions_and_the_quorum() -> None:
     run_world(main, 83)
 
 
-def test_a_controller_whose_machine_goes_silent_costs_no_live_broker_its_leaderships() -> None:
+def test_a_silent_controller_machine_costs_no_leadership() -> None:
+    """A controller whose machine goes silent costs no live broker its leaderships."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()

@@ -68,7 +68,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_later_controller_has_changed_is_not_told_as_being_so_already(name: str) -> None:
+def test_a_deposed_controller_does_not_confirm_later_changes(name: str) -> None:
+    """A deposed controller does not tell a later controller's change as being so already."""
     before, meanwhile, late, told_before = CHANGES[name]
 
     async def main(world) -> None:

@@ -87,7 +87,7 @@ def test_a_voter_whose_log_is_gone_does_not_start(damage, engine):
     run_world(main, 301)
 
 
-def test_a_voter_without_its_directory_counts_for_nothing_until_it_is_added():
+def test_an_emptied_voter_counts_only_when_added_again():
     """One voter is down and another one was emptied: the third decides nothing alone."""
 
     async def main(world):

@@ -384,7 +384,7 @@ def test_a_hardened_library_bears_anything_from_proven_peers(data):
         assert machine.index >= before[1]
 
 
-def test_a_garbage_snapshot_of_the_leader_is_refused_and_forgotten():
+def test_a_garbage_snapshot_is_refused_and_forgotten():
     """It is checked before it gets its name: the node goes on, and starts again."""
     world = Alone(1)
     member = world.members[1]

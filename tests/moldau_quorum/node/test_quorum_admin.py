@@ -48,7 +48,8 @@ def admin_of(log):
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError("leadership was lost"), NotLeaderError(2, 7)])
-def test_a_lost_leadership_says_that_this_node_is_not_the_controller(error):
+def test_a_lost_leadership_answers_not_controller(error):
+    """A lost leadership is answered with NOT_CONTROLLER."""
     admin = admin_of(LostLog(error))
 
     async def main():
@@ -60,7 +61,8 @@ def test_a_lost_leadership_says_that_this_node_is_not_the_controller(error):
     trio.run(main)
 
 
-def test_a_node_that_did_not_catch_up_is_forgotten_even_when_that_is_not_certain():
+def test_a_learner_that_did_not_catch_up_is_forgotten():
+    """A node that did not catch up is forgotten, even when that is not certain."""
     log = LostLog(OutcomeUnknownError("leadership was lost"), late=True)
 
     async def main():

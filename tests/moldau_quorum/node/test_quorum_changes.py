@@ -83,7 +83,9 @@ def test_the_quorum_describes_itself_and_refuses_strangers() -> None:
     run_world(main, 41)
 
 
-def test_the_quorum_hands_over_on_request_and_brokers_follow_without_being_fenced() -> None:
+def test_a_requested_hand_over_fences_no_broker() -> None:
+    """The quorum hands over on request, and brokers follow without being fenced."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -118,7 +120,7 @@ def test_leadership_is_handed_to_a_named_voter() -> None:
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-def test_a_hand_over_to_a_voter_that_is_gone_leaves_the_controller_in_office(cut_off: bool) -> None:
+def test_a_hand_over_to_a_dead_voter_changes_nothing(cut_off: bool) -> None:
     """A change that is asked for meanwhile is decided when the hand-over has failed, by the same controller."""
 
     async def main(world) -> None:
@@ -154,7 +156,9 @@ def test_a_hand_over_to_a_voter_that_is_gone_leaves_the_controller_in_office(cut
     run_world(main, 103)
 
 
-def test_without_a_name_the_leadership_goes_to_a_voter_that_answers() -> None:
+def test_an_unnamed_hand_over_goes_to_a_voter_that_answers() -> None:
+    """Without a name the leadership goes to a voter that answers."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()
@@ -171,7 +175,7 @@ def test_without_a_name_the_leadership_goes_to_a_voter_that_answers() -> None:
 
 
 @pytest.mark.parametrize("lost", ["connection", "leader"])
-def test_a_voter_whose_addition_was_abandoned_does_not_stay_a_learner(lost: str) -> None:
+def test_an_abandoned_addition_leaves_no_learner(lost: str) -> None:
     """Nobody waits for the answer any more: the client has left, or the leader that was asked has died."""
 
     async def main(world) -> None:
@@ -281,7 +285,9 @@ async def expect_not_added(client, request: AddRaftVoterRequest) -> None:
     assert response.error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST), response
 
 
-def test_a_controller_joins_and_another_leaves_while_the_quorum_works() -> None:
+def test_a_controller_joins_and_another_leaves() -> None:
+    """A controller joins and another leaves while the quorum works."""
+
     async def main(world) -> None:
         cluster = TestCluster(world)
         cluster.start_controllers()

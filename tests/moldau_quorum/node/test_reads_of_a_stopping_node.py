@@ -17,7 +17,7 @@ from moldau_quorum.node.requests import ControllerService
 
 
 @pytest.mark.parametrize("failure", [NotLeaderError(-1, 3), OutcomeUnknownError("this node stops")])
-def test_a_read_that_nobody_confirms_any_more_is_for_another_controller(failure: Exception) -> None:
+def test_an_unconfirmed_read_is_for_another_controller(failure: Exception) -> None:
     """A node whose disk was full let the client's connection fail as if the request had been at fault."""
 
     async def read_barrier() -> int:

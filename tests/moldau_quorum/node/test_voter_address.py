@@ -81,7 +81,7 @@ def test_a_voter_that_has_moved_is_found_again_and_can_lead(leads):
 
 
 @pytest.mark.parametrize("settings", [{}, {"cluster_id": "another"}], ids=["new", "foreign"])
-def test_a_stranger_does_not_take_the_address_of_a_voter_that_is_down(settings):
+def test_a_stranger_cannot_take_a_stopped_voters_address(settings):
     """A node with the id of a voter, but of another cluster or of none, asks the voters where they look for it."""
 
     async def main(world):

@@ -50,7 +50,8 @@ def test_a_core_gets_on_by_itself_before_the_rest_is_healed():
         assert result.outside >= 1
 
 
-def test_who_waits_for_a_broker_that_is_cut_off_is_convicted_in_the_core_alone():
+def test_waiting_for_a_cut_off_broker_is_convicted():
+    """A client that waits for a broker that is cut off is convicted in the core alone."""
     with planted(MUTANTS["session-timeout-ignored"]):
         core = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=True))
         everybody = run_seed(SEED_THAT_CUTS, CALM)
@@ -76,7 +77,8 @@ def reads_less(group, **less):
     return read
 
 
-def test_what_a_group_is_not_given_is_unseen_in_the_core_and_at_the_end(monkeypatch):
+def test_records_kept_from_a_group_are_unseen_in_the_core(monkeypatch):
+    """Records that a group is not given are unseen in the core and at the end."""
     for group, core_first in (("readers-in-the-core", True), ("readers-at-the-end", False)):
         monkeypatch.setattr("moldau_jepsen.simulation.campaign.clients.read_in_group", reads_less(group, value=3))
         result = run_seed(SEED_THAT_CUTS, replace(CALM, core_first=core_first))
@@ -91,7 +93,8 @@ def test_what_a_group_is_not_given_is_unseen_in_the_core_and_at_the_end(monkeypa
         assert not any(phase[0] == "final" for phase in phases(result)), "the run has ended"
 
 
-def test_a_group_that_cannot_read_everything_in_the_core_is_stuck(monkeypatch):
+def test_a_group_that_cannot_read_all_in_the_core_is_stuck(monkeypatch):
+    """A group that cannot read everything in the core is stuck."""
     monkeypatch.setattr(
         "moldau_jepsen.simulation.campaign.clients.read_in_group",
         reads_less("readers-in-the-core", unread="queue-1 at 0 of 9"),
@@ -107,7 +110,7 @@ async def core_first_of(world):
     return (drawn.core_first, drawn.drawn()["core_first"]), Run(world, CALM, LogLines()).core_first
 
 
-def test_a_core_that_is_too_small_for_the_topic_of_groups_is_not_asked_to_serve_the_first_one():
+def test_a_core_too_small_for_the_offsets_topic_is_spared():
     """Found by a campaign: no group had been there before, and two brokers are too few for three replicas."""
     silent = replace(CALM, core_first=True, workload=replace(CALM.workload, group_readers=0))
     result = run_seed(SEED_THAT_STOPS, silent)
@@ -115,7 +118,7 @@ def test_a_core_that_is_too_small_for_the_topic_of_groups_is_not_asked_to_serve_
     assert [phase[-1] for phase in phases(result) if phase[0] == "group"] == ["readers-at-the-end"]
 
 
-def test_nor_are_its_clients_asked_for_groups_and_transactions_that_it_cannot_begin(monkeypatch):
+def test_a_core_is_not_asked_for_groups_it_cannot_begin(monkeypatch):
     """Found by a campaign: the brokers had never been in service all three at once before."""
     ensure, end_all = TopicCreation.ensure, FaultInjector.end_all
     healed = []
@@ -141,7 +144,8 @@ def test_nor_are_its_clients_asked_for_groups_and_transactions_that_it_cannot_be
         assert result.figures.operations["txn ok"] > 0, "at the end they are served"
 
 
-def test_campaigns_draw_a_core_for_half_of_their_seeds_and_kept_runs_have_none():
+def test_campaigns_draw_a_core_for_half_of_their_seeds():
+    """Campaigns draw a core for half of their seeds, and kept runs have none."""
     assert all(drawn_options(seed).core_first is None for seed in range(40))
     assert RunOptions().core_first is False
     drawn = [drawn_core_first(seed) for seed in range(2_000)]
@@ -176,7 +180,8 @@ async def outsiders(world):
     return whole, short, running, healthy, cut, hosts, links
 
 
-def test_a_core_is_a_majority_with_an_in_sync_replica_of_everything():
+def test_a_core_has_a_majority_and_every_partition_in_sync():
+    """A core is a majority with an in-sync replica of every partition."""
     whole, short, running, healthy, cut, hosts, links = run_world(outsiders, 4)
     for one in whole:
         assert len([node_id for node_id in one.nodes if node_id > 100]) == 2
@@ -244,7 +249,8 @@ async def restarted_by_others(world):
     return outside.nodes, running, cluster.running
 
 
-def test_nobody_outside_of_a_core_comes_up_by_a_restart_that_was_under_way():
+def test_no_pending_restart_starts_a_node_outside_the_core():
+    """A restart that was under way starts no node outside of the core."""
     outside, core, everybody = run_world(restarted_by_others, 3)
     assert sorted([*outside, *core]) == sorted(everybody) == [1, 2, 3, 101, 102, 103]
 

@@ -169,7 +169,8 @@ def test_who_hangs_goes_on_for_a_moment_before_it_is_killed():
     assert run_world(hang, 5) == [(1, 0), (0, 0), (0, 1), (0, 0)]
 
 
-def test_a_directory_fails_alone_replicas_move_and_the_broker_comes_back_with_all_of_it():
+def test_a_failed_directory_moves_its_replicas():
+    """A directory fails alone, its replicas move, and the broker comes back with all of them."""
     faults = (
         PlannedFault(kind=FaultKind.DIRECTORY, begin=1.0, end=4.0, number=0),
         PlannedFault(kind=FaultKind.MOVE_DIRECTORY, begin=1.5, end=6.0, number=1),
@@ -194,7 +195,8 @@ def test_a_directory_fails_alone_replicas_move_and_the_broker_comes_back_with_al
     assert any("replica-moved" in text for text in reported)
 
 
-def test_several_directories_and_their_faults_are_drawn_for_a_share_of_the_seeds():
+def test_several_directories_are_drawn_for_some_seeds():
+    """Several directories and their faults are drawn for a share of the seeds."""
     options = RunOptions(directories=None)
     several = [seed for seed in range(300) if drawn_directories(seed, options) > 1]
     assert 60 < len(several) < 120

@@ -84,7 +84,8 @@ def shapes_of(seen, shapes):
     return set().union(*named)
 
 
-def test_a_cut_takes_one_node_from_all_others_and_from_clients_or_not():
+def test_a_cut_isolates_one_node_with_or_without_clients():
+    """A cut takes one node from all others, and from clients or not."""
     shapes = {}
     for host in NODES:
         shapes[host, "nodes"] = between([host], without(NODES, host))
@@ -127,7 +128,8 @@ def test_a_bridge_is_the_only_node_that_reaches_both_groups():
     assert len(bridges) > 2
 
 
-def test_in_a_ring_of_nodes_each_hears_a_majority_and_no_two_the_same():
+def test_each_node_of_a_ring_hears_another_majority():
+    """In a ring of nodes each hears a majority, and no two hear the same."""
     rings = run_world(lambda world: cuts(world, FaultKind.RING), 5)
     for links in rings:
         heard = {host: frozenset(other for other in NODES if (other, host) not in links) for host in NODES}
@@ -184,7 +186,8 @@ def test_a_kill_takes_one_process_and_leaves_the_power_on():
     assert len({down[0] for _, down, _ in seen}) > 1
 
 
-def test_the_kill_of_a_leader_takes_the_active_controller_or_a_broker_that_leads():
+def test_kill_leader_takes_a_controller_or_a_leading_broker():
+    """The kill of a leader takes the active controller or a broker that leads."""
     seen = run_world(lambda world: deaths(world, FaultKind.KILL_LEADER), 5)
     assert all(len(down) == 1 and down[0] in led and not dark for led, down, dark in seen)
     assert {down[0] > 100 for _, down, _ in seen} == {True, False}
@@ -280,7 +283,8 @@ def hosts_named(events, *kinds):
     return {event.text.split()[0] for event in events if event.kind in kinds}
 
 
-def test_a_process_ends_at_its_crash_point_and_starts_again_when_the_fault_is_over():
+def test_a_process_ends_at_its_crash_point():
+    """A process ends at its crash point and starts again when the fault is over."""
     kinds, after = set(), set()
     for story in stories(FaultKind.CRASH_POINT, 6):
         (death,) = [event for event in story.events if event.kind in ("kill", "power-off")]
@@ -298,7 +302,8 @@ def test_a_process_ends_at_its_crash_point_and_starts_again_when_the_fault_is_ov
     assert after == {True, False}
 
 
-def test_the_connections_of_a_node_are_reset_again_and_again_until_the_fault_is_over():
+def test_connections_are_reset_until_the_fault_is_over():
+    """The connections of a node are reset again and again until the fault is over."""
     struck = set()
     for story in stories(FaultKind.RESET, 3):
         resets = [event for event in story.events if event.kind == "reset"]
@@ -312,7 +317,8 @@ def test_the_connections_of_a_node_are_reset_again_and_again_until_the_fault_is_
     assert len(struck) > 1
 
 
-def test_errors_of_a_disk_reach_the_process_that_writes_to_it_and_end_it():
+def test_disk_errors_end_the_process_that_writes():
+    """Errors of a disk reach the process that writes to it and end it."""
     calls = set()
     for story in stories(FaultKind.DISK_ERROR, 4):
         errors = [event for event in story.events if event.kind == "disk-error"]
@@ -376,7 +382,8 @@ def test_a_vote_is_taken_and_given_back():
     assert reported == [f"voters voter {gone} was removed", f"voters voter {gone} was added"]
 
 
-def test_partitions_are_moved_to_the_replicas_that_were_asked_for():
+def test_partitions_move_to_the_requested_replicas():
+    """Partitions are moved to the replicas that were asked for."""
     reported, (before, during, after) = run_world(lambda world: moves(world, FaultKind.REASSIGN), 5)
     assert len(reported) == 2, "once at the beginning and once at the end"
     for text, now, then in zip(reported, (during, after), (before, during), strict=True):
@@ -396,7 +403,8 @@ def test_preferred_leaders_are_elected():
     assert len(reported) > 2
 
 
-def test_replicas_are_moved_to_the_log_directories_that_were_asked_for():
+def test_replicas_move_to_the_requested_log_directories():
+    """Replicas are moved to the log directories that were asked for."""
     reported, (before, during, after) = run_world(lambda world: moves(world, FaultKind.MOVE_DIRECTORY), 5)
     assert len(reported) == 2
     for text, now in zip(reported, (during, after), strict=True):

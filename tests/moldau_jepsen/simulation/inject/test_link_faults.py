@@ -69,7 +69,8 @@ def test_the_end_of_a_fault_leaves_what_a_newer_one_does():
         assert none == {}
 
 
-def test_the_end_of_a_newer_fault_brings_back_what_an_older_one_does():
+def test_the_end_of_a_newer_fault_restores_an_older_one():
+    """The end of a newer fault brings back the effect of an older one."""
     for kind, names in TROUBLES:
         before, during, after, none = run_world(lambda world, k=kind, n=names: nested(world, k, *n), 4)
         assert before == after
@@ -89,7 +90,8 @@ async def ended_late(world):
     return hosts, ended, links(world, "cut", "extra_delay", "loss_probability")
 
 
-def test_a_fault_that_ends_late_does_not_connect_who_is_to_stay_outside():
+def test_a_fault_that_ends_late_connects_no_outsider():
+    """A fault that ends late does not connect a node that is to stay outside."""
     hosts, ended, later = run_world(ended_late, 4)
     others = [host for host in hosts if host != BROKER]
     assert "client" in others

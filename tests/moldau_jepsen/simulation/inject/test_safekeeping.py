@@ -88,7 +88,9 @@ def test_a_broker_may_lose_what_another_one_keeps():
     }
 
 
-def test_nobody_may_lose_anything_where_a_leader_alone_acknowledges():
+def test_nothing_may_be_lost_where_leaders_acknowledge_alone():
+    """No node may lose anything where a leader alone acknowledges."""
+
     async def refused(_, cluster):
         return Safekeeping(cluster).refusal(1)
 
@@ -114,7 +116,8 @@ async def a_loss(world, cluster):
     return needed, again, running, keeping.refusal(2)
 
 
-def test_until_a_loss_is_made_good_nobody_else_dies_or_loses_anything():
+def test_no_second_loss_before_the_first_is_repaired():
+    """Until a loss is made good no other node dies or loses anything."""
     needed, again, running, afterwards = whole_cluster(a_loss)
     assert needed == [[2, 3], []]
     assert again == "broker 1 has yet to make good what it lost"
@@ -146,7 +149,8 @@ def reported(result, kind):
     return [rest.split(maxsplit=1)[1] for _, star, rest in lines if star == "*" and rest.split()[0] == kind]
 
 
-def test_brokers_that_do_not_sync_lose_power_and_nothing_acknowledged_is_lost():
+def test_power_loss_of_unsynced_brokers_loses_no_record():
+    """Brokers that do not sync lose power, and no acknowledged record is lost."""
     faults = tuple(
         PlannedFault(kind=FaultKind.POWER_UNSYNCED, begin=1.0 + 2.0 * number, end=2.5 + 2.0 * number, number=number)
         for number in range(3)
@@ -161,7 +165,8 @@ def test_brokers_that_do_not_sync_lose_power_and_nothing_acknowledged_is_lost():
     assert cut, "brokers recovered from what was left"
 
 
-def test_closed_files_rot_and_the_disk_is_replaced_when_others_hold_the_records():
+def test_a_rotten_disk_is_replaced_when_others_have_it_all():
+    """Closed files rot, and the disk is replaced when others hold the records."""
     faults = (PlannedFault(kind=FaultKind.BIT_ROT, begin=4.0, end=7.0, number=3),)
     settings = {"log.segment.bytes": "2048", "log.index.interval.bytes": "64"}
     options = replace(UNSYNCED, faults=faults, shape=ClusterShape(settings=settings), fault_seconds=9.0)
@@ -202,7 +207,7 @@ def test_read_errors_end_a_node_or_a_directory_and_lose_nothing():
     assert failed
 
 
-def test_a_loss_counts_until_its_session_is_over_even_outside_of_the_in_sync_set():
+def test_a_loss_counts_until_its_session_is_over():
     """Found by seed 100: a change that was under way let the broker join after it had lost its page cache."""
     brokers = {number: SimpleNamespace(incarnation_id=f"life of {number}", fenced=False) for number in (1, 2, 3)}
     partition = SimpleNamespace(replicas=(1, 2, 3), leader=2, isr=(2, 3), elr=(), last_known_elr=())

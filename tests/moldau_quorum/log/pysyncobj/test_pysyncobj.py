@@ -53,12 +53,15 @@ def test_stock_library_is_convicted():
     assert not raft_stock_pysyncobj.HOMES  # the files of the library are gone
 
 
-def test_stock_library_is_not_convicted_where_it_holds_or_breaks_down_by_itself():
+def test_stock_library_is_acquitted_where_it_holds():
+    """The stock library is not convicted where it holds, or where it breaks down by itself."""
     assert raft_stock_pysyncobj.convict(3) is None  # nothing happens to it
     assert raft_stock_pysyncobj.convict(1) is None  # it empties its journal, and fails to read the end of it
 
 
-def test_a_world_that_convicts_the_hardened_library_too_convicts_nobody(monkeypatch):
+def test_a_world_that_fails_both_libraries_convicts_none(monkeypatch):
+    """A world that convicts the hardened library too convicts none."""
+
     def unjust(seed, **options):
         raise Violation(raft_world.World(1), "state-machine-safety", "whoever it was")
 

@@ -221,7 +221,9 @@ def test_failover_keeps_what_was_committed(engine, power):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_leader_that_is_cut_off_steps_down_and_its_proposals_end(engine):
+def test_a_cut_off_leader_steps_down_and_ends_its_proposals(engine):
+    """A leader that is cut off steps down, and its proposals end."""
+
     async def story(world):
         quorum = Quorum(world, engine=engine)
         leader = await quorum.active()
@@ -377,7 +379,9 @@ def test_leadership_is_handed_over(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_node_is_told_that_it_may_decide_only_after_all_earlier_entries(engine):
+def test_leadership_is_told_after_all_earlier_entries(engine):
+    """A node is told that it may decide only after all earlier entries."""
+
     async def story(world):
         quorum = Quorum(world, engine=engine)
         leader = await quorum.active()
@@ -395,7 +399,7 @@ def test_a_node_is_told_that_it_may_decide_only_after_all_earlier_entries(engine
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_dead_process_is_replaced_before_an_election_timeout_has_passed(engine, seed):
+def test_a_dead_leader_is_replaced_before_a_timeout(engine, seed):
     """Its host refuses connections, which the voters take for what it says."""
 
     async def story(world):

@@ -11,7 +11,8 @@ VOTERS = Configuration(voters={n: VoterEndpoint(voter_id=n, host="h", port=1) fo
 TIMING = ElectionTiming(election_timeout_ms_min=100, election_timeout_ms_max=200, heartbeat_interval_ms=50)
 
 
-def test_own_vote_that_becomes_durable_after_its_election_counts_for_nothing():
+def test_a_vote_durable_after_its_election_does_not_count():
+    """A candidate's own vote that becomes durable after its election does not count."""
     core = RaftCore(
         node_id=1,
         timing=TIMING,

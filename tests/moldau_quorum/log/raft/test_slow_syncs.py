@@ -42,7 +42,7 @@ def run_jobs(node):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_snapshot_in_one_piece_waits_until_the_epoch_it_came_in_is_durable(seed):
+def test_a_one_piece_snapshot_waits_for_its_durable_epoch(seed):
     """Power is lost while the sync of that epoch is under way. The node must come back, and take the snapshot then."""
     world, member = started(seed)
     state = struct.pack("<Q", 500) + bytes(8)
@@ -86,7 +86,7 @@ def answers(node):
     return [(recipient, message_in(body)) for recipient, body in node.take_outbox()]
 
 
-def test_what_writes_nothing_is_answered_after_the_sync_that_was_under_way():
+def test_answers_without_a_write_wait_for_the_pending_sync():
     """A pre-vote is asked for while a vote is made durable. Nothing else comes; both answers leave after the sync."""
     _, member = started()
     node = member.node

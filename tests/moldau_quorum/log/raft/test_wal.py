@@ -65,7 +65,7 @@ def filled(count=30, segment_bytes=400, seed=0):
 
 
 @pytest.mark.parametrize("size", [5, 3000])
-def test_what_a_failed_sync_left_in_the_cache_is_durable_when_the_next_process_counts_it(size):
+def test_entries_left_by_a_failed_sync_are_durable_when_used(size):
     """The kernel counts the pages of a failed sync as written: the next process must write them again."""
     for seed in range(10):
         virtual_disk = fresh_disk(seed)
@@ -179,7 +179,7 @@ def slots(virtual_disk, path):
     return range(first.end, first.end + 2 * SLOT_BYTES)
 
 
-def test_every_flipped_bit_of_the_log_is_reported_except_in_its_marks():
+def test_every_flipped_bit_outside_of_marks_is_reported():
     """One flipped bit anywhere: reported, unless it hits a slot, where the other one still says enough."""
     virtual_disk, entries = filled(count=6, segment_bytes=1 << 20)
     (path,) = segments(virtual_disk)
