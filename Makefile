@@ -31,7 +31,7 @@ test: install
 CHECKED := tests/test_imports.py tests/moldau/protocol tests/moldau/records tests/moldau_quorum/controller tests/moldau_quorum/metadata \
 	tests/moldau_broker/replication tests/moldau_broker/coordinator tests/moldau_jepsen/checkers
 check: lint
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile $(CHECKED)
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m 'not spark' $(CHECKED)
 
 # Wheels and the source archive, installed into environments of their own; the demo and the plugin run from them.
 test-packaging: install
