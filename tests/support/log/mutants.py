@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from xxhash import xxh3_128_digest
 
 from moldau.records import _cleaning_py
@@ -142,11 +143,9 @@ def _truncate_without_sync(self, offset, position, good=LogSegment.cut):
         def __getattr__(self, name):
             return (lambda: None) if name == "sync" else getattr(file, name)
 
-    self.file = Unsynced()
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogSegment, "file", property(lambda _: Unsynced()))
         return good(self, offset, position)
-    finally:
-        self.file = file
 
 
 def time_index_not_monotone() -> list[Patch]:

@@ -143,7 +143,7 @@ def _checksum_ignored(original, _):
 
 @plant("torn-tail-kept", (WriteAheadLog, "_load"), text="a torn record at the end of the log is not cut")
 def _torn_tail_kept(original):
-    def mutated(self, sequence, *, first, last):
+    def mutated(self, sequence, *, first, last, exists):
         class Disk:
             def open(disk, path, mode):
                 file = self.real_disk.open(path, mode)
@@ -162,7 +162,7 @@ def _torn_tail_kept(original):
 
         self.real_disk, self._disk = self._disk, Disk()
         try:
-            original(self, sequence, first=first, last=last)
+            original(self, sequence, first=first, last=last, exists=exists)
         finally:
             self._disk = self.real_disk
 

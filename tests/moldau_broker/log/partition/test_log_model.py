@@ -145,6 +145,8 @@ def test_planted_bug_is_found(name: str, kind: str) -> None:
         for seed in range(first, first + 60):
             try:
                 run_seed(VirtualMachine(seed), seed=seed, steps=80, kind=kind)
+            except (TypeError, AttributeError, NameError):
+                raise  # the planted bug does not fit the code any more, and proves nothing
             except Exception:  # noqa: BLE001 - a check that fails and code that breaks both give the bug away
                 return
     pytest.fail(f"{BY_NAME[name].text}: nothing noticed it")
