@@ -3,7 +3,7 @@
 Such a decision takes time in proportion to the partitions, so it is made in slices (``Result``): a slice examines and
 changes a bounded number of partitions. Each partition's record is right by itself, and a walk finds nothing to do for a
 partition that is in order already. If a controller is deposed between two slices, the next one walks again and goes on
-where the first one ended. For this, the record that ends the cause of a walk (a broker is fenced, registered anew ...)
+where the first one ended. For this, the record that ends the cause of a walk (a broker is fenced, registered again ...)
 comes last.
 """
 

@@ -451,7 +451,7 @@ class ActiveController:
         for records in slices:
             spent_ms = clock.monotonic_ms() - began_ms
             if spent_ms > STALL_MS:
-                self._sessions.extend(spent_ms)  # nobody could be heard meanwhile
+                self._sessions.extend(spent_ms)  # no heartbeat could be received meanwhile
             if not is_first:
                 await trio.lowlevel.checkpoint()
                 self._records_in_turn = 0

@@ -289,8 +289,8 @@ def test_a_restart_of_a_log_does_all_or_nothing(free: int) -> None:
     machine.append(log)
     log.flush()
     before = all_rows(log)
-    reader = log.active_segment.file
-    log.active_segment.files.close_indexes()
+    reader = log.segments[-1].file
+    log.segments[-1].files.close_indexes()
     machine.take_all_but(free)
     try:
         log.truncate_fully_and_start_at(40, machine.now)
