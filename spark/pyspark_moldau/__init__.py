@@ -19,6 +19,12 @@ __all__ = ["DefaultSource"]
 
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
+        from pyspark_moldau.versions import is_supported
+
+        if not is_supported():
+            from pyspark_moldau.unsupported import DefaultSource as Unsupported
+
+            return Unsupported
         from pyspark_moldau.source import DefaultSource
 
         return DefaultSource

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from moldau.records import BinaryColumn, Columns
+    from collections.abc import Callable, Sequence
 
-DDL = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-DDL_HEADERS = DDL + ", headers array<struct<key:string,value:binary>>"
+    from moldau.records import BinaryColumn, Columns
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))
@@ -28,28 +27,36 @@ _FIELDS = [
     pa.field("timestamp", pa.timestamp("us", tz="UTC")),
     pa.field("timestampType", pa.int32()),
 ]
-SCHEMA = pa.schema(_FIELDS)
 SCHEMA_HEADERS = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
+SCHEMA = pa.schema(_FIELDS)
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Returns the schema of rows with these columns."""
+    return pa.schema([SCHEMA_HEADERS.field(name) for name in columns])
 
 
 def to_record_batch(
-    columns: Columns, topic: str, partition: int, timestamp_type: int, *, headers: bool
+    columns: Columns, topic: str, partition: int, timestamp_type: int, *, names: Sequence[str]
 ) -> pa.RecordBatch:
-    """Wraps the columns of one partition's records; shares all buffers, except timestamps (converted from ms to us)."""
+    """Wraps the columns ``names`` of one partition's records.
+
+    It shares all buffers, except timestamps, which are converted from ms to us.
+    """
     length = columns.length
-    milliseconds = _fixed(pa.timestamp("ms", tz="UTC"), length, columns.timestamps)
-    arrays = [
-        _variable(pa.binary(), columns.keys),
-        _variable(pa.binary(), columns.values),
-        pa.repeat(pa.scalar(topic, pa.string()), length),
-        pa.repeat(pa.scalar(partition, pa.int32()), length),
-        _fixed(pa.int64(), length, columns.offsets),
-        milliseconds.cast(pa.timestamp("us", tz="UTC")),
-        pa.repeat(pa.scalar(timestamp_type, pa.int32()), length),
-    ]
-    if headers:
-        arrays.append(_headers(columns))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA_HEADERS if headers else SCHEMA)
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "key": lambda: _variable(pa.binary(), columns.keys),
+        "value": lambda: _variable(pa.binary(), columns.values),
+        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), length),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), length),
+        "offset": lambda: _fixed(pa.int64(), length, columns.offsets),
+        "timestamp": lambda: _fixed(pa.timestamp("ms", tz="UTC"), length, columns.timestamps).cast(
+            pa.timestamp("us", tz="UTC")
+        ),
+        "timestampType": lambda: pa.repeat(pa.scalar(timestamp_type, pa.int32()), length),
+        "headers": lambda: _headers(columns),
+    }
+    return pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=schema_of(names))
 
 
 def _fixed(kind: pa.DataType, length: int, data: bytes) -> pa.Array:

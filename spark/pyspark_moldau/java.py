@@ -106,6 +106,19 @@ def find_java() -> Java | None:
     return searched[0] if searched else _packaged()
 
 
+def unsuitable() -> list[str]:
+    """Returns the Java installations that JAVA_HOME and the PATH name, and that Spark does not run on."""
+    named = [("JAVA_HOME", Path(os.environ["JAVA_HOME"]))] if os.environ.get("JAVA_HOME") else []
+    on_path = shutil.which("java")
+    if on_path is not None:
+        named.append(("the PATH", Path(on_path).resolve().parent.parent))
+    return [
+        f"Java {version} at {home} (named by {by})"
+        for by, home in named
+        if (version := java_version(home)) is not None and version not in JAVA_VERSIONS
+    ]
+
+
 def java_home(wrapper_directory: Path) -> Path:
     """Returns the directory for ``JAVA_HOME``; writes a wrapper below ``wrapper_directory`` if one is needed.
 
@@ -115,8 +128,10 @@ def java_home(wrapper_directory: Path) -> Path:
     java = find_java()
     if java is None:
         versions = ", ".join(str(version) for version in JAVA_VERSIONS)
+        found = unsuitable()
+        seen = f"only {', '.join(found)}" if found else "none"
         raise NoJavaError(
-            f"Spark needs Java {versions} and none was found; install one, set JAVA_HOME, or: "
+            f"Spark needs Java {versions} and {seen} was found; install one, set JAVA_HOME, or: "
             "pip install 'moldau[spark-java]'"
         )
     if not java.wrapped:

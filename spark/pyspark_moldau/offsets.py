@@ -1,15 +1,19 @@
 """Arithmetic on offsets: limits of a micro-batch, ranges for tasks, the format of the checkpoint.
 
 The module is pure. Offsets of a query map topic and partition to an offset; ends are exclusive. The checkpoint has the
-format of Spark's Kafka source, ``{topic: {partition: offset}}`` with partitions as strings, so that a person can read
-the offsets of either source.
+format of Spark's Kafka source, ``{topic: {partition: offset}}`` with partitions as strings, so that a query can move
+from that source to this one and back. The ids of the topics stand beside them as ``{topic#id: {}}``: no topic can have
+such a name, and that source takes it for a topic without partitions. A checkpoint without ids is valid too.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark_moldau.client_options import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +22,15 @@ Partition = tuple[str, int]
 """Topic and partition number."""
 
 Offsets = dict[Partition, int]
+
+Checkpoint = dict[str, dict[str, int]]
+"""Offsets and topic ids as Spark keeps them, in JSON."""
+
+Means = dict[Partition, float]
+"""Mean bytes of an offset."""
+
+ID_MARK: Final = "#"
+"""Stands between a topic and its id; no topic has it in its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +41,67 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    topic_id: str = ""  # of the topic that the offsets are of; empty where it is not known
 
 
-def to_checkpoint(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+def to_checkpoint(offsets: Mapping[Partition, int], topic_ids: Mapping[str, str] | None = None) -> Checkpoint:
     """Returns the form that Spark writes into the checkpoint, sorted by topic and partition."""
-    document: dict[str, dict[str, int]] = {}
+    document: Checkpoint = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
-    return document
+    known = [f"{topic}{ID_MARK}{topic_ids[topic]}" for topic in document if topic_ids and topic in topic_ids]
+    return document | {name: {} for name in known}
 
 
-def from_checkpoint(document: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Reads the result of ``to_checkpoint``."""
+def from_checkpoint(document: Mapping[str, object]) -> Offsets:
+    """Reads the offsets of ``to_checkpoint``, or of Spark's Kafka source.
+
+    Raises:
+        OptionError: the document is of another source.
+    """
+    offsets: Offsets = {}
+    for topic, partitions in document.items():
+        if ID_MARK in topic:
+            continue
+        for partition, offset in partitions.items() if isinstance(partitions, dict) else ((None, None),):
+            if not isinstance(partition, str) or not partition.isdecimal() or type(offset) is not int or offset < 0:
+                raise OptionError(
+                    f"checkpointLocation: its offsets are {str(document)[:200]!r}, and not of the form "
+                    '{"topic": {"0": 23}} of this source and of Spark\'s Kafka source; '
+                    "give the query a checkpoint of its own"
+                )
+            offsets[topic, int(partition)] = offset
+    return offsets
+
+
+def topic_ids_of(document: Mapping[str, object]) -> dict[str, str]:
+    """Reads the topic ids of ``to_checkpoint``; empty for a checkpoint without them."""
+    names = (name.partition(ID_MARK) for name in document if ID_MARK in name)
+    return {topic: found for topic, _, found in names}
+
+
+def mean_bytes(sizes: Mapping[Partition, int], first: Mapping[Partition, int], end: Mapping[Partition, int]) -> Means:
+    """Returns the mean bytes of an offset of each partition of size ``sizes`` between ``first`` and ``end``."""
     return {
-        (topic, int(partition)): offset
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
+        partition: sizes[partition] / max(1, end[partition] - first.get(partition, 0))
+        for partition in sizes
+        if partition in end
+    }
+
+
+def limit_bytes(start: Mapping[Partition, int], end: Mapping[Partition, int], means: Means, bytes_max: int) -> Offsets:
+    """Limits ``end`` so that about ``bytes_max`` bytes lie between ``start`` and the result.
+
+    Each partition gets the same part of what waits there, and at least one offset, so that it makes progress.
+    """
+    assert bytes_max > 0, f"bytes_max is {bytes_max}"
+    waiting = {partition: max(0, end[partition] - start.get(partition, 0)) for partition in end}
+    total = sum(count * means.get(partition, 0.0) for partition, count in waiting.items())
+    if total <= bytes_max:
+        return dict(end)
+    return {
+        partition: start.get(partition, 0) + max(1, int(count * bytes_max / total)) if count else end[partition]
+        for partition, count in waiting.items()
     }
 
 
@@ -66,11 +124,17 @@ def limit_rows(start: Mapping[Partition, int], end: Mapping[Partition, int], row
 
 
 def split_ranges(
-    ranges: Sequence[OffsetRange], *, partitions_min: int | None, records_max: int | None
+    ranges: Sequence[OffsetRange],
+    *,
+    partitions_min: int | None,
+    records_max: int | None,
+    bytes_max: int | None = None,
+    means: Mapping[Partition, float] | None = None,
 ) -> list[OffsetRange]:
-    """Divides ranges into about ``partitions_min`` parts of at most ``records_max`` records.
+    """Divides ranges into about ``partitions_min`` parts of at most ``records_max`` records and ``bytes_max`` bytes.
 
-    Parts of a range have equal length; larger ranges get more parts.
+    Bytes are counted by the mean of each partition in ``means``. Parts of a range have equal length; larger ranges get
+    more parts.
     """
     ranges = [one for one in ranges if one.end > one.start]
     total = sum(one.end - one.start for one in ranges)
@@ -80,10 +144,12 @@ def split_ranges(
         parts = 1
         if records_max is not None:
             parts = max(parts, -(-length // records_max))
+        if bytes_max is not None:
+            parts = max(parts, math.ceil(length * (means or {}).get((one.topic, one.partition), 0.0) / bytes_max))
         if partitions_min is not None and partitions_min > len(ranges):
             parts = max(parts, round(length * partitions_min / total))
         parts = min(parts, length)
         bounds = [one.start + length * index // parts for index in range(parts + 1)]
         for low, high in itertools.pairwise(bounds):
-            result.append(OffsetRange(topic=one.topic, partition=one.partition, start=low, end=high))
+            result.append(replace(one, start=low, end=high))
     return result

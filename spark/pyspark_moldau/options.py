@@ -1,20 +1,29 @@
 """The options of the source, read and checked before anything is connected.
 
 Names and meaning are those of Spark's Kafka source, so that only the ``format`` of a query needs to change. Options
-that Spark's source refuses are refused for the same reasons. Unknown names are refused too, because an error costs less
-than a misspelt option that is silently ignored.
+that Spark's source refuses are refused for the same reasons; options that it takes without use are taken with a
+warning. Unknown names are refused, because an error costs less than a misspelt option that is silently ignored.
+The ``kafka.*`` options are read by ``client_options``.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark_moldau.client_options import ClientOptions, OptionError, parse_client, positive
+from pyspark_moldau.columns import parse_columns
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["ClientOptions", "OptionError", "Position", "SourceOptions", "Subscription", "check_names", "parse_options"]
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -22,10 +31,8 @@ LATEST: Final = -1
 TopicOffsets = dict[str, dict[int, int]]
 """Topic to partition to offset (or timestamp)."""
 
-DEFAULT_API_TIMEOUT_MS = 60_000
-REQUEST_TIMEOUT_MS = 30_000
-PARTITION_FETCH_BYTES = 4 * 1024 * 1024
-PARTITION_FETCH_BYTES_MAX = 256 * 1024 * 1024
+MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
+"""Spark's default of ``maxTriggerDelay``."""
 
 _KNOWN = {
     name.lower(): name
@@ -46,32 +53,31 @@ _KNOWN = {
         "failOnDataLoss",
         "includeHeaders",
         "groupIdPrefix",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "maxBytesPerTrigger",
+        "maxBytesPerPartition",
+        "columns",
+        "publishOffsetsToGroup",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
     )
 }
 
-_REFUSED = {
-    "kafka.auto.offset.reset": "use the option startingOffsets: the position is the checkpoint's, not the group's",
-    "kafka.key.deserializer": "keys are binary; use Spark functions to decode them",
-    "kafka.value.deserializer": "values are binary; use Spark functions to decode them",
-    "kafka.enable.auto.commit": "the source commits no offsets; they are in the checkpoint",
-    "kafka.interceptor.classes": "interceptors may change records behind Spark's back",
+_REPLACED = {
+    "fetchOffset.numRetries": "attempts go on for kafka.default.api.timeout.ms",
+    "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms is the wait between attempts",
 }
-
-_CLIENT = {
-    "kafka.bootstrap.servers",
-    "kafka.client.id",
-    "kafka.client.rack",
-    "kafka.default.api.timeout.ms",
-    "kafka.group.id",
-    "kafka.isolation.level",
-    "kafka.max.partition.fetch.bytes",
-    "kafka.request.timeout.ms",
-    "kafka.security.protocol",
-}
-
-
-class OptionError(ValueError):
-    """An option is missing, misspelt, refused, or has a bad value."""
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "publishOffsetsToGroup",
+)
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_UNITS_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +103,11 @@ class Position:
     timestamps: Mapping[str, Mapping[int, int]] | None = None
     latest_if_no_match: bool = False  # a timestamp beyond the last record means latest, instead of an error
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
-    """The options of connections to brokers. Instances are picklable, because Spark sends them to the tasks."""
-
-    bootstrap: tuple[tuple[str, int], ...]
-    client_id: str = "pyspark-moldau"
-    rack: str = ""
-    read_committed: bool = False
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS
-    api_timeout_ms: int = DEFAULT_API_TIMEOUT_MS
-    partition_fetch_bytes: int = PARTITION_FETCH_BYTES
+    def option(self, side: str) -> str:
+        """Returns the name of the option that sets this position; ``side`` is starting or ending."""
+        if self.timestamp_ms is not None:
+            return f"{side}Timestamp"
+        return f"{side}OffsetsByTimestamp" if self.timestamps is not None else f"{side}Offsets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +122,27 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
-    include_headers: bool
+    columns: tuple[str, ...]  # of the rows, in this order
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
+    max_bytes_per_trigger: int | None = None
+    max_bytes_per_partition: int | None = None
+    publish_to_group: str | None = None
+
+    @property
+    def include_headers(self) -> bool:
+        """Whether rows have headers."""
+        return "headers" in self.columns
 
 
-def wants_headers(options: Mapping[str, str]) -> bool:
-    """Returns whether rows have headers; the schema depends on no other option."""
-    return _boolean(_lowered(options), "includeHeaders", default=False)
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the columns of the rows; the schema depends on no other option than these two.
+
+    Raises:
+        OptionError: an option is wrong.
+    """
+    given = _lowered(options)
+    return parse_columns(given.get("columns"), headers=_boolean(given, "includeHeaders", default=False))
 
 
 def check_names(options: Mapping[str, str]) -> None:
@@ -139,7 +153,7 @@ def check_names(options: Mapping[str, str]) -> None:
     """
     given = _lowered(options)
     _refuse(given)
-    _client(given)
+    parse_client(given)
     _subscription(given)
 
 
@@ -164,16 +178,25 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         raise OptionError("startingOffsets: a batch query cannot start at latest; use earliest or offsets")
     if _mentions(ending, EARLIEST):
         raise OptionError("endingOffsets: a query cannot end at earliest; use latest or offsets")
+    least = _positive(given, "minOffsetsPerTrigger") if streaming else None
+    most = _positive(given, "maxOffsetsPerTrigger") if streaming else None
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger: {least} is higher than maxOffsetsPerTrigger, {most}")
     return SourceOptions(
-        client=_client(given),
+        client=parse_client(given),
         subscription=_subscription(given),
         starting=starting,
         ending=ending,
-        max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
-        include_headers=_boolean(given, "includeHeaders", default=False),
+        columns=columns_of(options),
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=_duration(given, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+        max_bytes_per_trigger=_positive(given, "maxBytesPerTrigger"),
+        max_bytes_per_partition=_positive(given, "maxBytesPerPartition"),
+        publish_to_group=given.get("publishoffsetstogroup") or None,
     )
 
 
@@ -183,20 +206,24 @@ def _lowered(options: Mapping[str, str]) -> dict[str, str]:
 
 def _refuse(given: Mapping[str, str]) -> None:
     for key in sorted(given):
-        if key in _REFUSED:
-            raise OptionError(f"{key} is not supported: {_REFUSED[key]}")
-        if key not in _KNOWN and key not in _CLIENT:
-            near = difflib.get_close_matches(key, [*_KNOWN, *_CLIENT], n=1)
+        if key not in _KNOWN and not key.startswith("kafka."):
+            near = difflib.get_close_matches(key, [*_KNOWN, "kafka.bootstrap.servers"], n=1)
             hint = f"; did you mean {_KNOWN.get(near[0], near[0])}?" if near else ""
             raise OptionError(f"unknown option {key}{hint}")
+        name = _KNOWN.get(key, key)
+        if name in _REPLACED:
+            logger.warning("option-without-effect name=%s: %s", name, _REPLACED[name])
 
 
 def _refuse_kind(given: Mapping[str, str], *, streaming: bool) -> None:
-    batch_only = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-    for name in batch_only if streaming else ("maxOffsetsPerTrigger",):
+    if streaming:
+        for name in _BATCH_ONLY:
+            if name.lower() in given:
+                raise OptionError(f"{name} is for batch queries: a stream has no end; remove it")
+        return
+    for name in _STREAM_ONLY:
         if name.lower() in given:
-            kind = "batch" if streaming else "streaming"
-            raise OptionError(f"{name} is for {kind} queries")
+            logger.warning("option-without-effect name=%s: it is for streaming queries", name)
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
@@ -294,11 +321,18 @@ def _mentions(position: Position, special: int) -> bool:
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
+    return None if text is None else positive(text, name)
+
+
+def _duration(given: Mapping[str, str], name: str, default: int) -> int:
+    """Returns milliseconds of a time as Spark writes it, for example 30s or 5m."""
+    text = given.get(name.lower())
     if text is None:
-        return None
-    if not re.fullmatch(r"\d{1,18}", text) or int(text) == 0:
-        raise OptionError(f"{name}: expected a positive number, got {text!r}")
-    return int(text)
+        return default
+    found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.lower())
+    if found is None or found.group(2) not in _UNITS_MS:
+        raise OptionError(f"{name}: expected a time such as 30s or 5m, got {text!r}")
+    return int(int(found.group(1)) * _UNITS_MS[found.group(2)])
 
 
 def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -306,33 +340,3 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise OptionError(f"{name}: expected true or false, got {text!r}")
     return text == "true"
-
-
-def _client(given: Mapping[str, str]) -> ClientOptions:
-    servers = given.get("kafka.bootstrap.servers", "")
-    addresses = []
-    for address in (part.strip() for part in servers.split(",") if part.strip()):
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
-            raise OptionError(f"kafka.bootstrap.servers: expected host:port, got {address!r}")
-        addresses.append((host.strip("[]"), int(port)))
-    if not addresses:
-        raise OptionError("kafka.bootstrap.servers must be given, as host:port,...")
-    protocol = given.get("kafka.security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise OptionError(f"kafka.security.protocol: this source speaks PLAINTEXT, not {protocol}")
-    isolation = given.get("kafka.isolation.level", "read_uncommitted").lower()
-    if isolation not in ("read_uncommitted", "read_committed"):
-        raise OptionError(f"kafka.isolation.level: expected read_uncommitted or read_committed, got {isolation!r}")
-    fetch_bytes = _positive(given, "kafka.max.partition.fetch.bytes") or PARTITION_FETCH_BYTES
-    if fetch_bytes > PARTITION_FETCH_BYTES_MAX:
-        raise OptionError(f"kafka.max.partition.fetch.bytes: at most {PARTITION_FETCH_BYTES_MAX}, got {fetch_bytes}")
-    return ClientOptions(
-        bootstrap=tuple(addresses),
-        client_id=given.get("kafka.client.id", "pyspark-moldau"),
-        rack=given.get("kafka.client.rack", ""),
-        read_committed=isolation == "read_committed",
-        request_timeout_ms=_positive(given, "kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
-        api_timeout_ms=_positive(given, "kafka.default.api.timeout.ms") or DEFAULT_API_TIMEOUT_MS,
-        partition_fetch_bytes=fetch_bytes,
-    )

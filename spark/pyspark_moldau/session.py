@@ -1,6 +1,7 @@
-"""A local Spark session for Moldau: finds Java, sets Spark's configuration, registers the data source.
+"""Spark sessions for Moldau: a local one with Java and settings, or the user's own.
 
-The settings that Spark reads before its JVM starts are set here, unless the caller has set them.
+``local_session`` starts a session: it finds Java, sets what Spark reads before its JVM starts, and registers the data
+source. ``prepare`` makes a session that exists already ready for ``format("moldau")``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 DEFAULTS = {
@@ -26,6 +28,7 @@ DEFAULTS = {
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
+    PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
     "spark.python.authenticate.socketTimeout": "120s",  # for a machine that is busy; Spark's default is 15 s
@@ -34,6 +37,10 @@ DEFAULTS = {
 }
 """Settings for one machine: a quick start, little memory, no console output. The checkpoint manager is for local file
 systems."""
+
+
+class UnsupportedSparkError(RuntimeError):
+    """The installed PySpark is too old for the data source."""
 
 
 def local_session(
@@ -49,6 +56,7 @@ def local_session(
 
     Raises:
         NoJavaError: no suitable Java was found; the text says how to install one.
+        UnsupportedSparkError: PySpark is too old.
     """
     os.environ["JAVA_HOME"] = str(java_home(Path(tempfile.gettempdir()) / f"moldau-java-{os.getuid()}"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -57,13 +65,30 @@ def local_session(
 
     from pyspark.sql import SparkSession
 
-    from pyspark_moldau.source import DefaultSource
-
     builder = SparkSession.builder.appName(name).master(f"local[{cores},4]")
     for key, value in (DEFAULTS | dict(settings or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
-    # Spark finds an installed package by itself, but it does not search editable installations.
+    return prepare(session)
+
+
+def prepare(session: SparkSession) -> SparkSession:
+    """Makes a session that exists already ready for ``format("moldau")``, and returns it.
+
+    It registers the data source, which Spark does not find in editable installations, and lets batch queries push
+    filters down unless the session says otherwise.
+
+    Raises:
+        UnsupportedSparkError: PySpark is too old.
+    """
+    from pyspark_moldau.versions import is_supported, remedy
+
+    if not is_supported():
+        raise UnsupportedSparkError(remedy())
+    from pyspark_moldau.source import DefaultSource
+
+    if session.conf.get(PUSHDOWN, None) is None:
+        session.conf.set(PUSHDOWN, "true")
     session.dataSource.register(DefaultSource)
     return session

@@ -1,244 +1,39 @@
-"""The data source: reads a log in micro-batches and in batches.
+"""The data source: what Spark creates for format ``moldau``, and its reader for batch queries.
 
-The stream reader exists in one Python process while the query runs; every task gets another, pickled copy. So ``read``
-cannot use state that ``latestOffset`` has set: a task finds everything it needs in its ``InputRange``. Offsets are kept
-only in Spark's checkpoint; consumer groups are not used, and ``commit`` does nothing.
+Spark creates it in a Python process of its own for each step of a query; ``stream`` reads in micro-batches.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
-from pyspark_moldau.offsets import (
-    OffsetRange,
-    Offsets,
-    Partition,
-    from_checkpoint,
-    limit_rows,
-    split_ranges,
-    to_checkpoint,
-)
-from pyspark_moldau.options import (
-    EARLIEST,
-    LATEST,
-    ClientOptions,
-    OptionError,
-    Position,
-    SourceOptions,
-    check_names,
-    parse_options,
-    wants_headers,
-)
+from pyspark_moldau.columns import check_schema, ddl
+from pyspark_moldau.errors import told_first, told_first_while_read
+from pyspark_moldau.filters import Narrowing, narrow
+from pyspark_moldau.options import LATEST, OptionError, SourceOptions, check_names, columns_of, parse_options
+from pyspark_moldau.planning import Connect, InputRange, connect_cluster, plan, read_chunks, resolve
+from pyspark_moldau.stream import MoldauStreamReader, RefusedStreamReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
+    from pyspark_moldau.offsets import Offsets
     from pyspark_moldau.reader import LogReader
+
+__all__ = ["DefaultSource", "InputRange", "MoldauBatchReader", "MoldauStreamReader"]
 
 logger = logging.getLogger(__name__)
 
-Checkpoint = dict[str, dict[str, int]]
-
-SETTLE_S = 10.0
-SETTLE_POLL_S = 0.1
-
-
-class Connect(Protocol):
-    """A function that creates or finds the reader of a log. It must be picklable: a function of a module."""
-
-    def __call__(self, client: ClientOptions) -> LogReader:
-        """Returns a reader for this process."""
-        ...
-
-
-def connect_cluster(client: ClientOptions) -> LogReader:
-    """Returns the reader of a real cluster."""
-    from pyspark_moldau.reader import shared_reader
-
-    return shared_reader(client)
-
-
-@dataclass
-class InputRange(InputPartition):
-    """The work of one task. It is picklable and contains everything that the task needs."""
-
-    work: OffsetRange
-
-
-def resolve(reader: LogReader, partitions: Sequence[Partition], position: Position, name: str) -> Offsets:
-    """Turns a starting or ending position into an offset for each partition.
-
-    ``name`` is the name of the option, for errors.
-
-    Raises:
-        OptionError: the position names other partitions than ``partitions``, or no record is as late as a timestamp.
-    """
-    given = position.offsets if position.offsets is not None else position.timestamps
-    if given is None:
-        timestamp = position.timestamp_ms if position.everywhere is None else position.everywhere
-        assert timestamp is not None, "a position has one of its fields"
-        asked = dict.fromkeys(partitions, timestamp)
-        fixed: Offsets = {}
-    else:
-        named = {(topic, number): value for topic, numbers in given.items() for number, value in numbers.items()}
-        unlike = sorted(set(named).symmetric_difference(partitions))
-        if unlike:
-            topic, number = unlike[0]
-            problem = "names a partition that is not subscribed" if unlike[0] in named else "leaves out a partition"
-            raise OptionError(f"{name} {problem}: {topic}-{number}")
-        by_time = position.timestamps is not None
-        asked = {partition: value for partition, value in named.items() if by_time or value < 0}
-        fixed = {partition: value for partition, value in named.items() if partition not in asked}
-    found = reader.offsets(asked) if asked else {}
-    none = [partition for partition, offset in found.items() if offset is None]
-    if none and not position.latest_if_no_match:
-        topic, number = none[0]
-        raise OptionError(
-            f"{name}: no record of {topic}-{number} is that late; "
-            "startingOffsetsByTimestampStrategy latest starts at the end"
-        )
-    ends = reader.offsets(dict.fromkeys(none, LATEST)) if none else {}
-    return fixed | {
-        partition: offset if offset is not None else ends[partition] or 0 for partition, offset in found.items()
-    }
-
-
-def read_chunks(connect: Connect, options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a range; runs in a task."""
-    from pyspark_moldau.arrow import to_record_batch
-
-    assert isinstance(partition, InputRange), f"not a partition of this source: {partition!r}"
-    work = partition.work
-    reader = connect(options.client)
-    for chunk in reader.read(work, fail_on_data_loss=options.fail_on_data_loss):
-        yield to_record_batch(
-            chunk.columns, work.topic, work.partition, chunk.timestamp_type, headers=options.include_headers
-        )
-
-
-def plan(reader: LogReader, options: SourceOptions, start: Offsets, end: Offsets) -> list[InputRange]:
-    """Divides the records between two offsets into tasks; partitions without a start begin at their earliest offset."""
-    earliest = reader.offsets(dict.fromkeys(sorted(end), EARLIEST)) if end else {}
-    ranges = []
-    for partition in sorted(end):
-        topic, number = partition
-        first = earliest[partition] or 0
-        low = start.get(partition, first)
-        if low < first:
-            report_loss(
-                f"records {low}..{min(first, end[partition]) - 1} of {topic}-{number} are gone "
-                f"(the log now starts at {first})",
-                options,
-            )
-            low = first
-        if end[partition] < low and partition in start and end[partition] < start[partition]:
-            report_loss(f"{topic}-{number} ends at {end[partition]}, before the position {low} of this query", options)
-        ranges.append(OffsetRange(topic=topic, partition=number, start=low, end=max(low, end[partition])))
-    for topic, number in sorted(set(start).difference(end)):
-        report_loss(f"{topic}-{number} is gone", options)
-    divided = split_ranges(ranges, partitions_min=options.min_partitions, records_max=options.max_records_per_partition)
-    return [InputRange(work) for work in divided]
-
-
-def report_loss(text: str, options: SourceOptions) -> None:
-    """Reports lost records; logs a warning if ``failOnDataLoss`` is false.
-
-    Raises:
-        DataLossError: ``failOnDataLoss`` is true.
-    """
-    from pyspark_moldau.reader import DataLossError
-
-    if options.fail_on_data_loss:
-        raise DataLossError(f"{text}; set failOnDataLoss to false to continue without them")
-    logger.warning("data-loss %s", text)
-
-
-class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a log in micro-batches."""
-
-    def __init__(self, options: SourceOptions, connect: Connect = connect_cluster) -> None:
-        self._options = options
-        self._connect = connect
-        self._target: Offsets | None = None
-
-    def initialOffset(self) -> Checkpoint:
-        """Returns the offsets at which a query without a checkpoint starts."""
-        reader = self._connect(self._options.client)
-        partitions = reader.partitions(self._options.subscription)
-        name = "startingOffsets" if self._options.starting.offsets is not None else "the starting timestamp"
-        return to_checkpoint(resolve(reader, partitions, self._options.starting, name))
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit of ``maxOffsetsPerTrigger``, or no limit."""
-        rows = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of the query at the present end of the log."""
-        self._target = self._ends({})
-
-    def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
-        """Returns the end offsets of the next micro-batch."""
-        begin = from_checkpoint(start)
-        if self._target is None:
-            target = self._ends(begin)
-        else:  # measured once, perhaps just after a leader changed, so it must not fall behind the query's position
-            target = {partition: max(end, begin.get(partition, 0)) for partition, end in self._target.items()}
-        if isinstance(limit, ReadMaxRows):
-            fresh = sorted(target.keys() - begin.keys())
-            if fresh:
-                reader = self._connect(self._options.client)
-                begin |= {key: offset or 0 for key, offset in reader.offsets(dict.fromkeys(fresh, EARLIEST)).items()}
-            target = limit_rows(begin, target, limit.max_rows)
-        return to_checkpoint(target)
-
-    def reportLatestOffset(self) -> Checkpoint:
-        """Returns the end of the log, for the query's progress report."""
-        return to_checkpoint(self._ends({}))
-
-    def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
-        """Returns the tasks of a micro-batch."""
-        return plan(self._connect(self._options.client), self._options, from_checkpoint(start), from_checkpoint(end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task."""
-        return read_chunks(self._connect, self._options, partition)
-
-    def commit(self, end: Checkpoint) -> None:
-        """Does nothing, because Spark keeps the checkpoint."""
-
-    def stop(self) -> None:
-        """Does nothing, because connections end with the process."""
-
-    def _ends(self, at_least: Offsets) -> Offsets:
-        """Returns end offsets; while one is below ``at_least``, asks again for up to ``SETTLE_S``.
-
-        A new leader may report a lower high watermark until its followers have fetched from it; only an end that stays
-        low means that records are gone.
-        """
-        reader = self._connect(self._options.client)
-        deadline = time.monotonic() + SETTLE_S
-        while True:
-            found = reader.offsets(dict.fromkeys(reader.partitions(self._options.subscription), LATEST))
-            ends = {partition: offset or 0 for partition, offset in found.items()}
-            low = any(ends[partition] < at_least.get(partition, 0) for partition in ends)
-            if not low or time.monotonic() >= deadline:
-                return ends
-            time.sleep(SETTLE_POLL_S)
+PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module of the process in which Spark pushes filters down, if ``spark.sql.python.filterPushdown.enabled``."""
 
 
 class MoldauBatchReader(DataSourceReader):
@@ -247,24 +42,76 @@ class MoldauBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, connect: Connect = connect_cluster) -> None:
         self._options = options
         self._connect = connect
+        self._narrowing = Narrowing()
 
+    @told_first
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the tasks of the query, from the starting to the ending offsets."""
-        reader = self._connect(self._options.client)
-        partitions = reader.partitions(self._options.subscription)
-        start = resolve(reader, partitions, self._options.starting, "startingOffsets")
-        end = resolve(reader, partitions, self._options.ending, "endingOffsets")
+        options = self._options
+        reader = self._connect(options.client)
+        partitions = reader.partitions(options.subscription)
+        start = resolve(reader, partitions, options.starting, options.starting.option("starting"))
+        end = resolve(reader, partitions, options.ending, options.ending.option("ending"))
         for topic, number in partitions:
-            if end[topic, number] < start[topic, number]:
+            if options.ending.offsets is not None and end[topic, number] < start[topic, number]:
                 raise OptionError(
                     f"endingOffsets: {topic}-{number} ends at {end[topic, number]}, "
                     f"before its start {start[topic, number]}"
                 )
-        return plan(reader, self._options, start, end)
+        start, end = self._existing(reader, start, end)
+        return plan(reader, options, *self._narrowed(reader, start, end))
 
+    @told_first_while_read
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        return read_chunks(self._connect, self._options, partition)
+        yield from read_chunks(self._connect, self._options, partition)
+
+    def _existing(self, reader: LogReader, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        """Checks that the log reaches the offsets that are to be read.
+
+        Raises:
+            OptionError: an offset is past the end of the log.
+        """
+        options = self._options
+        if options.starting.offsets is None and options.ending.offsets is None:
+            return start, {key: max(at, start[key]) for key, at in end.items()}
+        latest = reader.offsets(dict.fromkeys(end, LATEST))
+        for partition in sorted(end):
+            topic, number = partition
+            last = latest[partition] or 0
+            if start[partition] > last and options.ending.offsets is None:
+                raise OptionError(
+                    f"startingOffsets: {topic}-{number} ends at {last}, before its start {start[partition]}; "
+                    "start at or before the end"
+                )
+            if end[partition] > last and end[partition] > start[partition]:
+                text = f"endingOffsets: {topic}-{number} ends at {last}, and {end[partition]} was asked for"
+                if options.fail_on_data_loss:
+                    raise OptionError(f"{text}; -1 means the end, and failOnDataLoss false reads what is there")
+                logger.warning("data-loss %s", text)
+                end[partition] = max(last, start[partition])
+        return start, end
+
+    def _narrowed(self, reader: LogReader, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        """Returns the parts of the ranges that pass the filters that Spark pushed down."""
+        narrowing = self._narrowing
+        left = sorted(partition for partition in end if narrowing.admits(partition))
+        if narrowing.since_ms is not None and left:
+            since = reader.offsets(dict.fromkeys(left, narrowing.since_ms))
+            # A partition without a record that is late enough has nothing for this query.
+            start = start | {key: end[key] if at is None else max(at, start[key]) for key, at in since.items()}
+        clipped = {key: narrowing.clip(start[key], end[key]) for key in left}
+        return {key: low for key, (low, _) in clipped.items()}, {key: high for key, (_, high) in clipped.items()}
+
+
+class FilteringBatchReader(MoldauBatchReader):
+    """A batch reader that takes filters. Spark refuses a reader with ``pushFilters`` unless push-down is enabled."""
+
+    @told_first
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes the filters; returns those that Spark must still apply to each row."""
+        self._narrowing, unsupported = narrow(filters)
+        return unsupported
 
 
 class DefaultSource(DataSource):
@@ -275,23 +122,40 @@ class DefaultSource(DataSource):
         """Returns the name of the format."""
         return "moldau"
 
+    @told_first
     def schema(self) -> str:
         """Returns the columns of Spark's Kafka source; ``headers`` only with ``includeHeaders``.
 
         Spark calls this method first, so it also checks the options.
         """
-        from pyspark_moldau.arrow import DDL, DDL_HEADERS
-
         check_names(self._given())
-        return DDL_HEADERS if wants_headers(self._given()) else DDL
+        return ddl(columns_of(self._given()))
 
+    @told_first
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader for ``spark.read``."""
-        return MoldauBatchReader(parse_options(self._given(), streaming=False))
+        options = self._options(schema, streaming=False)
+        return FilteringBatchReader(options) if PUSHDOWN_WORKER in _worker_modules() else MoldauBatchReader(options)
 
+    @told_first
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns the reader for ``spark.readStream``."""
-        return MoldauStreamReader(parse_options(self._given(), streaming=True))
+        """Returns the reader for ``spark.readStream``; wrong options come to light at its first use."""
+        try:
+            return MoldauStreamReader(self._options(schema, streaming=True))
+        except OptionError as error:
+            return RefusedStreamReader(str(error))
+
+    def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        given = dict(self._given())
+        # A schema that the query has set says which columns it wants.
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        return parse_options(given | {"columns": ",".join(check_schema(fields))}, streaming=streaming)
 
     def _given(self) -> Mapping[str, str]:
         return dict(self.options)
+
+
+def _worker_modules() -> tuple[str, ...]:
+    """Returns the names of the modules that may be the main program of this Spark worker process."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return tuple(filter(None, (getattr(main, "name", None), *sys.argv[1:2])))

@@ -79,3 +79,19 @@ def test_concurrent_processes_never_see_half_a_wrapper(packaged, tmp_path):
             starter.stdin.flush()
         reported = [starter.communicate(timeout=240)[0] for starter in starters]
     assert reported == ["".join(f"shared {number}\n" for number in range(25))] * 3
+
+
+def test_a_wrong_java_is_named_with_the_remedy(tmp_path, monkeypatch):
+    old = tmp_path / "java-11"
+    (old / "bin").mkdir(parents=True)
+    (old / "bin" / "java").write_text("#!/bin/sh\n")
+    (old / "bin" / "java").chmod(0o755)
+    (old / "release").write_text('JAVA_VERSION="11.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(java, "SEARCH_PATTERNS", ())
+    monkeypatch.setattr(java, "_packaged", lambda: None)
+    with pytest.raises(
+        java.NoJavaError, match=r"Spark needs Java 17, 21, 25 and only Java 11 at .*java-11 .*JAVA_HOME"
+    ):
+        java.java_home(tmp_path / "wrapper")

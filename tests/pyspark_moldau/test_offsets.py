@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_moldau.offsets import OffsetRange, from_checkpoint, limit_rows, split_ranges, to_checkpoint
+from pyspark_moldau.offsets import (
+    OffsetRange,
+    from_checkpoint,
+    limit_bytes,
+    limit_rows,
+    split_ranges,
+    to_checkpoint,
+    topic_ids_of,
+)
 
 partitions = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20))
 starts_and_lengths = st.dictionaries(partitions, st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=12)
@@ -60,3 +68,24 @@ def test_large_partitions_are_divided_into_enough_tasks():
     parts = split_ranges(whole, partitions_min=10, records_max=None)
     assert [part.end - part.start for part in parts if part.partition == 0] == [100] * 9
     assert len(parts) == 10
+
+
+@given(starts_and_lengths)
+def test_topic_ids_travel_in_the_checkpoint(spans):
+    offsets = {partition: start for partition, (start, _) in spans.items()}
+    ids = {topic: f"id_of-{topic}" for topic, _ in offsets}
+    document = to_checkpoint(offsets, ids | {"unread": "x"})
+    assert from_checkpoint(document) == offsets
+    assert topic_ids_of(document) == ids
+    assert topic_ids_of(to_checkpoint(offsets)) == {}
+    assert all(type(at) is int for partitions in document.values() for at in partitions.values())
+
+
+@given(starts_and_lengths, st.integers(1, 10**9), st.floats(0.5, 1000))
+def test_a_batch_limited_by_bytes_makes_progress(spans, bytes_max, mean):
+    start = {partition: low for partition, (low, _) in spans.items()}
+    end = {partition: low + length for partition, (low, length) in spans.items()}
+    limited = limit_bytes(start, end, dict.fromkeys(spans, mean), bytes_max)
+    taken = {partition: limited[partition] - start[partition] for partition in spans}
+    assert all((taken[one] > 0) == (length > 0) and taken[one] <= length for one, (_, length) in spans.items())
+    assert sum(taken.values()) * mean <= bytes_max + len(spans) * mean

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyspark_moldau.options import EARLIEST, LATEST, OptionError, Position, parse_options, wants_headers
+from pyspark_moldau.client_options import security_config
+from pyspark_moldau.options import EARLIEST, LATEST, OptionError, Position, columns_of, parse_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092,[::1]:9093", "subscribe": "b, a,b"}
 
@@ -25,7 +26,7 @@ def test_defaults_are_those_of_sparks_kafka_source():
 
 def test_names_are_case_insensitive():
     assert parse(STARTINGOFFSETS="Earliest", MaxOffsetsPerTrigger="10").max_offsets_per_trigger == 10
-    assert wants_headers({"IncludeHeaders": "TRUE"}) is True
+    assert columns_of({"IncludeHeaders": "TRUE"})[-1] == "headers"
 
 
 def test_offsets_by_partition_keep_their_special_values():
@@ -51,8 +52,8 @@ def test_timestamps_take_precedence_over_offsets():
         ({"kafka__bootstrap__servers": "host"}, "expected host:port, got 'host'"),
         ({"kafka__bootstrap__servers": "host:99999"}, "expected host:port, got 'host:99999'"),
         ({"kafka__auto__offset__reset": "latest"}, "use the option startingOffsets"),
-        ({"kafka__enable__auto__commit": "true"}, "commits no offsets"),
-        ({"kafka__security__protocol": "SASL_SSL"}, "speaks PLAINTEXT, not SASL_SSL"),
+        ({"kafka__enable__auto__commit": "true"}, "publishOffsetsToGroup shows them"),
+        ({"kafka__security__protocol": "SASL_SSL"}, "kafka.security.protocol = .SASL_SSL.: must be"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
         ({"maxOffsetsPerTrigger": "0"}, "expected a positive number, got '0'"),
         ({"minPartitions": "x"}, "minPartitions: expected a positive number"),
@@ -61,17 +62,77 @@ def test_timestamps_take_precedence_over_offsets():
         ({"startingOffsets": '{"a": {"0": -3}}'}, "got partition '0' at -3"),
         ({"startingOffsets": '{"a": '}, "startingOffsets: expected"),
         ({"failOnDataLoss": "maybe"}, "expected true or false, got 'maybe'"),
-        ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for batch queries: a stream has no end"),
         ({"streaming": False, "startingOffsets": "latest"}, "a batch query cannot start at latest"),
         ({"streaming": False, "endingOffsets": '{"a": {"0": -2}}'}, "cannot end at earliest"),
-        ({"streaming": False, "maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger is for streaming queries"),
         ({"without": ["subscribe"], "subscribePattern": "a("}, "is not a regular expression"),
         ({"without": ["subscribe"], "assign": '{"a": ["0"]}'}, 'expected {"topic": \\[0, 1\\]}'),
         ({"without": ["subscribe"], "assign": "{}"}, "no partition is named"),
-        ({"kafka__isolation__level": "serializable"}, "read_uncommitted or read_committed"),
-        ({"kafka__max__partition__fetch__bytes": "999999999999"}, "at most 268435456"),
+        ({"kafka__isolation__level": "serializable"}, "kafka.isolation.level = .serializable."),
+        ({"kafka__fetch__min__byte": "1"}, "did you mean kafka.fetch.min.bytes?"),
+        ({"kafka__fetch__min__bytes": "x"}, "kafka.fetch.min.bytes = .x."),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "9 is higher than maxOffsetsPerTrigger, 8"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: expected a time such as 30s or 5m, got .soon."),
+        ({"maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger: expected a positive number"),
+        ({"columns": "value,ofset"}, "columns: .ofset. is not one of .*; did you mean offset?"),
+        ({"columns": "value,value"}, "columns: value comes twice"),
+        ({"kafka__max__partition__fetch__bytes": "999999999"}, "expected 1 to 268435456, got 999999999"),
     ],
 )
 def test_a_mistake_names_the_option_and_what_would_be_right(changes, message):
     with pytest.raises(OptionError, match=message.replace("?", r"\?").replace("(", r"\(")):
         parse(**changes)
+
+
+ACCEPTED_AS_BY_SPARK = {
+    "kafka.check.crcs": "false",
+    "kafka.fetch.max.bytes": "1000000",
+    "kafka.fetch.min.bytes": "5",
+    "kafka.max.poll.records": "10",
+    "kafka.metadata.max.age.ms": "10000",
+    "kafka.receive.buffer.bytes": "65536",
+    "kafka.retry.backoff.ms": "50",
+    "kafka.session.timeout.ms": "10000",
+    "kafka.zzz": "a plug-in's own key",
+    "fetchOffset.numRetries": "2",
+    "fetchOffset.retryIntervalMs": "10",
+    "kafkaConsumer.pollTimeoutMs": "9000",
+    "kafka.ssl.truststore.password": "unused",
+}
+
+
+def test_keys_that_spark_accepts_are_obeyed_or_warned_of(caplog):
+    options = parse(**{key.replace(".", "__"): value for key, value in ACCEPTED_AS_BY_SPARK.items()})
+    client = options.client
+    assert (client.check_crcs, client.fetch_bytes, client.fetch_bytes_min) == (False, 1_000_000, 5)
+    assert (client.receive_buffer_bytes, client.retry_backoff_ms, client.api_timeout_ms) == (65536, 50, 9000)
+    warned = {record.args[0] for record in caplog.records}
+    assert warned == {
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "session.timeout.ms",
+        "zzz",
+        "ssl.truststore.password",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+    }
+
+
+def test_options_of_streams_are_taken_with_a_warning_in_batches(caplog):
+    assert parse(streaming=False, maxOffsetsPerTrigger="9").max_offsets_per_trigger is None
+    assert [record.args[0] for record in caplog.records] == ["maxOffsetsPerTrigger"]
+
+
+def test_times_are_read_as_spark_writes_them():
+    found = {text: parse(maxTriggerDelay=text).max_trigger_delay_ms for text in ("1500", "30s", "5m", "2 min", "1h")}
+    assert found == {"1500": 1500, "30s": 30_000, "5m": 300_000, "2 min": 120_000, "1h": 3_600_000}
+    assert parse().max_trigger_delay_ms == 900_000
+
+
+def test_tls_keys_reach_the_configuration_of_moldaus_clients():
+    given = {"kafka.security.protocol": "ssl", "kafka.ssl.truststore.certificates": "PEM text"}
+    client = parse(**{key.replace(".", "__"): value for key, value in given.items()}).client
+    config = security_config(client)
+    assert config.get_str("security.protocol") == "SSL"
+    assert config.get("ssl.truststore.certificates") == "PEM text"
+    assert "PEM text" not in repr(client)

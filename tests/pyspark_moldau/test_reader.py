@@ -22,8 +22,13 @@ from moldau.records import (
     set_max_timestamp,
 )
 from pyspark_moldau import reader
-from pyspark_moldau.options import ClientOptions, Subscription
-from pyspark_moldau.reader import ClusterReader, ReadTimeoutError
+from pyspark_moldau.errors import DamagedBatchError, ReadTimeoutError
+from pyspark_moldau.offsets import OffsetRange
+from pyspark_moldau.options import ClientOptions, OptionError, Subscription
+from pyspark_moldau.reader import ClusterReader
+from pyspark_moldau.wire import cluster
+from pyspark_moldau.wire.cluster import RetryTimer
+from pyspark_moldau.wire.decoding import decode
 
 
 def batch(first, count, *, producer=None, log_append_ms=None):
@@ -51,13 +56,12 @@ def marker(at, producer, *, commit):
 
 def decoded(records, first, end, *, committed=False, aborted=()):
     """(timestamp type, values) of each chunk."""
-    client = ClientOptions(bootstrap=(("h", 1),), read_committed=committed)
     data = PartitionData(
         records=records,
         aborted_transactions=[AbortedTransaction(producer_id=who, first_offset=at) for who, at in aborted],
     )
     batches = list(iterate_batches(records))
-    chunks = ClusterReader(client)._decode(data, batches, first, end)
+    chunks = decode(data, batches, first, end, read_committed=committed)
     return [(chunk.timestamp_type, values_of(chunk.columns)) for chunk in chunks]
 
 
@@ -145,7 +149,7 @@ def test_malformed_responses_are_retried_until_the_timeout(answer, monkeypatch):
     # The reader's clock advances only during its waits between attempts, so that a slow machine gives it no less time.
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
-    monkeypatch.setattr(reader, "time", clock)
+    monkeypatch.setattr(cluster, "time", clock)
     client = ClientOptions(bootstrap=(("127.0.0.1", broker.port),), api_timeout_ms=800)
     try:
         with pytest.raises(ReadTimeoutError, match=r"could not look up topics for 0\.8 s"):
@@ -156,6 +160,34 @@ def test_malformed_responses_are_retried_until_the_timeout(answer, monkeypatch):
 
 
 def test_final_errors_are_not_retried():
-    waits = reader._RetryTimer("read t-0", 60_000)
-    with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+    waits = RetryTimer("read t-0", ClientOptions(bootstrap=(("h", 1),)))
+    with pytest.raises(OptionError, match=r"TOPIC_AUTHORIZATION_FAILED.*grant its principal READ"):
         waits.failed(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(KafkaError, match="INVALID_REQUEST"):
+        waits.failed(KafkaError(ErrorCode.INVALID_REQUEST))
+
+
+def test_a_process_keeps_a_bounded_number_of_readers():
+    """Spark's workers live on and serve many queries; the readers used last stay."""
+    clients = [ClientOptions(bootstrap=(("h", port),)) for port in range(1, reader.READERS_MAX + 3)]
+    first = reader.shared_reader(clients[0])
+    for client in clients[1 : reader.READERS_MAX]:
+        reader.shared_reader(client)
+    assert reader.shared_reader(clients[0]) is first
+    for client in clients[reader.READERS_MAX :]:
+        reader.shared_reader(client)
+    assert reader.shared_reader(clients[0]) is first
+    assert len(reader._shared) == reader.READERS_MAX
+
+
+def test_a_damaged_batch_is_named_by_its_place(monkeypatch):
+    one = ClusterReader(ClientOptions(bootstrap=(("h", 1),)))
+
+    def damaged(work, position):
+        yield None, position + 2
+        raise CorruptRecordError("the checksum is wrong")
+
+    monkeypatch.setattr(one, "_read_from_broker", damaged)
+    work = OffsetRange(topic="t", partition=3, start=5, end=9)
+    with pytest.raises(DamagedBatchError, match=r"t-3 has a damaged record batch at offset 7 .*the checksum is wrong"):
+        list(one.read(work, fail_on_data_loss=True))

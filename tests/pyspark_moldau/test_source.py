@@ -4,17 +4,30 @@ Method: its readers, called as Spark calls them, over a log in memory with real 
 """
 
 import datetime
+import os
 import pickle
+import types as types_module
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pyspark_moldau import arrow, source
+from pyspark_moldau import arrow, columns, errors, source
+from pyspark_moldau import stream as stream_module
+from pyspark_moldau.errors import DataLossError
+from pyspark_moldau.offsets import OffsetRange, from_checkpoint
 from pyspark_moldau.options import OptionError, parse_options
-from pyspark_moldau.reader import DataLossError
 from support.spark.memory_log import MemoryLog
 
 
@@ -49,7 +62,7 @@ def test_the_arrow_schema_equals_sparks_schema_of_the_columns():
     header = types.StructType(
         [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
     )
-    columns = {
+    kinds = {
         "key": types.BinaryType(),
         "value": types.BinaryType(),
         "topic": types.StringType(),
@@ -59,16 +72,16 @@ def test_the_arrow_schema_equals_sparks_schema_of_the_columns():
         "timestampType": types.IntegerType(),
         "headers": types.ArrayType(header),
     }
-    fields = [types.StructField(name, kind) for name, kind in columns.items()]
+    fields = [types.StructField(name, kind) for name, kind in kinds.items()]
     assert to_arrow_schema(types.StructType(fields[:-1]), timezone="UTC", prefers_large_types=False) == arrow.SCHEMA
     assert to_arrow_schema(types.StructType(fields), timezone="UTC", prefers_large_types=False) == arrow.SCHEMA_HEADERS
-    assert [name for name in columns if f"{name} " in arrow.DDL_HEADERS] == list(columns)
+    assert {name: kind.simpleString() for name, kind in kinds.items()} == columns.TYPES
 
 
 def test_micro_batches_follow_each_other_without_gap_or_overlap(log):
     reader = stream(log)
     position = reader.initialOffset()
-    assert position == {"t": {"0": 0, "1": 0}}
+    assert position == {"t": {"0": 0, "1": 0}, "t#id-1": {}}
     seen = []
     for _ in range(20):
         end = reader.latestOffset(position, ReadMaxRows(4))
@@ -76,7 +89,7 @@ def test_micro_batches_follow_each_other_without_gap_or_overlap(log):
         if end == position:
             break
         position = end
-    assert position == {"t": {"0": 10, "1": 4}}
+    assert from_checkpoint(position) == {("t", 0): 10, ("t", 1): 4}
     assert sorted(seen) == [(0, n) for n in range(10)] + [(1, n) for n in range(4)]
     assert len(seen) == len(set(seen))
 
@@ -108,7 +121,7 @@ def test_available_now_ends_at_the_end_it_saw_first(log):
     reader.prepareForTriggerAvailableNow()
     log.append(("t", 0), (1, b"late", b"late", ()))
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert end == {"t": {"0": 10, "1": 4}}
+    assert from_checkpoint(end) == {("t", 0): 10, ("t", 1): 4}
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
@@ -144,7 +157,7 @@ def test_a_topic_that_disappears_is_data_loss(log):
 
 
 def test_a_log_that_was_cut_below_the_position_is_data_loss(log, monkeypatch):
-    monkeypatch.setattr(source, "SETTLE_S", 0.0)
+    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
     reader = stream(log)
     start = {"t": {"0": 50, "1": 4}}
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -194,13 +207,190 @@ def test_readers_and_tasks_travel_to_other_processes():
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
     reader = source.MoldauStreamReader(parse_options(given, streaming=True))
     assert isinstance(pickle.loads(pickle.dumps(reader)), source.MoldauStreamReader)
-    task = source.InputRange(source.OffsetRange(topic="t", partition=0, start=1, end=2))
+    task = source.InputRange(OffsetRange(topic="t", partition=0, start=1, end=2))
     assert pickle.loads(pickle.dumps(task)) == task
 
 
 def test_record_batches_share_the_decoders_buffers(log):
-    chunk = next(log.read(source.OffsetRange(topic="t", partition=0, start=0, end=3), fail_on_data_loss=True))
-    made = arrow.to_record_batch(chunk.columns, "t", 0, chunk.timestamp_type, headers=False)
+    chunk = next(log.read(OffsetRange(topic="t", partition=0, start=0, end=3), fail_on_data_loss=True))
+    made = arrow.to_record_batch(chunk.columns, "t", 0, chunk.timestamp_type, names=columns.USUAL)
     assert made.schema == arrow.SCHEMA
     assert made.column("value").buffers()[2].address == pa.py_buffer(chunk.columns.values.data).address
     made.validate(full=True)
+
+
+def test_a_batch_without_records_has_no_rows(log):
+    """Spark puts InputPartition(None) in the place of an empty list of partitions."""
+    reader = batch(log, startingOffsets='{"t": {"0": 5, "1": 4}}', endingOffsets='{"t": {"0": 5, "1": 4}}')
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_an_ending_offset_past_the_end_is_an_error_at_once(log):
+    past = '{"t": {"0": 500, "1": -1}}'
+    with pytest.raises(OptionError, match=r"endingOffsets: t-0 ends at 10, and 500 was asked for; -1 means the end"):
+        batch(log, endingOffsets=past).partitions()
+    reader = batch(log, endingOffsets=past, failOnDataLoss="false")
+    assert len(rows(reader, reader.partitions())) == 14
+    with pytest.raises(OptionError, match=r"startingOffsets: t-0 ends at 10, before its start 500"):
+        batch(log, startingOffsets='{"t": {"0": 500, "1": -2}}').partitions()
+
+
+def test_a_time_means_the_end_in_a_partition_without_records(log):
+    log.create("t2", 2, "id-2")
+    log.append(("t2", 0), (1000, b"k", b"v", ()))
+    assert from_checkpoint(stream(log, subscribe="t2", startingTimestamp="900").initialOffset()) == {
+        ("t2", 0): 0,
+        ("t2", 1): 0,
+    }
+
+
+def recreated(log):
+    log.delete("t")
+    log.create("t", 1, "id-2")
+    log.append(("t", 0), *[(5000 + n, None, b"new", ()) for n in range(3)])
+
+
+def test_a_topic_that_was_created_again_is_data_loss(log):
+    reader = stream(log)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    recreated(log)
+    with pytest.raises(DataLossError, match=r"t-1 was deleted|topic t was deleted and created again.*failOnDataLoss"):
+        reader.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("records", [3, 30], ids=["shorter", "longer"])
+def test_a_topic_that_was_created_again_is_read_anew(log, monkeypatch, records):
+    """Without failOnDataLoss the new topic is read from its beginning, whether it is shorter or longer."""
+    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    reader = stream(log, failOnDataLoss="false")
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    log.delete("t")
+    log.create("t", 1, "id-2")
+    log.append(("t", 0), *[(5000 + n, None, b"new", ()) for n in range(records)])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert offsets_of(rows(reader, reader.partitions(start, end))) == [(0, n) for n in range(records)]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_planned_batch_of_a_topic_that_is_gone_is_data_loss(log):
+    start, end = stream(log).initialOffset(), {"t": {"0": 10, "1": 4}, "t#id-1": {}}
+    recreated(log)
+    with pytest.raises(DataLossError, match="topic t was deleted and created again before its records"):
+        stream(log).partitions(start, end)
+    assert stream(log, failOnDataLoss="false").partitions(start, end) == []
+
+
+def test_checkpoints_without_topic_ids_are_read(log):
+    """Checkpoints of older versions, and of Spark's Kafka source, have no topic ids."""
+    reader = stream(log)
+    end = reader.latestOffset({"t": {"0": 9, "1": 4}}, ReadAllAvailable())
+    assert offsets_of(rows(reader, reader.partitions({"t": {"0": 9, "1": 4}}, end))) == [(0, 9)]
+    with pytest.raises(OptionError, match=r"checkpointLocation: .*not of the form.*give the query a check"):
+        reader.latestOffset({"logOffset": 7}, ReadAllAvailable())
+
+
+def test_a_deleted_topic_ends_a_query_or_waits_for_it(log, monkeypatch):
+    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    start = stream(log).initialOffset()
+    log.delete("t")
+    with pytest.raises(DataLossError, match="t-0 was deleted while the query read it"):
+        stream(log).latestOffset(start, ReadAllAvailable())
+    reader = stream(log, failOnDataLoss="false")
+    gone = reader.latestOffset(start, ReadAllAvailable())
+    assert gone == {}
+    log.create("t", 1, "id-2")
+    log.append(("t", 0), (1, None, b"new", ()))
+    end = reader.latestOffset(gone, ReadAllAvailable())
+    assert offsets_of(rows(reader, reader.partitions(gone, end))) == [(0, 0)]
+
+
+def test_a_misspelt_topic_is_told_at_a_restart(log, monkeypatch):
+    monkeypatch.setattr(stream_module, "SETTLE_S", 0.0)
+    with pytest.raises(OptionError, match="subscribe: topic tt does not exist"):
+        stream(log, subscribe="t,tt").latestOffset({"t": {"0": 0, "1": 0}}, ReadAllAvailable())
+
+
+def test_few_records_wait_for_more_until_the_delay_is_over(log, monkeypatch):
+    clock = types_module.SimpleNamespace(now=1000.0, monotonic=lambda: clock.now, sleep=None)
+    monkeypatch.setattr(stream_module, "time", clock)
+    reader = stream(log, minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    assert from_checkpoint(first) == {("t", 0): 10, ("t", 1): 4}
+    log.append(("t", 1), (1, b"k", b"v", ()))
+    assert reader.latestOffset(first, limit) == first
+    clock.now += 11
+    late = reader.latestOffset(first, limit)
+    assert from_checkpoint(late)["t", 1] == 5
+    log.append(("t", 0), *[(1, b"k", b"v", ())] * 5)
+    assert from_checkpoint(reader.latestOffset(late, limit))["t", 0] == 15
+
+
+def test_a_batch_may_be_limited_by_bytes(log):
+    """With records of 100 bytes, 700 bytes are half of the 14 records."""
+    reader = stream(log, maxBytesPerTrigger="700")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert from_checkpoint(end) == {("t", 0): 5, ("t", 1): 2}
+    tasks = stream(log, maxBytesPerPartition="300").partitions({"t": {"0": 0, "1": 0}}, {"t": {"0": 10, "1": 4}})
+    assert len(tasks) == 4 + 2
+    assert len(offsets_of(rows(reader, tasks))) == 14
+
+
+def test_only_the_wanted_columns_are_made(log):
+    reader = batch(log, columns="offset,value")
+    found = rows(reader, reader.partitions())
+    assert list(found[0]) == ["offset", "value"]
+    made = source.DefaultSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "columns": "value,offset"})
+    assert made.schema() == "value binary, offset bigint"
+    wanted = types.StructType([types.StructField("offset", types.LongType())])
+    assert made.reader(wanted)._options.columns == ("offset",)
+    wrong = types.StructType([types.StructField("value", types.StringType())])
+    with pytest.raises(OptionError, match="schema: column value string is not one of the source's"):
+        made.reader(wrong)
+
+
+def filtered(log, *filters):
+    reader = source.FilteringBatchReader(
+        parse_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=False), connect=lambda client: log
+    )
+    left = list(reader.pushFilters(list(filters)))
+    return offsets_of(rows(reader, reader.partitions())), left
+
+
+def test_filters_narrow_what_is_read(log):
+    partition, offset, timestamp = ("partition",), ("offset",), ("timestamp",)
+    assert filtered(log, EqualTo(partition, 1)) == ([(1, n) for n in range(4)], [])
+    assert filtered(log, GreaterThanOrEqual(offset, 8), IsNotNull(offset)) == ([(0, 8), (0, 9)], [])
+    assert filtered(log, LessThan(offset, 1), In(partition, (0, 7))) == ([(0, 0)], [])
+    assert filtered(log, EqualTo(partition, 0), EqualTo(partition, 1)) == ([], [])
+    some = In(offset, (2, 4))
+    assert filtered(log, some) == ([(0, 2), (0, 3), (0, 4), (1, 2), (1, 3)], [some])
+    since = GreaterThan(timestamp, datetime.datetime.fromtimestamp(2.002, datetime.UTC))
+    assert filtered(log, since) == ([(1, 2), (1, 3)], [since])
+    other = EqualTo(("value",), b"w1")
+    assert len(filtered(log, other)[0]) == 14
+    assert filtered(log, other)[1] == [other]
+
+
+def test_errors_hide_the_traceback_in_sparks_workers_only(log, monkeypatch):
+    monkeypatch.delenv(errors.HIDE_TRACEBACK, raising=False)
+    wrong = source.DefaultSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "bogus": "1"})
+    with pytest.raises(OptionError):
+        wrong.schema()
+    assert errors.HIDE_TRACEBACK not in os.environ
+    worker = types_module.SimpleNamespace(__spec__=types_module.SimpleNamespace(name="pyspark.daemon"))
+    monkeypatch.setitem(errors.sys.modules, "__main__", worker)
+    with pytest.raises(OptionError):
+        wrong.schema()
+    assert os.environ.pop(errors.HIDE_TRACEBACK) == "1"
+
+
+def test_wrong_options_of_a_stream_come_at_its_first_use():
+    """Spark hides an error that streamReader raises behind one of its own."""
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "endingOffsets": "latest"}
+    made = source.DefaultSource(given)
+    reader = made.streamReader(types.StructType([types.StructField("offset", types.LongType())]))
+    for first in (reader.initialOffset, reader.getDefaultReadLimit, reader.prepareForTriggerAvailableNow):
+        with pytest.raises(OptionError, match="endingOffsets is for batch queries"):
+            first()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from moldau.records import ColumnBuilder, Record, decode_columns, encode_batch, iterate_batches
+from pyspark_moldau.errors import DataLossError
 from pyspark_moldau.options import EARLIEST, LATEST
-from pyspark_moldau.reader import Chunk, DataLossError
+from pyspark_moldau.wire.cluster import UnknownTopicError
+from pyspark_moldau.wire.decoding import Chunk
 
 
 class MemoryLog:
@@ -13,6 +15,8 @@ class MemoryLog:
     def __init__(self, partitions):
         self.starts = dict.fromkeys(partitions, 0)
         self.records = {partition: [] for partition in partitions}
+        self.ids = {topic: "id-1" for topic, _ in partitions}
+        self.bytes_of_record = 100
 
     def append(self, partition, *pairs):
         log = self.records[partition]
@@ -24,8 +28,30 @@ class MemoryLog:
         self.records[partition] = kept
         self.starts[partition] = offset
 
-    def partitions(self, subscription):
+    def delete(self, topic):
+        """Deletes a topic."""
+        self.records = {partition: log for partition, log in self.records.items() if partition[0] != topic}
+        self.starts = dict.fromkeys(self.records, 0)
+        del self.ids[topic]
+
+    def create(self, topic, partitions, topic_id):
+        """Creates a topic."""
+        self.ids[topic] = topic_id
+        for number in range(partitions):
+            self.records[topic, number] = []
+            self.starts[topic, number] = 0
+
+    def partitions(self, subscription, *, missing_ok=False):
+        missing = [topic for topic in subscription.topics or () if topic not in self.ids]
+        if missing and not missing_ok:
+            raise UnknownTopicError(f"topic {missing[0]} does not exist")
         return sorted(partition for partition in self.records if partition[0] in (subscription.topics or ()))
+
+    def topic_ids(self, topics):
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+    def sizes(self, partitions):
+        return {partition: self.bytes_of_record * len(self.records[partition]) for partition in partitions}
 
     def offsets(self, timestamps):
         result = {}

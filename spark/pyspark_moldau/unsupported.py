@@ -1,0 +1,27 @@
+"""Stands in for the source where PySpark is too old for it, so that the user learns the remedy.
+
+An exception during Spark's search for data sources would take away all other Python sources too.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+
+from pyspark_moldau.versions import remedy
+
+
+class DefaultSource(DataSource):
+    """Fails at its first use."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Returns the name of the format."""
+        return "moldau"
+
+    def schema(self) -> str:
+        """Always fails.
+
+        Raises:
+            RuntimeError: PySpark is too old.
+        """
+        raise RuntimeError(remedy())

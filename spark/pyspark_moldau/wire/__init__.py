@@ -1,0 +1,1 @@
+"""What the source says to brokers: connections, metadata, decoding of fetched batches, offsets of groups."""

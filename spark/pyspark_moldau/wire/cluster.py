@@ -1,0 +1,199 @@
+"""The cluster as a source sees it: metadata, connections to brokers, and retries with a bound.
+
+After a leader change or the death of a broker a request is repeated until ``kafka.default.api.timeout.ms`` has passed
+since the last progress, because Spark ends a query at the first exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.schema import Response
+from pyspark_moldau.client_options import OptionError
+from pyspark_moldau.errors import ReadTimeoutError
+from pyspark_moldau.wire.connections import BrokerConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.protocol.schema import Request
+    from pyspark_moldau.client_options import ClientOptions
+    from pyspark_moldau.offsets import Partition
+
+logger = logging.getLogger(__name__)
+
+METADATA_VERSION: Final = 12
+"""Every Kafka 4 broker serves it, and it has topic ids."""
+NO_TOPIC_ID: Final = UUID(int=0)
+MISSING_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+REFUSED_ACCESS: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant its principal READ and DESCRIBE on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant its principal READ on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "grant its principal DESCRIBE on the cluster",
+}
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+Address = tuple[str, int]
+
+
+class UnknownTopicError(OptionError):
+    """A named topic does not exist."""
+
+
+def id_text(topic_id: UUID) -> str:
+    """Returns a topic id as Kafka's tools print it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
+
+
+def topic_uuid(text: str) -> UUID:
+    """Reads the result of ``id_text``."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+class Cluster:
+    """Metadata and connections; for one thread."""
+
+    def __init__(self, client: ClientOptions) -> None:
+        self._client = client
+        self._connections: dict[Address, BrokerConnection] = {}
+        self.brokers: dict[int, Address] = {}
+        self.leaders: dict[Partition, int] = {}
+        self.topic_ids: dict[str, UUID] = {}
+
+    def refresh(self, topics: Sequence[str] | None, *, missing_ok: bool = False) -> None:
+        """Asks for the metadata of topics, or of all topics that are not internal.
+
+        Raises:
+            UnknownTopicError: a topic does not exist, and ``missing_ok`` is false.
+        """
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = self.ask_any(request, METADATA_VERSION, MetadataResponse)
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self.leaders.clear()
+        self.topic_ids.clear()
+        for entry in answer.topics:
+            assert entry.name is not None, "a topic that was asked for by name has a name"
+            if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if missing_ok:
+                    continue
+                raise UnknownTopicError(f"topic {entry.name} does not exist; create it, or correct its name")
+            if topics is None and entry.is_internal:
+                continue
+            raise_for(entry.error_code, f"topic {entry.name}")
+            self.topic_ids[entry.name] = entry.topic_id
+            for part in entry.partitions:
+                self.leaders[entry.name, part.partition_index] = part.leader_id
+
+    def leader_address(self, partition: Partition) -> Address:
+        """Returns where the leader of a partition is.
+
+        Raises:
+            KafkaError: it has no leader now.
+        """
+        leader = self.leaders.get(partition)
+        if leader is None or leader not in self.brokers:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition[0]}-{partition[1]} has no leader now")
+        return self.brokers[leader]
+
+    def take_connection(self, address: Address) -> BrokerConnection:
+        """Returns a connection that the caller owns until ``give_back``, or closes."""
+        return self._connections.pop(address, None) or BrokerConnection(*address, self._client)
+
+    def give_back(self, address: Address, connection: BrokerConnection) -> None:
+        """Keeps a connection without outstanding requests for the next use."""
+        if address in self._connections:
+            connection.close()
+        else:
+            self._connections[address] = connection
+
+    def ask(self, address: Address, request: Request, version: int, response_class: type[R]) -> R:
+        """Sends a request to one broker, and returns its response."""
+        connection = self.take_connection(address)
+        try:
+            connection.send(request, version)
+            answer = connection.receive(response_class, version)
+        except BaseException:
+            connection.close()
+            raise
+        self.give_back(address, connection)
+        return answer
+
+    def ask_any(self, request: Request, version: int, response_class: type[R]) -> R:
+        """Asks the brokers known from metadata, then the bootstrap addresses, until one answers."""
+        addresses = list(dict.fromkeys([*self.brokers.values(), *self._client.bootstrap]))
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                return self.ask(address, request, version, response_class)
+            except OSError as error:
+                failure = error
+        names = ", ".join(f"{host}:{port}" for host, port in addresses)
+        raise ConnectionError(f"no broker answers at {names} (kafka.bootstrap.servers): {failure}") from failure
+
+    def forget(self) -> None:
+        """Drops connections and leaders, which may be outdated after a failure."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self.leaders.clear()
+
+    def retry(self, what: str, attempt: Callable[[], T]) -> T:
+        """Repeats an attempt until it succeeds or the time for it is over."""
+        waits = RetryTimer(what, self._client)
+        while True:
+            try:
+                return attempt()
+            except (OSError, KafkaError) as error:
+                waits.failed(error)
+                self.forget()
+
+
+class RetryTimer:
+    """Backs off between attempts, and gives up if there is no progress within the timeout."""
+
+    def __init__(self, what: str, client: ClientOptions) -> None:
+        self._what = what
+        self._timeout_s = client.api_timeout_ms / 1000
+        self._first_s = client.retry_backoff_ms / 1000
+        self._last_s = max(client.retry_backoff_max_ms / 1000, self._first_s)
+        self.progress()
+
+    def progress(self) -> None:
+        """Starts the timeout again."""
+        self._deadline = time.monotonic() + self._timeout_s
+        self._backoff_s = self._first_s
+
+    def failed(self, error: OSError | KafkaError) -> None:
+        """Waits before the next attempt.
+
+        Raises:
+            KafkaError: the given error is final.
+            ReadTimeoutError: the timeout has passed.
+        """
+        if isinstance(error, KafkaError) and not (error.code.retriable or error.code.refreshes_metadata):
+            remedy = REFUSED_ACCESS.get(error.code)
+            if remedy is not None:
+                raise OptionError(f"could not {self._what}: this client may not ({error}); {remedy}") from error
+            raise error
+        if time.monotonic() + self._backoff_s > self._deadline:
+            raise ReadTimeoutError(
+                f"could not {self._what} for {self._timeout_s:g} s: {error}; is the cluster up? "
+                "kafka.default.api.timeout.ms is how long to wait"
+            ) from error
+        logger.info("retry what=%r error=%r", self._what, error)
+        time.sleep(self._backoff_s)
+        self._backoff_s = min(self._backoff_s * 2, self._last_s)
+
+
+def raise_for(code: int, what: str = "") -> None:
+    """Raises the ``KafkaError`` of an error code of a response, if it is one."""
+    if code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(code), what) if what else KafkaError(ErrorCode(code))

@@ -1,0 +1,71 @@
+"""Goal: the figures of a query, its table and its picture say what Spark's reports say. Method: reports as JSON."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pyspark_moldau.terminal.figures import History, lag_of
+from pyspark_moldau.terminal.picture import draw
+from pyspark_moldau.terminal.watch import table_of
+
+
+def report(number, rows, *, end, latest, duration_ms=500):
+    return {
+        "batchId": number,
+        "timestamp": "2026-01-02T03:04:05.678Z",
+        "numInputRows": rows,
+        "processedRowsPerSecond": rows / (duration_ms / 1000),
+        "durationMs": {"triggerExecution": duration_ms},
+        "sources": [{"endOffset": end, "latestOffset": latest}],
+    }
+
+
+FIRST = report(0, 10, end={"t": {"0": 10}, "t#x": {}}, latest={"t": {"0": 25, "1": 3}})
+SECOND = report(1, 18, end='{"t": {"0": 25, "1": 3}}', latest='{"t": {"0": 25, "1": 3}}', duration_ms=1500)
+
+
+def test_the_lag_is_what_the_query_has_not_read():
+    assert lag_of(FIRST) == 18
+    assert lag_of(SECOND) == 0
+    assert lag_of({"sources": [{"endOffset": {"logOffset": 7}, "latestOffset": "none"}]}) is None
+    assert lag_of({"sources": []}) is None
+
+
+def test_a_history_counts_each_batch_once():
+    history = History()
+    history.add([FIRST])
+    history.add([FIRST, SECOND])
+    idle = report(2, 0, end={"t": {"0": 25}}, latest={"t": {"0": 25}})
+    history.add([idle, report(2, 0, end={"t": {"0": 25}}, latest={"t": {"0": 31}})])
+    assert (history.count, history.rows, history.busy_ms) == (3, 28, 2500)
+    assert [batch.lag for batch in history.batches] == [18, 0, 6]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_table_and_picture_show_the_figures(tmp_path, suffix):
+    history = History()
+    history.add([FIRST, SECOND])
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(table_of("flights", history, "ended"))
+    text = console.export_text()
+    assert "query flights: ended" in text
+    assert "2 batches, 28 rows, 14 rows/s while busy" in text
+    assert [line.split()[-2] for line in text.splitlines() if "03:04:05" in line] == ["18", "0"]
+    draw(history, tmp_path / f"query.{suffix}", title="flights")
+    assert (tmp_path / f"query.{suffix}").stat().st_size > 1000
+
+
+def test_an_old_pyspark_is_told_what_it_needs(monkeypatch):
+    """Spark's search for data sources must go on, so the stand-in fails only where it is used."""
+    import pyspark
+
+    import pyspark_moldau
+
+    monkeypatch.setattr(pyspark, "__version__", "4.1.1")
+    stand_in = pyspark_moldau.DefaultSource
+    assert stand_in.name() == "moldau"
+    with pytest.raises(RuntimeError, match=r"needs PySpark 4\.2 or later, and 4\.1\.1 is installed: pip install"):
+        stand_in({}).schema()
+    monkeypatch.setattr(pyspark, "__version__", "4.10.0")
+    assert pyspark_moldau.DefaultSource is not stand_in
