@@ -21,6 +21,7 @@ from moldau_cli.commands import (
     replicas,
     topics,
     txns,
+    users,
 )
 from moldau_cli.commands.sim import runs as sim
 
@@ -47,6 +48,7 @@ application.command("elect")(replicas.elect)
 application.add_typer(log.commands, name="log")
 application.add_typer(sim.commands, name="sim")
 application.add_typer(txns.commands, name="txns")
+application.add_typer(users.commands, name="users")
 application.command("produce")(produce.produce)
 application.command("consume")(consume.consume)
 application.command("demo")(demo.demo)

@@ -51,6 +51,7 @@ def use_command_config(path: str | None) -> None:
         UsageError: the file cannot be read, or no client knows a key.
     """
     from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError, parse_config_text
+    from moldau.runtime.config.providers import resolve
 
     global _command_config_file
     _command_config.clear()
@@ -58,7 +59,7 @@ def use_command_config(path: str | None) -> None:
     if path is None:
         return
     try:
-        given = parse_config_text(Path(path).read_text(encoding="utf-8"), path)
+        given = resolve(parse_config_text(Path(path).read_text(encoding="utf-8"), path), os.environ)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--command-config: cannot read {path}: {error}") from error
     except ConfigError as error:

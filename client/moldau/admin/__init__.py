@@ -4,6 +4,7 @@ from moldau.admin.admin import Admin
 from moldau.admin.failures import AdminError
 from moldau.admin.quorum import FeatureDescription
 from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
+from moldau.admin.users import UserCredential
 from moldau.admin.values import (
     EARLIEST,
     LATEST,
@@ -58,4 +59,5 @@ __all__ = [
     "TopicListing",
     "TransactionDescription",
     "TransactionListing",
+    "UserCredential",
 ]

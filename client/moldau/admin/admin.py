@@ -20,6 +20,7 @@ from moldau.admin.replicas import Replicas
 from moldau.admin.requester import Requester
 from moldau.admin.topics import Topics
 from moldau.admin.transactions import Transactions
+from moldau.admin.users import Users
 from moldau.cluster import arguments
 from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from moldau.admin.quorum import FeatureDescription
     from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
+    from moldau.admin.users import UserCredential
     from moldau.admin.values import (
         ClusterDescription,
         ConfigAlteration,
@@ -79,6 +81,7 @@ class Admin(AsyncOnly):
         self._quorum = Quorum(self._requester)
         self._groups = Groups(self._requester, self._config.get_list("bootstrap.servers"))
         self._replicas = Replicas(self._requester)
+        self._users = Users(self._requester)
         self._transactions = Transactions(self._requester, self._topics, self._quorum)
 
     async def __aenter__(self) -> Self:
@@ -342,6 +345,35 @@ class Admin(AsyncOnly):
             KafkaError: a broker is not alive or answered with an error.
         """
         return await self._replicas.describe_log_dirs(broker_ids)
+
+    # --- users
+
+    async def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
+        """Returns the SCRAM credentials of all users or of the named ones, without their secrets.
+
+        Raises:
+            AdminError: a named user has none.
+        """
+        return await self._users.describe_users(names)
+
+    async def set_user_password(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = 4096
+    ) -> None:
+        """Adds or replaces a SCRAM credential; the password itself does not leave this client.
+
+        Raises:
+            AdminError: the cluster refused it.
+            ValueError: the mechanism or the number of iterations is not allowed.
+        """
+        await self._users.set_user_password(user, password, mechanism=mechanism, iterations=iterations)
+
+    async def remove_user_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
+        """Removes a SCRAM credential; connections that have authenticated with it stay.
+
+        Raises:
+            AdminError: there is no such credential.
+        """
+        await self._users.remove_user_credential(user, mechanism=mechanism)
 
     # --- transactions
 

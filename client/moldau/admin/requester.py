@@ -10,9 +10,11 @@ from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
+from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.schema import Response
+from moldau.runtime.sasl.core.client import SaslAuthenticationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,6 +29,7 @@ READ_ONLY_REQUESTS = (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeQuorumRequest,
+    DescribeUserScramCredentialsRequest,
     ListPartitionReassignmentsRequest,
     MetadataRequest,
 )
@@ -92,6 +95,8 @@ class Requester:
                     response = await send(response_class, request)
                 else:
                     response = await client.request(node_id, response_class, request)
+            except SaslAuthenticationError:
+                raise
             except TRANSPORT_ERRORS as error:
                 problem = str(error)
             else:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TopicListing,
         TransactionDescription,
         TransactionListing,
+        UserCredential,
     )
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommittedOffset
@@ -128,6 +129,33 @@ class Admin(PortalClient):
             KafkaError: the broker or the client reports an error.
         """
         self._portal.call(self._admin.remove_voter, voter_id)
+
+    def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
+        """Returns the SCRAM credentials of all users or of the named ones, without their secrets.
+
+        Raises:
+            AdminError: a named user has none.
+        """
+        return self._portal.call(self._admin.describe_users, names)
+
+    def set_user_password(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = 4096
+    ) -> None:
+        """Adds or replaces a SCRAM credential; the password itself does not leave this client.
+
+        Raises:
+            AdminError: the cluster refused it.
+            ValueError: the mechanism or the number of iterations is not allowed.
+        """
+        self._portal.call(self._admin.set_user_password, user, password, mechanism=mechanism, iterations=iterations)
+
+    def remove_user_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
+        """Removes a SCRAM credential; connections that have authenticated with it stay.
+
+        Raises:
+            AdminError: there is no such credential.
+        """
+        self._portal.call(self._admin.remove_user_credential, user, mechanism=mechanism)
 
     def describe_features(self) -> list[FeatureDescription]:
         """Returns the features that a broker supports, with the finalized levels."""

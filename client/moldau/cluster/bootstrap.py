@@ -15,6 +15,7 @@ import trio
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.net.rpc import RpcConnection, UnsupportedApiError
+from moldau.runtime.sasl.core.client import SaslAuthenticationError
 from moldau.runtime.tls.connection import TlsHandshakeCutError, TlsHandshakeError, TlsMismatchError
 from moldau.runtime.tls.context import plain_environment
 
@@ -28,16 +29,16 @@ PROBE_TIMEOUT_MS = 3_000.0
 class BootstrapError(KafkaError):
     """Reports that no server can be used: its listener does not match the client, or it is not a broker."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> None:
         """Takes ``detail``, which names the servers and the last one's error."""
-        super().__init__(ErrorCode.INVALID_CONFIG, detail)
+        super().__init__(code, detail)
 
 
 def is_final(error: BaseException) -> bool:
     """Returns whether the failure lasts until a configuration changes."""
     if isinstance(error, TlsHandshakeError):
         return not isinstance(error, TlsHandshakeCutError)
-    return isinstance(error, UnsupportedApiError)
+    return isinstance(error, UnsupportedApiError | SaslAuthenticationError)
 
 
 class Misfits:
@@ -60,7 +61,7 @@ class Misfits:
 
     def opened(self, address: tuple[str, int]) -> None:
         """Records an open connection, which proves that the listener matches."""
-        if isinstance(self._errors.get(address), TlsHandshakeError):
+        if isinstance(self._errors.get(address), TlsHandshakeError | SaslAuthenticationError):
             del self._errors[address]
             self._warned.discard(address)
 

@@ -26,6 +26,7 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from moldau.protocol.schema import Response
 from moldau.runtime.config import addresses
 from moldau.runtime.net.rpc import ControllerPeerError, RpcConnection, UnsupportedApiError
+from moldau.runtime.sasl.core.client import SaslAuthenticationError
 from moldau.runtime.tasks.supervision import BackoffPolicy, TaskHost
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
@@ -374,7 +375,7 @@ class ClusterClient:
                 self._link(node_id, "").silent_until_ms = self.now_ms + self._request_timeout_ms
         await news.wait_until(lambda: bool(decided()) or len(ended) == asked)
         answered_by, outcome = (decided() or ended)[-1]
-        if isinstance(outcome, KafkaError) and not isinstance(outcome, UnsupportedApiError):
+        if isinstance(outcome, KafkaError) and not isinstance(outcome, UnsupportedApiError | SaslAuthenticationError):
             raise outcome
         if isinstance(outcome, Exception):
             self._last_error = outcome
@@ -387,11 +388,15 @@ class ClusterClient:
     def _nobody_answers(self, request: Request, errors: list[Exception]) -> Exception:
         """Returns the error to raise when all candidates failed; it is final if no server can be used."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
-        if not all(map(is_final, errors)):
+        refusals = [error for error in errors if isinstance(error, SaslAuthenticationError)]
+        if refusals:  # another server would refuse the same login, even where some cannot be reached now
+            self.bootstrap_error = BootstrapError(refusals[-1].message, refusals[-1].code)
+        elif not all(map(is_final, errors)):
             return ConnectionError(f"no broker of {servers} answers: {errors[-1]}")
-        if not isinstance(request, MetadataRequest) and isinstance(errors[-1], UnsupportedApiError):
+        elif not isinstance(request, MetadataRequest) and isinstance(errors[-1], UnsupportedApiError):
             return errors[-1]  # another request may be served
-        self.bootstrap_error = BootstrapError(f"no broker of {servers} can be used: {errors[-1]}")
+        else:
+            self.bootstrap_error = BootstrapError(f"no broker of {servers} can be used: {errors[-1]}")
         self.on_bootstrap_error()
         self.changed.notify()
         return self.bootstrap_error

@@ -164,7 +164,7 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
     _change(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         lambda q, k: scram.alter_user_scram_credentials(q, k.image, k.context),
-        _NODES,
+        _ALL,
         ALTER.on(CLUSTER),
     ),
     _change(ApiKey.CREATE_ACLS, lambda q, k: acls.create_acls(q, k.image, k.context), _NODES, ALTER.on(CLUSTER)),

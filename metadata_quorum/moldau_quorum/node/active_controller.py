@@ -68,7 +68,7 @@ from moldau_quorum.node.broker_probe import BrokerProbes
 from moldau_quorum.node.voter_features import ask_controller_features
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from moldau.protocol.messages.update_features import UpdateFeaturesRequest
     from moldau.protocol.schema import Request, Response
@@ -145,12 +145,14 @@ class ActiveController:
         endpoints: Callable[[], tuple[Endpoint, ...]],
         cluster_id: str = "",
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+        first_records: Sequence[MetadataRecord] = (),
     ) -> None:
         """Prepares a controller that is not active yet.
 
         ``cluster_id`` names a cluster without an id; an empty one is drawn. ``features`` are the levels that this node
-        supports.
+        supports. ``first_records`` are further records of a new cluster (credentials).
         """
+        self._first_records = tuple(first_records)
         self._features = features
         self._environment = environment
         self._settings = settings
@@ -394,6 +396,7 @@ class ActiveController:
             ClusterRecord(cluster_id=cluster_id),
             *[FeatureLevelRecord(name=name, level=level) for name, level in initial_features(self._features).items()],
             *min_insync_records(image, self._context()),
+            *self._first_records,
         ]
 
     def _warn_of_other_minimum(self, image: MetadataImage) -> None:

@@ -47,6 +47,8 @@ def _at_once(response: Response) -> Callable[[], Awaitable[Response]]:
 
 QUORUM_APIS: Final[tuple[ControllerApi, ...]] = (
     _row(ApiKey.API_VERSIONS, None, Listeners.CONTROLLER, cost=Cost.NONE),
+    _row(ApiKey.SASL_HANDSHAKE, None, Listeners.CONTROLLER, cost=Cost.NONE),
+    _row(ApiKey.SASL_AUTHENTICATE, None, Listeners.CONTROLLER, cost=Cost.NONE),
     _row(ApiKey.ENVELOPE, None, Listeners.CONTROLLER, _BETWEEN_NODES, cost=Cost.NONE),
     _row(
         ApiKey.DESCRIBE_CLUSTER,

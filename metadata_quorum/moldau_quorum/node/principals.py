@@ -12,36 +12,37 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import Config, ConfigError
+from moldau.runtime.config.sasl import controller_login
 from moldau.runtime.config.tls import tls_settings
+from moldau.runtime.sasl.core.principals import distinguished_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-PRINCIPALS: Final = "controller.quorum.node.principals"
+    from moldau.runtime.config import SecurityProtocol
+    from moldau.runtime.sasl.core.identity import Identity
 
-_SHORT_NAMES: Final = {
-    "commonName": "CN",
-    "countryName": "C",
-    "domainComponent": "DC",
-    "emailAddress": "EMAILADDRESS",
-    "localityName": "L",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "stateOrProvinceName": "ST",
-    "streetAddress": "STREET",
-    "userId": "UID",
-}
+PRINCIPALS: Final = "controller.quorum.node.principals"
 
 
 class NodePrincipals:
     """Judges certificates as ``ssl.SSLObject.getpeercert`` gives them."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        """``patterns`` are those of distinguished names; without any the certificate must name the node's host."""
-        self._patterns = tuple(patterns)
+    def __init__(self, patterns: Sequence[str], user: str | None = None) -> None:
+        """``patterns`` are those of distinguished names; without any the certificate must name the node's host.
 
-    def refusal(self, certificate: Mapping[str, object] | None, host: str) -> str | None:
-        """Returns why the owner of a certificate cannot be the controller at ``host``; None if it can."""
+        On a listener with SASL they are those of user names, and ``user`` is the one that this node itself logs in as:
+        without patterns the other controllers must be that user.
+        """
+        self._patterns = tuple(patterns)
+        self._user = user
+
+    def refusal(
+        self, certificate: Mapping[str, object] | None, host: str, identity: Identity | None = None
+    ) -> str | None:
+        """Returns why the peer cannot be the controller at ``host``; None if it can."""
+        if self._user is not None:
+            return self._refusal_of_user("" if identity is None or identity.is_anonymous else identity.name)
         if not certificate:
             return "it shows no certificate"
         name = distinguished_name(certificate)
@@ -53,17 +54,38 @@ class NodePrincipals:
             return None
         return f"its certificate of {name} does not name the host {host}"
 
+    def _refusal_of_user(self, name: str) -> str | None:
+        if self._patterns:
+            if any(fnmatchcase(name, pattern) for pattern in self._patterns):
+                return None
+            return f"no pattern of controller.quorum.node.principals fits its user {name!r}"
+        return (
+            None
+            if name == self._user
+            else f"it is user {name!r}, and the controllers of this quorum are {self._user!r}"
+        )
 
-def node_principals(config: Config, listener_name: str, *, uses_tls: bool) -> NodePrincipals | None:
-    """Returns what judges the certificates on a controller listener; None where it does not demand any.
+
+def node_principals(config: Config, listener_name: str, protocol: SecurityProtocol) -> NodePrincipals | None:
+    """Returns what judges the peers on a controller listener; None where it demands neither certificate nor login.
 
     Raises:
         ConfigError: hosts are not checked on this node, and no pattern says which certificates are controllers'.
     """
-    settings = tls_settings(config, listener_name) if uses_tls else None
+    patterns = parse_patterns(config.get_str(PRINCIPALS))
+    if protocol.uses_sasl:
+        login = controller_login(config)
+        if not patterns and not login.user:
+            raise ConfigError(
+                [
+                    f"{PRINCIPALS}: must name the users of the controllers, because the login of listener "
+                    f"{listener_name} ({login.mechanism}) does not say this node's own"
+                ]
+            )
+        return NodePrincipals(patterns, login.user)
+    settings = tls_settings(config, listener_name) if protocol.uses_tls else None
     if settings is None or settings.client_auth != "required":
         return None
-    patterns = parse_patterns(config.get_str(PRINCIPALS))
     if not patterns and not settings.checks_host_name:
         raise ConfigError(
             [
@@ -77,16 +99,6 @@ def node_principals(config: Config, listener_name: str, *, uses_tls: bool) -> No
 def parse_patterns(text: str) -> list[str]:
     """Splits the value of ``controller.quorum.node.principals`` at semicolons, because names hold commas."""
     return [pattern.strip().removeprefix("User:") for pattern in text.split(";") if pattern.strip()]
-
-
-def distinguished_name(certificate: Mapping[str, object]) -> str:
-    """Returns the subject as Kafka writes it (RFC 2253): ``CN=...,OU=...``, the most specific part first."""
-    subject = certificate.get("subject", ())
-    parts = [
-        "+".join(f"{_SHORT_NAMES.get(key, key)}={value}" for key, value in attributes)
-        for attributes in (subject if isinstance(subject, tuple) else ())
-    ]
-    return ",".join(reversed(parts))
 
 
 def _alternative_names(certificate: Mapping[str, object]) -> Iterator[tuple[str, str]]:

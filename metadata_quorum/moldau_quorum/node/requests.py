@@ -26,6 +26,7 @@ from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.refusals import refusal
 from moldau.runtime.net.answers import CloseConnection, ResponsePart
+from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from moldau_quorum.node.state_machine import MetadataStateMachine
 
 READ_TIMEOUT_MS: Final = 10_000.0
+
+NOT_FORWARDED: Final = (ApiKey.ENVELOPE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+"""What concerns a connection itself."""
 
 
 class _Answer:
@@ -219,6 +223,9 @@ class ControllerConnection:
         request = decode(APIS[key].request, version, bytes(frame), header.body_offset)
         if isinstance(request, ApiVersionsRequest):
             return [encode_response(self._service.api_versions(), version, header.correlation_id)]
+        illegal = illegal_sasl_state(request)
+        if illegal is not None:
+            return [encode_response(illegal, version, header.correlation_id)]
         if isinstance(request, EnvelopeRequest):
             return self._handle_envelope(request, version, header.correlation_id)
 
@@ -245,7 +252,7 @@ class ControllerConnection:
         frame = bytes(envelope.request_data)
         header = decode_request_header(frame)
         key, inner_version = header.api_key, header.api_version
-        if key not in SERVED_APIS or key in (ApiKey.ENVELOPE, ApiKey.API_VERSIONS):
+        if key not in SERVED_APIS or key in NOT_FORWARDED:
             raise CloseConnection(f"API {key} cannot be forwarded in an envelope")
         if inner_version not in APIS[key].versions:
             return [refused(ErrorCode.UNSUPPORTED_VERSION)]

@@ -22,16 +22,16 @@ from moldau.runtime.config import (
     ListenerEndpoint,
     addresses,
     bootstraps_from_itself,
-    controller_listener_names,
     controller_listeners,
-    controller_protocol,
     metadata_log_dir,
     quorum_voters,
 )
+from moldau.runtime.config.sasl import bootstrap_credentials
 from moldau.runtime.net.connection_tally import ConnectionTally
 from moldau.runtime.net.server import Server, ServerLimits, serve
+from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import ListenerTls, listener_tls, outgoing_environment
+from moldau.runtime.tls.context import ListenerTls, controllers_environment, listener_tls
 from moldau_quorum.broker_side.discovery import discover_voters
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
@@ -48,10 +48,11 @@ from moldau_quorum.log.port import (
     NotLeaderError,
 )
 from moldau_quorum.metadata.records import Endpoint
+from moldau_quorum.metadata.scram_credentials import ImageCredentials, bootstrap_records
 from moldau_quorum.node.active_controller import ActiveController
 from moldau_quorum.node.directory import NodeDirectory, open_node_directory
 from moldau_quorum.node.metadata_service import MetadataService
-from moldau_quorum.node.principals import NodePrincipals, node_principals
+from moldau_quorum.node.principals import node_principals
 from moldau_quorum.node.quorum_admin import QuorumAdmin
 from moldau_quorum.node.requests import ControllerConnection, ControllerService
 from moldau_quorum.node.state_machine import MetadataStateMachine
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.net.answers import HandlerFactory
     from moldau.runtime.ports.environment import Connection, Environment, Listener
+    from moldau.runtime.sasl.core.identity import Peer
     from moldau_quorum.log.port import MetadataLog
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -122,9 +124,7 @@ async def run_controller(
         new_directory_id=UUID(int=environment.random.getrandbits(128), version=4),
     )
     try:
-        outgoing = outgoing_environment(
-            environment, config, controller_listener_names(config)[0], controller_protocol(config)
-        )
+        outgoing = controllers_environment(environment, config)
         bound = await _listen(environment, config)
         try:
             machine = MetadataStateMachine(node_id, features)
@@ -184,6 +184,9 @@ async def _run(
             for endpoint, listener in bound
         )
 
+    credentials = bootstrap_keys(
+        bootstrap_credentials(config), lambda count: environment.random.getrandbits(8 * count).to_bytes(count, "big")
+    )
     active = ActiveController(
         environment,
         settings,
@@ -194,6 +197,7 @@ async def _run(
         endpoints=endpoints,
         cluster_id=directory.identity.cluster_id,
         features=features,
+        first_records=bootstrap_records(credentials),
     )
 
     def learn_cluster_id(image: MetadataImage) -> None:
@@ -225,11 +229,22 @@ async def _run(
         features=features,
     )
 
-    def connect(principals: NodePrincipals | None, connection: Connection) -> ControllerConnection:
-        if principals is None:
-            return ControllerConnection(service)
-        certificate = getattr(connection, "peer_certificate", None)
-        return ControllerConnection(service, functools.partial(principals.refusal, certificate))
+    known_credentials = ImageCredentials(lambda: machine.image, credentials)
+
+    def handlers(endpoint: ListenerEndpoint) -> HandlerFactory:
+        name, protocol = endpoint.listener_name, endpoint.security_protocol
+        sasl = None
+        if protocol.uses_sasl:
+            sasl = SaslListener(environment, config, name, protocol, known_credentials, logger)
+        principals = node_principals(config, name, protocol)
+
+        def connect(connection: Connection, peer: Peer) -> ControllerConnection:
+            if principals is None:
+                return ControllerConnection(service)
+            certificate = getattr(connection, "peer_certificate", None)
+            return ControllerConnection(service, lambda host: principals.refusal(certificate, host, peer.identity))
+
+        return peer_handlers(config, name, protocol, sasl, connect)
 
     limits = ServerLimits(
         request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
@@ -244,9 +259,7 @@ async def _run(
         tally = ConnectionTally()
         for endpoint, listener in bound:
             secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-            principals = node_principals(config, endpoint.listener_name, uses_tls=endpoint.security_protocol.uses_tls)
-            handlers = functools.partial(connect, principals)
-            await nursery.start(_serve, environment, listener, handlers, limits, tally, secure, logger)
+            await nursery.start(_serve, environment, listener, handlers(endpoint), limits, tally, secure, logger)
         search = QuorumSearch(
             environment,
             log,

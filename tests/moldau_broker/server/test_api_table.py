@@ -17,7 +17,7 @@ from moldau_quorum.node.apis import ANSWERS, CONTROLLER_APIS
 
 BROKER = {api.key: api for api in BASE_APIS}
 CONTROLLER = {api.key: api for api in CONTROLLER_APIS}
-OPEN = {ApiKey.API_VERSIONS}
+OPEN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """APIs that everyone may send, even before authentication."""
 
 
@@ -43,7 +43,7 @@ def test_forwarded_apis_are_decided_by_controllers() -> None:
 
 def test_each_controller_api_is_answered_in_one_place() -> None:
     """Decided, answered by the node, or by the connection: exactly one."""
-    by_connection = {ApiKey.API_VERSIONS, ApiKey.ENVELOPE}
+    by_connection = {*OPEN, ApiKey.ENVELOPE}
     places = [set(CHANGES), set(READS), set(ANSWERS), by_connection]
     assert sum(map(len, places)) == len(CONTROLLER)
     assert set().union(*places) == CONTROLLER.keys()

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
 CONTROLLER_PORT = 9093
 BROKER_PORT = 9092
-SHARED = ("broker.session", "metadata.quorum.engine", "ssl.", "listener.security", "listener.name.controller.")
+SHARED = (
+    "broker.session",
+    "metadata.quorum.engine",
+    "ssl.",
+    "sasl.",
+    "connections.max.reauth",
+    "listener.security",
+    "listener.name.controller.",
+)
 """Prefixes of the settings that controllers get too."""
 QUICK = {
     "broker.heartbeat.interval.ms": "500",

@@ -10,16 +10,17 @@ reads no file and no environment variable.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.nearest import nearest_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-Value = bool | int | float | str | tuple[str, ...] | None
-"""A parsed value; ``None`` only for a key whose default is ``None``."""
+Value = bool | int | float | str | tuple[str, ...] | Callable[[], object] | None
+"""A parsed value; ``None`` only for a key whose default is ``None``, a function only for a secret."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -108,6 +109,7 @@ class ConfigKey:
     dynamic: DynamicScope = DynamicScope.READ_ONLY
     synonyms: tuple[Synonym, ...] = ()  # of a topic key, the first that is set wins
     is_own: bool = False  # Kafka has no such key, or another default
+    takes_function: bool = False  # of a secret: a program may give a function that returns it
     has_effect: bool = True  # False: accepted so that files written for Kafka work
 
     @property
@@ -158,7 +160,7 @@ class ConfigKey:
             return tuple(self._choose(element) for element in value)
         if isinstance(value, str):
             return self._choose(value)
-        if not isinstance(value, tuple) and self.type in _NUMBERS:
+        if isinstance(value, int | float) and self.type in _NUMBERS:
             lows, highs = self._bounds()
             # "not >=" instead of "<" so that NaN is refused.
             if not all(value >= bound for bound in lows) or not all(value <= bound for bound in highs):
@@ -204,6 +206,8 @@ class ConfigKey:
                 if isinstance(raw, list | tuple):
                     return tuple(str(element) for element in raw)
                 raise ValueError
+            case ConfigType.PASSWORD if self.takes_function and callable(raw):
+                return raw
             case _:
                 if isinstance(raw, bool):
                     return "true" if raw else "false"
@@ -401,7 +405,7 @@ class ConfigSchema:
             if key is not None:
                 return key
             mechanism, _, plain = rest[1].partition(".")
-            if mechanism and plain.startswith("sasl."):
+            if mechanism and (plain.startswith("sasl.") or plain == "connections.max.reauth.ms"):
                 return self._plain_key(plain)
         return None
 

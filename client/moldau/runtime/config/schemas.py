@@ -18,10 +18,28 @@ from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
 from moldau.runtime.config.keys.log import LOG_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
+from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS, SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
 from moldau.runtime.config.keys.served import REFUSED, SERVED_PROTOCOLS
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
-from moldau.runtime.config.listeners import addresses, check_server, controller_protocol, listeners
+from moldau.runtime.config.listeners import (
+    SecurityProtocol,
+    addresses,
+    check_server,
+    controller_protocol,
+    inter_broker_protocol,
+    listeners,
+)
+from moldau.runtime.config.providers import resolve
+from moldau.runtime.config.sasl import (
+    bootstrap_credentials,
+    client_login,
+    controller_login,
+    inter_broker_login,
+    listener_sasl,
+    principal_rules,
+    problems_of,
+)
 from moldau.runtime.config.text import environment_overrides, parse_config_text, unknown_variables
 from moldau.runtime.config.tls import tls_problems, tls_settings
 
@@ -131,11 +149,38 @@ def _check_protocols(config: Config) -> list[str]:
     for endpoint in listeners(config):
         if endpoint.security_protocol.uses_tls:
             problems += tls_problems(tls_settings(config, endpoint.listener_name), server=endpoint.listener_name)
+            problems += problems_of(principal_rules, config, endpoint.listener_name)
+        if endpoint.security_protocol.uses_sasl:
+            problems += problems_of(listener_sasl, config, endpoint.listener_name)
+    problems += _login_problems(config)
+    problems += problems_of(bootstrap_credentials, config)
     return list(dict.fromkeys(problems))
 
 
-def _check_client_tls(config: Config) -> list[str]:
-    return tls_problems(tls_settings(config)) if config.get_str("security.protocol") == "SSL" else []
+def _login_problems(config: Config) -> list[str]:
+    """Checks how this node authenticates itself to brokers and to controllers."""
+    problems: list[str] = []
+    if controller_protocol(config).uses_sasl:
+        problems += problems_of(controller_login, config)
+    if "broker" in config.get_list("process.roles") and inter_broker_protocol(config).uses_sasl:
+        problems += problems_of(inter_broker_login, config)
+    return problems
+
+
+def _check_client_security(config: Config) -> list[str]:
+    protocol = SecurityProtocol[config.get_str("security.protocol")]
+    problems = tls_problems(tls_settings(config)) if protocol.uses_tls else []
+    if protocol.uses_sasl:
+        problems += problems_of(client_login, config)
+    elif config.get_str("sasl.mechanism"):
+        problems.append(
+            f"sasl.mechanism: has no effect with security.protocol = {protocol.name}; set SASL_{_below(protocol)}"
+        )
+    return problems
+
+
+def _below(protocol: SecurityProtocol) -> str:
+    return "SSL" if protocol.uses_tls else "PLAINTEXT"
 
 
 def _check_topic(config: Config) -> list[str]:
@@ -165,6 +210,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *FETCH_KEYS,
         *GROUP_KEYS,
         *TRANSACTION_KEYS,
+        *SASL_KEYS,
         *SECURITY_KEYS,
     ),
     (check_server, _check_served, _check_protocols, _check_topic_defaults),
@@ -176,12 +222,18 @@ TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic, _check_served
 GROUP_CONFIG = ConfigSchema.of("group", GROUP_CONFIG_KEYS, (check_group,))
 CLIENT_METRICS_CONFIG = ConfigSchema.of("client metrics", CLIENT_METRICS_KEYS, (check_client_metrics,))
 PRODUCER_CONFIG = ConfigSchema.of(
-    "producer", (*CLIENT_KEYS, *PRODUCER_KEYS), (_check_client, _check_client_tls, _check_producer)
+    "producer",
+    (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *PRODUCER_KEYS),
+    (_check_client, _check_client_security, _check_producer),
 )
 CONSUMER_CONFIG = ConfigSchema.of(
-    "consumer", (*CLIENT_KEYS, *CONSUMER_KEYS), (_check_client, _check_client_tls, _check_consumer)
+    "consumer",
+    (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *CONSUMER_KEYS),
+    (_check_client, _check_client_security, _check_consumer),
 )
-ADMIN_CONFIG = ConfigSchema.of("admin", (*CLIENT_KEYS, *ADMIN_KEYS), (_check_client, _check_client_tls))
+ADMIN_CONFIG = ConfigSchema.of(
+    "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (_check_client, _check_client_security)
+)
 
 
 def unserved_keys(config: Config) -> tuple[str, ...]:
@@ -197,6 +249,7 @@ def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -
     """
     given = parse_config_text(text, file_name)
     given.update(environment_overrides(BROKER_CONFIG, environ))
+    given = resolve(given, environ)
     unknown = unknown_variables(BROKER_CONFIG, environ)
     try:
         config = BROKER_CONFIG.parse(given)

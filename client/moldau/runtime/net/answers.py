@@ -106,6 +106,20 @@ class ConnectionHandler(Protocol):
         ...
 
 
+@runtime_checkable
+class Gate(Protocol):
+    """A ``ConnectionHandler`` that demands an authentication; it bounds what it hears before that more tightly."""
+
+    @property
+    def deadline_ms(self) -> float:
+        """When the peer must have authenticated, on the monotonic clock; infinite once it has."""
+        ...
+
+    def frame_bounds(self, least: int, largest: int) -> tuple[int, int]:
+        """Returns the bounds of the next frame's size; ``least`` and ``largest`` are those of ordinary requests."""
+        ...
+
+
 HandlerFactory = Callable[[Connection], ConnectionHandler]
 
 

@@ -32,6 +32,7 @@ from moldau.runtime.net.answers import (
     Deferred,
     EarlyAnswer,
     FileRange,
+    Gate,
     Preparation,
     ResponsePart,
 )
@@ -68,6 +69,9 @@ HEAVY_BYTES = 4096
 REQUESTS_PER_TURN = 256
 """Requests of one connection before the others have their turn; only those without an answer can be so many."""
 
+GATE_KEY = "sasl.server.max.receive.size"
+"""What bounds frames before the authentication."""
+
 _PRODUCE = b"\0\0"
 """API key 0."""
 
@@ -94,6 +98,7 @@ class ConnectionLoop:
         "_end",
         "_end_reason",
         "_frame_deadline_ms",
+        "_gate",
         "_handler",
         "_held",
         "_last_active_ms",
@@ -117,6 +122,7 @@ class ConnectionLoop:
         self._limits = server.limits
         self._connection = connection
         self._handler: ConnectionHandler | None = None
+        self._gate: Gate | None = None  # the handler, if it demands an authentication
         self._buffer = bytearray(self._limits.buffer_bytes)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -149,6 +155,8 @@ class ConnectionLoop:
                         self._server.handshakes.leave(self)
                     await trio.lowlevel.checkpoint_if_cancelled()
                 self._handler = self._server.handler_factory(self._connection)
+                if isinstance(self._handler, Gate):
+                    self._gate = self._handler
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._write)
                     await self._guard(self._read)
@@ -229,6 +237,8 @@ class ConnectionLoop:
         self._note_progress(now_ms)
         if now_ms >= self._frame_deadline_ms:
             self._finish(f"frame incomplete after {limits.frame_ms:.0f} ms")
+        elif self._gate is not None and now_ms >= self._gate.deadline_ms:
+            self._finish("the peer did not authenticate in time")
         elif now_ms >= self._transmission.deadline_ms:
             self._finish(f"peer read nothing for {limits.send_ms:.0f} ms")
         elif not self._answers and now_ms - self._last_active_ms >= limits.idle_ms:
@@ -373,18 +383,20 @@ class ConnectionLoop:
         limits = self._limits
         buffer, view = self._buffer, self._view
         start, end = self._start, self._end
+        gate = self._gate
+        least, largest = FRAME_BYTES_MIN, limits.request_bytes_max
         room = limits.answers_max - len(self._answers)
         ready_bytes = handled = 0
         try:
             while end - start >= SIZE_BYTES:
                 size = _unpack_size(buffer, start)[0]
-                if size < FRAME_BYTES_MIN or size > limits.request_bytes_max:
+                if gate is not None:
+                    least, largest = gate.frame_bounds(FRAME_BYTES_MIN, limits.request_bytes_max)
+                if size < least or size > largest:
                     if looks_like_tls(view[start:end]):
                         raise CloseConnection("the peer speaks TLS, and this listener does not")
-                    raise CloseConnection(
-                        f"frame size {size} is outside {FRAME_BYTES_MIN}..{limits.request_bytes_max} "
-                        "(socket.request.max.bytes)"
-                    )
+                    key = "socket.request.max.bytes" if largest == limits.request_bytes_max else GATE_KEY
+                    raise CloseConnection(f"frame size {size} is outside {least}..{largest} ({key})")
                 stop = start + SIZE_BYTES + size
                 if stop > end:
                     return False

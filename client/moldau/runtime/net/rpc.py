@@ -30,6 +30,9 @@ from moldau.protocol.framing import decode_response, encode_request, encode_requ
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
+from moldau.runtime.net.renewal import Renewal
+from moldau.runtime.sasl.core.client import SaslAuthenticationError, Send
+from moldau.runtime.sasl.network import SaslNetwork
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.tls.connection import TlsMismatchError, looks_like_tls
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.versions import VersionRange
     from moldau.runtime.ports.environment import Connection, Environment
+    from moldau.runtime.sasl.network import Authenticated
     from moldau.values import Buffer
 
 R = TypeVar("R", bound=Response)
@@ -134,6 +138,7 @@ class RpcConnection:
         *,
         in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
+        authenticated: Authenticated | None = None,
     ) -> None:
         """Takes over ``connection``. Without ``negotiate`` only ``request_raw`` and explicit versions can be used."""
         self._connection = connection
@@ -154,6 +159,9 @@ class RpcConnection:
         self._start = self._end = 0  # received bytes in the buffer that belong to no frame yet
         self._frame: bytearray | None = None  # a frame larger than the buffer, filled up to ``_frame_filled``
         self._frame_filled = 0
+        self._renewal: Renewal[PendingResponse[object]] | None = None
+        if authenticated is not None:
+            self._renewal = Renewal(authenticated)
 
     @classmethod
     async def open(
@@ -176,10 +184,22 @@ class RpcConnection:
             KafkaError: the peer answered ApiVersions with an error.
         """
         with trio.fail_after(timeout_ms / 1000):
-            connection = await environment.network.connect(host, port)
+            authenticated: Authenticated | None = None
+            if isinstance(environment.network, SaslNetwork):
+                connection, authenticated = await environment.network.open(host, port, client_id)
+            else:
+                connection = await environment.network.connect(host, port)
             try:
-                opened = cls(connection, client_id, in_flight_max=in_flight_max, response_bytes_max=response_bytes_max)
-                if negotiate:
+                opened = cls(
+                    connection,
+                    client_id,
+                    in_flight_max=in_flight_max,
+                    response_bytes_max=response_bytes_max,
+                    authenticated=authenticated,
+                )
+                if authenticated is not None and authenticated.api_versions is not None:
+                    opened.learn_versions(authenticated.api_versions)
+                elif negotiate:
                     await opened.negotiate(timeout_ms)
             except BaseException:
                 connection.close()
@@ -201,6 +221,10 @@ class RpcConnection:
             response = _decode_api_versions(frame, 0)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(response.error_code), f"{self.peer} refused ApiVersions")
+        self.learn_versions(response)
+
+    def learn_versions(self, response: ApiVersionsResponse) -> None:
+        """Takes the versions that the peer serves."""
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
 
     @property
@@ -255,7 +279,7 @@ class RpcConnection:
     @property
     def in_flight(self) -> int:
         """Requests without an answer."""
-        return len(self._pending)
+        return len(self._pending) + (len(self._renewal.held) if self._renewal is not None else 0)
 
     @property
     def is_open(self) -> bool:
@@ -302,7 +326,9 @@ class RpcConnection:
         if version is None:
             version = self.version_for(message)
         self._has_unanswerable = True
-        self._queue((encode_request(message, version, self._take_correlation_id(), self._client_id),))
+        frame = (encode_request(message, version, self._take_correlation_id(), self._client_id),)
+        if not self._hold(None, frame):
+            self._queue(frame)
 
     async def request(
         self,
@@ -352,10 +378,10 @@ class RpcConnection:
         return self._enqueue(correlation_id, frame, lambda response: response[4:])
 
     async def _wait_capacity(self, timeout_ms: float) -> None:
-        if len(self._pending) < self._in_flight_max:
+        if self.in_flight < self._in_flight_max:
             return
         with trio.move_on_after(timeout_ms / 1000) as scope:
-            while len(self._pending) >= self._in_flight_max:
+            while self.in_flight >= self._in_flight_max:
                 await self.drive(self._pending[0])
         if scope.cancelled_caught:
             raise trio.TooSlowError(f"{self.peer}: {self._in_flight_max} requests in flight for {timeout_ms:.0f} ms")
@@ -366,7 +392,7 @@ class RpcConnection:
 
     def _check_capacity(self) -> None:
         self._check_open()
-        if len(self._pending) >= self._in_flight_max:
+        if self.in_flight >= self._in_flight_max:
             raise RpcBusyError(f"{self.peer}: {self._in_flight_max} requests are in flight")
 
     def _take_correlation_id(self) -> int:
@@ -384,9 +410,58 @@ class RpcConnection:
         self, correlation_id: int, frame: tuple[Buffer, ...], decode: Callable[[memoryview], T]
     ) -> PendingResponse[T]:
         pending = PendingResponse(self, correlation_id, decode)
-        self._pending.append(cast("PendingResponse[object]", pending))
-        self._queue(frame)
+        if not self._hold(cast("PendingResponse[object]", pending), frame):
+            self._pending.append(cast("PendingResponse[object]", pending))
+            self._queue(frame)
         return pending
+
+    # --- re-authentication (KIP-368)
+
+    def _hold(self, pending: PendingResponse[object] | None, frame: tuple[Buffer, ...]) -> bool:
+        """Whether a request waits for the end of a re-authentication, which begins here when it is due."""
+        renewal = self._renewal
+        if renewal is None:
+            return False
+        if not renewal.is_under_way and renewal.is_due:
+            self._renew(renewal)
+        if not renewal.is_under_way:
+            return False
+        renewal.held.append((pending, frame))
+        return True
+
+    def _renew(self, renewal: Renewal[PendingResponse[object]]) -> None:
+        try:
+            step = renewal.begin(self._take_correlation_id())
+        except SaslAuthenticationError as error:
+            self.fail(f"re-authentication failed: {error.message}")
+            raise ConnectionAbortedError(f"{self.peer}: {self._error}") from error
+        if step is not None:
+            self._send_renewal(renewal, step)
+        elif renewal.is_over:
+            self.fail("the authenticated session ends, and a new connection needs a new token")
+            raise ConnectionAbortedError(f"{self.peer}: {self._error}")
+
+    def _send_renewal(self, renewal: Renewal[PendingResponse[object]], step: Send) -> None:
+        renewal.awaited = pending = PendingResponse[object](self, step.correlation_id, lambda frame: frame)
+        self._pending.append(pending)
+        self._queue((step.frame,))
+
+    def _advance_renewal(self, renewal: Renewal[PendingResponse[object]], frame: memoryview) -> None:
+        """Takes an answer of the re-authentication; at its end the requests that waited leave."""
+        try:
+            step = renewal.receive(frame, self._take_correlation_id())
+            if step is not None:
+                self._send_renewal(renewal, step)
+                return
+            held, renewal.held = renewal.held, []
+            for pending, waiting in held:
+                if pending is not None:
+                    self._pending.append(pending)
+                self._queue(waiting)
+        except SaslAuthenticationError as error:
+            self.fail(f"re-authentication failed: {error.message}")
+        except ConnectionAbortedError:
+            return  # ``_queue`` has closed the connection, and says so to every task that waits
 
     def _queue(self, buffers: tuple[Buffer, ...]) -> None:
         """Hands bytes to the transport, or puts them behind those that wait already."""
@@ -422,9 +497,12 @@ class RpcConnection:
         Raises:
             ConnectionError: the connection ended first.
         """
-        while self._outgoing:
+        renewal = self._renewal
+        while self._outgoing or (renewal is not None and renewal.held):
             self._check_open()
-            if self._sending:
+            if not self._outgoing and renewal is not None and renewal.awaited is not None:
+                await self.drive(renewal.awaited)
+            elif self._sending:
                 await self._changed.wait()
             else:
                 await self._send_outgoing()
@@ -520,7 +598,10 @@ class RpcConnection:
             expected = self._pending[0].correlation_id if self._pending else "none"
             self.fail(f"answer with correlation id {correlation_id} where {expected} was expected")
             return
-        self._pending.popleft().resolve(frame)
+        arrived = self._pending.popleft()
+        arrived.resolve(frame)
+        if self._renewal is not None and arrived is self._renewal.awaited:
+            self._advance_renewal(self._renewal, frame)
         self._changed.notify()
 
     def fail(self, reason: str) -> None:
@@ -546,6 +627,8 @@ class RpcConnection:
             else:
                 self._connection.close()
             self._pending.clear()
+            if self._renewal is not None:
+                self._renewal.held.clear()
             self._outgoing = ()
             self._changed.notify()
 

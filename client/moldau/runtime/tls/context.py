@@ -13,14 +13,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.config.listeners import (
+    SecurityProtocol,
+    controller_listener_names,
+    controller_protocol,
+    inter_broker_listener_name,
+    inter_broker_protocol,
+)
+from moldau.runtime.config.sasl import client_login, controller_login, inter_broker_login
 from moldau.runtime.config.tls import tls_problems, tls_settings
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.system_calls import private_file
+from moldau.runtime.sasl.network import SaslNetwork, with_login
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection, TlsHandshakeError
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config
-    from moldau.runtime.config.listeners import SecurityProtocol
     from moldau.runtime.config.tls import TlsSettings
     from moldau.runtime.ports.environment import Connection, Disk, Environment, Listener, Network
 
@@ -162,9 +170,10 @@ class TlsNetwork:
 def outgoing_environment(
     environment: Environment, config: Config, listener_name: str, protocol: SecurityProtocol
 ) -> Environment:
-    """Returns the environment for a node's connections to a listener of other nodes: with TLS where that speaks TLS.
+    """Returns the environment for a node's connections to a listener of other nodes, with TLS where that speaks TLS.
 
     The keys are those of the node's own listener of that name, and they serve both ends, as in Kafka.
+    ``controllers_environment`` and ``brokers_environment`` add the node's login.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -179,10 +188,34 @@ def outgoing_environment(
     return replace(environment, network=TlsNetwork(environment.network, context))
 
 
+def controllers_environment(environment: Environment, config: Config) -> Environment:
+    """Returns the environment for a node's connections to controllers, with TLS and login as their listener demands.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    protocol = controller_protocol(config)
+    secured = outgoing_environment(environment, config, controller_listener_names(config)[0], protocol)
+    return with_login(secured, controller_login(config)) if protocol.uses_sasl else secured
+
+
+def brokers_environment(environment: Environment, config: Config) -> Environment:
+    """Returns the environment for a broker's connections to other brokers, with TLS and login.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    protocol = inter_broker_protocol(config)
+    secured = outgoing_environment(environment, config, inter_broker_listener_name(config), protocol)
+    return with_login(secured, inter_broker_login(config)) if protocol.uses_sasl else secured
+
+
 def plain_environment(environment: Environment) -> Environment:
-    """Returns the environment without the TLS of its connections: to see who listens, without a word."""
+    """Returns the environment without TLS and login of its connections: to see who listens, without a word."""
     network = environment.network
-    return replace(environment, network=network.plain) if isinstance(network, TlsNetwork) else environment
+    while isinstance(network, TlsNetwork | SaslNetwork):
+        network = network.plain
+    return replace(environment, network=network)
 
 
 class ListenerTls:
@@ -238,7 +271,8 @@ def client_tls(disk: Disk, config: Config) -> ssl.SSLContext | None:
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    return client_context(tls_settings(config), disk) if config.get_str("security.protocol") == "SSL" else None
+    uses_tls = SecurityProtocol[config.get_str("security.protocol")].uses_tls
+    return client_context(tls_settings(config), disk) if uses_tls else None
 
 
 def client_environment(environment: Environment, config: Config) -> Environment:
@@ -248,15 +282,20 @@ def client_environment(environment: Environment, config: Config) -> Environment:
         ConfigError: the configuration cannot be used.
     """
     context = client_tls(environment.disk, config)
-    return environment if context is None else replace(environment, network=TlsNetwork(environment.network, context))
+    if context is not None:
+        environment = replace(environment, network=TlsNetwork(environment.network, context))
+    uses_sasl = SecurityProtocol[config.get_str("security.protocol")].uses_sasl
+    return with_login(environment, client_login(config)) if uses_sasl else environment
 
 
 __all__ = [
     "ListenerTls",
     "TlsNetwork",
+    "brokers_environment",
     "client_context",
     "client_environment",
     "client_tls",
+    "controllers_environment",
     "listener_tls",
     "outgoing_environment",
     "plain_environment",

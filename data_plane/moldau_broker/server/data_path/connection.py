@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Request
     from moldau.runtime.net.answers import Answer, ResponsePart
     from moldau.runtime.ports.environment import Connection
+    from moldau.runtime.sasl.core.identity import Peer
     from moldau_broker.server.handlers.apis import ServedApi
     from moldau_broker.server.handlers.context import BrokerContext
     from moldau_broker.server.replicas.delayed import Operation
@@ -202,10 +203,12 @@ class CheckedProduce(Preparation):
 class BrokerConnection:
     """Serves one connection; see ``moldau.runtime.net.answers.ConnectionHandler``."""
 
-    __slots__ = ("_client_host", "_held", "_inline", "_services", "_touched", "_waiting")
+    __slots__ = ("_client_host", "_held", "_inline", "_peer", "_services", "_touched", "_waiting")
 
-    def __init__(self, services: ListenerServices, connection: Connection) -> None:
+    def __init__(self, services: ListenerServices, connection: Connection, peer: Peer) -> None:
+        """``peer`` says who is at the other end, once it has authenticated."""
         self._services = services
+        self._peer = peer
         self._client_host = connection.peer_address[0]
         self._held = 0  # transactional produces that wait for their coordinator
         self._inline = InlineBudget()
@@ -401,6 +404,7 @@ class BrokerConnection:
             client_id=header.client_id,
             client_host=self._client_host,
             listener_name=self._services.listener_name,
+            identity=self._peer.identity,
         )
         # The compiled codec leaves bytes fields as views of the borrowed frame: handlers that wait need a copy.
         request = decode(api.request, header.api_version, bytes(frame[header.body_offset :]))

@@ -19,6 +19,7 @@ from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from moldau.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsResponse,
@@ -37,6 +38,7 @@ from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
@@ -53,13 +55,25 @@ from moldau.protocol.messages.offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
 from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.runtime.completion import Completion
-from moldau_broker.server.handlers import configs, forwarded, groups, logs, metadata, offsets, producers, transactions
+from moldau_broker.server.handlers import (
+    configs,
+    credentials,
+    forwarded,
+    groups,
+    logs,
+    metadata,
+    offsets,
+    producers,
+    transactions,
+)
 from moldau_broker.server.handlers.context import LongAnswer
 from moldau_quorum.node.apis import CONTROLLER_APIS
 
@@ -249,6 +263,12 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(DescribeClusterRequest, metadata.handle_describe_cluster, DESCRIBE.on(CLUSTER)),
     served(DescribeProducersRequest, producers.handle_describe_producers, READ.on(TOPIC)),
     served(DescribeTopicPartitionsRequest, metadata.handle_describe_topic_partitions, DESCRIBE.on(TOPIC)),
+    served(SaslHandshakeRequest, credentials.handle_sasl_handshake, cost=Cost.NONE),
+    served(SaslAuthenticateRequest, credentials.handle_sasl_authenticate, cost=Cost.NONE),
+    served(
+        DescribeUserScramCredentialsRequest, credentials.handle_describe_user_scram_credentials, DESCRIBE.on(CLUSTER)
+    ),
+    _forwarded(AlterUserScramCredentialsRequest, credentials.handle_alter_user_scram_credentials),
 )
 
 _OWN_KEYS = frozenset(api.key for api in _OWN_APIS)
@@ -265,12 +285,11 @@ BASE_APIS: tuple[ServedApi, ...] = (
 
 
 _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
-_SECURITY = "authentication beyond TLS is not served yet"
+_SECURITY = "delegation tokens are not served yet"
 _GROUPS = "groups of Kafka 4 are not served yet; the classic protocol is"
 ABSENT_APIS: Mapping[str, str] = {
     "AlterClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
     "AlterShareGroupOffsets": _GROUPS,
-    "AlterUserScramCredentials": "controllers store credentials; brokers serve no SASL yet",
     "BeginQuorumEpoch": _QUORUM,
     "ConsumerGroupDescribe": _GROUPS,
     "ConsumerGroupHeartbeat": _GROUPS,
@@ -284,7 +303,6 @@ ABSENT_APIS: Mapping[str, str] = {
     "DescribeClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
     "DescribeDelegationToken": _SECURITY,
     "DescribeShareGroupOffsets": _GROUPS,
-    "DescribeUserScramCredentials": "controllers store credentials; brokers serve no SASL yet",
     "EndQuorumEpoch": _QUORUM,
     "ExpireDelegationToken": _SECURITY,
     "FetchSnapshot": _QUORUM,
@@ -294,8 +312,6 @@ ABSENT_APIS: Mapping[str, str] = {
     "ReadShareGroupState": _GROUPS,
     "ReadShareGroupStateSummary": _GROUPS,
     "RenewDelegationToken": _SECURITY,
-    "SaslAuthenticate": _SECURITY,
-    "SaslHandshake": _SECURITY,
     "ShareAcknowledge": _GROUPS,
     "ShareFetch": _GROUPS,
     "ShareGroupDescribe": _GROUPS,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Response
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.sasl.core.identity import Identity
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau_broker.log.directories.manager import LogManager
@@ -42,6 +43,8 @@ class Call:
     client_id: str | None
     client_host: str
     listener_name: str
+    identity: Identity
+    """Principal, mechanism, address and listener of the peer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,7 @@ from moldau.protocol.access import Listeners
 from moldau.runtime.config import (
     ConfigError,
     broker_listeners,
-    controller_listener_names,
-    controller_protocol,
     inter_broker_listener_name,
-    inter_broker_protocol,
     quorum_voters,
 )
 from moldau.runtime.net.connection_tally import ConnectionTally
@@ -36,7 +33,7 @@ from moldau.runtime.net.server import serve
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import listener_tls, outgoing_environment
+from moldau.runtime.tls.context import brokers_environment, controllers_environment, listener_tls
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.server.cluster_metadata.applier import MetadataApplier
@@ -48,6 +45,7 @@ from moldau_broker.server.coordination.transactions import Peers
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, ServedApi, api_table
 from moldau_broker.server.handlers.context import BrokerContext
+from moldau_broker.server.lifecycle.authentication import Authentication
 from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
 from moldau_broker.server.lifecycle.log_tasks import LogSyncs, LogTasks, known_log_configs
@@ -111,12 +109,8 @@ class Broker:
         if not self._voters:
             raise ConfigError(["controller.quorum.voters is empty: a broker needs the controllers' addresses"])
         self._inter_broker_listener = inter_broker_listener_name(config)
-        self._to_brokers = outgoing_environment(
-            environment, config, self._inter_broker_listener, inter_broker_protocol(config)
-        )
-        self._to_controllers = outgoing_environment(
-            environment, config, controller_listener_names(config)[0], controller_protocol(config)
-        )
+        self._to_brokers = brokers_environment(environment, config)
+        self._to_controllers = controllers_environment(environment, config)
         self._tls = {
             endpoint.listener_name: listener_tls(
                 environment, config, endpoint.listener_name, endpoint.security_protocol
@@ -128,6 +122,7 @@ class Broker:
             self._inter_broker_listener,
             rack_aware_reads="RackAware" in (config.get_str_or_none("replica.selector.class") or ""),
         )
+        self._authentication = Authentication(environment, config, lambda: self.metadata.image, self._logger)
         self._phase: Phase | None = None  # None until the log directories are open
         self._listeners: list[tuple[ListenerEndpoint, Listener]] = []
         self._servers: list[Server] = []
@@ -424,7 +419,7 @@ class Broker:
                     serve,
                     self._environment,
                     listener,
-                    partial(BrokerConnection, services),
+                    self._authentication.handlers(context.config, endpoint, partial(BrokerConnection, services)),
                     listener_limits(context.config, endpoint),
                     budget=budget,
                     tally=tally,
@@ -487,6 +482,7 @@ class Broker:
                     tls.reload(config, listener_name)
                 except ConfigError as error:
                     self._logger.error("certificates-refused", listener=listener_name, error=error)
+        self._authentication.reload(config)
         self.context.replicas.set_throttles(
             float(config.get_int("leader.replication.throttled.rate")),
             float(config.get_int("follower.replication.throttled.rate")),

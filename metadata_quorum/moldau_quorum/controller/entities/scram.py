@@ -103,6 +103,13 @@ def describe_user_scram_credentials(
     request: DescribeUserScramCredentialsRequest, image: MetadataImage, context: Context
 ) -> Result[DescribeUserScramCredentialsResponse]:
     """Returns mechanisms and iteration counts of all users or of the named ones."""
+    return Result(response=described_credentials(request, image))
+
+
+def described_credentials(
+    request: DescribeUserScramCredentialsRequest, image: MetadataImage
+) -> DescribeUserScramCredentialsResponse:
+    """Returns the answer of a node with this image; brokers answer from their own."""
     by_user: dict[str, list[CredentialInfo]] = {}
     for user, mechanism in sorted(image.scram_credentials):
         credential = image.scram_credentials[user, mechanism]
@@ -121,4 +128,4 @@ def describe_user_scram_credentials(
                 user=user, error_code=code, error_message=message, credential_infos=infos
             )
         )
-    return Result(response=DescribeUserScramCredentialsResponse(error_message=None, results=results))
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)

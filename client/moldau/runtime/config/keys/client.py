@@ -22,7 +22,7 @@ CLIENT_KEYS = (
         name="security.protocol",
         default="PLAINTEXT",
         group="Connection",
-        choices=("PLAINTEXT", "SSL"),
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         doc="What the connections speak below Kafka's protocol.",
     ),
     string(

@@ -118,16 +118,10 @@ sasl.oauthbearer.assertion.file
 sasl.oauthbearer.assertion.private.key.file
 sasl.oauthbearer.assertion.private.key.passphrase
 sasl.oauthbearer.assertion.template.file
-sasl.oauthbearer.client.credentials.client.id
-sasl.oauthbearer.client.credentials.client.secret
 sasl.oauthbearer.header.urlencode
-sasl.oauthbearer.jwks.endpoint.refresh.ms
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
 sasl.oauthbearer.jwt.retriever.class
 sasl.oauthbearer.jwt.validator.class
-sasl.oauthbearer.scope
-sasl.oauthbearer.token.endpoint.url
 security.providers
 share.coordinator.append.linger.ms
 share.coordinator.cold.partition.snapshot.interval.ms

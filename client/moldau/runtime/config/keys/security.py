@@ -1,8 +1,8 @@
-"""Keys of authentication, authorization and TLS on the broker."""
+"""Keys of authorization and TLS on the broker."""
 
 from __future__ import annotations
 
-from moldau.runtime.config.declare import KIB, PER_BROKER, boolean, integer, names, password, string
+from moldau.runtime.config.declare import PER_BROKER, boolean, names, password, string
 
 SECURITY_KEYS = (
     string(
@@ -23,82 +23,6 @@ SECURITY_KEYS = (
         default=False,
         group="Security",
         doc="Whether a resource without ACLs is open to all.",
-    ),
-    names(
-        name="sasl.enabled.mechanisms",
-        default=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
-        group="Security",
-        dynamic=PER_BROKER,
-        is_own=True,
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-        doc="SASL mechanisms that are offered.",
-    ),
-    string(
-        name="sasl.mechanism.inter.broker.protocol",
-        default="SCRAM-SHA-256",
-        group="Security",
-        is_own=True,
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-        doc="SASL mechanism between brokers.",
-    ),
-    string(
-        name="sasl.mechanism.controller.protocol",
-        default="SCRAM-SHA-256",
-        group="Security",
-        is_own=True,
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-        doc="SASL mechanism between brokers and controllers.",
-    ),
-    password(
-        name="sasl.jaas.config",
-        default=None,
-        group="Security",
-        dynamic=PER_BROKER,
-        doc="Login of this node, and users of PLAIN, in the JAAS form that Kafka uses.",
-    ),
-    integer(
-        name="sasl.server.max.receive.size",
-        default=512 * KIB,
-        group="Security",
-        minimum=1,
-        doc="Greatest size of a SASL message before authentication.",
-    ),
-    string(
-        name="sasl.oauthbearer.jwks.endpoint.url",
-        default=None,
-        group="Security",
-        doc="Where the keys that sign tokens come from: a file: or https: URL.",
-    ),
-    names(
-        name="sasl.oauthbearer.expected.audience",
-        default=None,
-        group="Security",
-        doc="Audiences of which a token must have one.",
-    ),
-    string(
-        name="sasl.oauthbearer.expected.issuer",
-        default=None,
-        group="Security",
-        doc="Issuer that a token must have.",
-    ),
-    string(
-        name="sasl.oauthbearer.scope.claim.name",
-        default="scope",
-        group="Security",
-        doc="Claim that holds the scope.",
-    ),
-    string(
-        name="sasl.oauthbearer.sub.claim.name",
-        default="sub",
-        group="Security",
-        doc="Claim that holds the principal.",
-    ),
-    integer(
-        name="sasl.oauthbearer.clock.skew.seconds",
-        default=30,
-        group="Security",
-        minimum=0,
-        doc="Tolerance for the clocks of issuer and broker, in seconds.",
     ),
     string(
         name="ssl.client.auth",
@@ -190,10 +114,11 @@ SECURITY_KEYS = (
         choices=("https", ""),
         doc="How the host name of a peer is checked; empty for no check.",
     ),
-    names(
+    string(
         name="ssl.principal.mapping.rules",
-        default=("DEFAULT",),
+        default="DEFAULT",
         group="Security",
-        doc="Rules that turn a certificate's name into a principal.",
+        doc="Rules that turn a certificate's name into a principal: RULE:pattern/replacement/[LU] and DEFAULT, "
+        "separated by commas; the first that fits the whole name decides.",
     ),
 )

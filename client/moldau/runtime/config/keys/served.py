@@ -11,24 +11,11 @@ REFUSED = frozenset(
     {
         "allow.everyone.if.no.acl.found",
         "authorizer.class.name",
-        "connections.max.reauth.ms",
         "max.connection.creation.rate",
         "max.connections.per.ip.overrides",
         "metrics.listener",
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "sasl.enabled.mechanisms",
-        "sasl.jaas.config",
-        "sasl.mechanism.controller.protocol",
-        "sasl.mechanism.inter.broker.protocol",
-        "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience",
-        "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.jwks.endpoint.url",
-        "sasl.oauthbearer.scope.claim.name",
-        "sasl.oauthbearer.sub.claim.name",
-        "sasl.server.max.receive.size",
         "ssl.cipher.suites",
-        "ssl.principal.mapping.rules",
         "super.users",
     }
 )
@@ -36,7 +23,6 @@ REFUSED = frozenset(
 
 WITHOUT_EFFECT = frozenset(
     {
-        "connection.failed.authentication.delay.ms",
         "controller.quorum.append.linger.ms",
         "controller.quorum.election.backoff.max.ms",
         "controller.quorum.fetch.timeout.ms",
@@ -76,5 +62,5 @@ WITHOUT_EFFECT = frozenset(
 )
 """Keys of brokers that are accepted and change nothing."""
 
-SERVED_PROTOCOLS = frozenset({"PLAINTEXT", "SSL"})
+SERVED_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 """Security protocols of listeners."""

@@ -1,0 +1,66 @@
+"""Re-authentication of a client's connection (KIP-368), between its other requests.
+
+When a session nears its end, the next request is held back, the exchange runs over the same connection, and then all
+requests that were held back meanwhile leave in their order. No task is needed: the answers of the exchange arrive among
+the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from moldau.runtime.sasl.core.client import Send
+
+if TYPE_CHECKING:
+    from moldau.runtime.sasl.network import Authenticated
+    from moldau.values import Buffer
+
+P = TypeVar("P")
+
+
+class Renewal(Generic[P]):
+    """The re-authentication of one connection. Invariant: ``held`` is empty unless one is under way."""
+
+    __slots__ = ("_authenticated", "awaited", "held")
+
+    def __init__(self, authenticated: Authenticated) -> None:
+        self._authenticated = authenticated
+        self.awaited: P | None = None  # the answer that the exchange waits for
+        self.held: list[tuple[P | None, tuple[Buffer, ...]]] = []  # requests; None: one that gets no answer
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether requests must wait."""
+        return self.awaited is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the session nears its end."""
+        return self._authenticated.clock.monotonic_ms() >= self._authenticated.again_at_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended."""
+        return self._authenticated.clock.monotonic_ms() >= self._authenticated.expires_at_ms
+
+    def begin(self, correlation_id: int) -> Send | None:
+        """Returns the first request; None if a token must be fetched first, which a new connection does.
+
+        Raises:
+            SaslAuthenticationError: the login cannot be used.
+        """
+        exchange = self._authenticated.login.exchange_nowait()
+        return None if exchange is None else self._authenticated.session.start_again(exchange, correlation_id)
+
+    def receive(self, frame: memoryview, correlation_id: int) -> Send | None:
+        """Takes an answer; returns the next request, None at the end.
+
+        Raises:
+            SaslAuthenticationError: the server refused.
+        """
+        self.awaited = None
+        step = self._authenticated.session.receive(frame, correlation_id)
+        if isinstance(step, Send):
+            return step
+        self._authenticated.done(step.lifetime_ms)
+        return None

@@ -1,0 +1,1 @@
+"""The pure cores of SASL: mechanisms, the states of both sides, JAAS texts, principals. No clock, no I/O."""

@@ -1,0 +1,103 @@
+"""Principals from certificates: distinguished names and ``ssl.principal.mapping.rules`` (KIP-371). Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "emailAddress": "EMAILADDRESS",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+_RULE = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
+_BETWEEN = re.compile(r"\s*(?:,\s*|$)")
+
+
+def distinguished_name(certificate: Mapping[str, object]) -> str:
+    """Returns the subject as Kafka writes it (RFC 2253): ``CN=...,OU=...``, the most specific part first.
+
+    ``certificate`` is what ``ssl.SSLObject.getpeercert`` returns.
+    """
+    subject = certificate.get("subject", ())
+    parts = [
+        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in attributes)
+        for attributes in (subject if isinstance(subject, tuple) else ())
+    ]
+    return ",".join(reversed(parts))
+
+
+def _escaped(value: str) -> str:
+    """Escapes a value, so that no value can look like a further part of the name (RFC 2253 section 2.4)."""
+    escaped = re.sub(r'([,+"\\<>;])', r"\\\1", value)
+    if escaped[:1] in (" ", "#"):
+        escaped = "\\" + escaped
+    return escaped[:-1] + "\\ " if escaped.endswith(" ") and len(value) > 1 else escaped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    pattern: re.Pattern[str] | None  # None: DEFAULT
+    replacement: str = ""
+    case: str = ""
+
+
+class MappingRules:
+    """The rules in order; the first whose pattern matches the whole name decides."""
+
+    def __init__(self, text: str) -> None:
+        """Parses ``RULE:pattern/replacement/[LU]`` and ``DEFAULT``, separated by commas.
+
+        Raises:
+            ValueError: a rule has another form, or its pattern is no regular expression.
+        """
+        self._rules: list[_Rule] = []
+        text = text.strip()
+        at = 0
+        while at < len(text):
+            match = _RULE.match(text, at)
+            between = _BETWEEN.match(text, match.end()) if match is not None else None
+            if match is None or between is None:
+                raise ValueError(
+                    f"{text[at : at + 60]!r} is neither DEFAULT nor RULE:pattern/replacement/ with an optional L or U"
+                )
+            at = between.end()
+            if match[1]:
+                self._rules.append(_Rule(pattern=None))
+                continue
+            try:
+                pattern = re.compile(match[2].replace("\\/", "/"))
+            except re.error as error:
+                raise ValueError(f"{match[2]!r} is no regular expression: {error}") from None
+            replacement = match[3].replace("\\/", "/")
+            for number in re.findall(r"\$(\d)", replacement):
+                if int(number) > pattern.groups:
+                    raise ValueError(f"{replacement!r}: the pattern has no group {number}")
+            self._rules.append(_Rule(pattern=pattern, replacement=replacement, case=match[4]))
+
+    def apply(self, name: str) -> str | None:
+        """Returns the user of a distinguished name; None if no rule fits."""
+        for rule in self._rules:
+            if rule.pattern is None:
+                return name
+            match = rule.pattern.fullmatch(name)
+            if match is not None:
+                found = _filled(rule.replacement, match)
+                return {"L": found.lower(), "U": found.upper()}.get(rule.case, found)
+        return None
+
+
+def _filled(replacement: str, match: re.Match[str]) -> str:
+    """Returns ``replacement`` with the groups of ``match`` in place of ``$1`` ..."""
+    return re.sub(r"\$(\d)", lambda group: match[int(group[1])] or "", replacement)

@@ -1,0 +1,55 @@
+"""HTTP requests of OAUTHBEARER in a thread, for keys and for tokens. They do not run in the simulation."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TIMEOUT_S: Final = 10.0
+BYTES_MAX: Final = 1 << 20
+
+
+class HttpError(Exception):
+    """Reports that a request failed. The text holds no secret."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which could take a client's secret to another host."""
+
+    def redirect_request(self, *arguments: object) -> None:
+        """Returns no request, which turns the redirect into an error."""
+
+
+async def fetch(url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+    """Returns the content of an http: or https: URL; with ``body`` it is a POST of a form.
+
+    Raises:
+        HttpError: it failed, or took more than ``TIMEOUT_S``.
+    """
+    with trio.move_on_after(2 * TIMEOUT_S):
+        return await trio.to_thread.run_sync(_fetch, url, body, dict(headers or {}), abandon_on_cancel=True)
+    raise HttpError(f"no answer within {2 * TIMEOUT_S:.0f} s")
+
+
+def _fetch(url: str, body: bytes | None, headers: dict[str, str]) -> bytes:
+    if not url.startswith(("http:", "https:")):
+        raise HttpError("only http: and https: URLs are fetched")
+    request = urllib.request.Request(url, data=body, headers={"Accept": "application/json", **headers})
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as response:
+            content: bytes = response.read(BYTES_MAX + 1)
+    except urllib.error.HTTPError as error:
+        raise HttpError(f"the server answered with status {error.code}") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise HttpError(f"{type(error).__name__}: {getattr(error, 'reason', None) or error}") from error
+    if len(content) > BYTES_MAX:
+        raise HttpError(f"the answer has more than {BYTES_MAX} bytes")
+    return content

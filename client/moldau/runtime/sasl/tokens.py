@@ -1,0 +1,226 @@
+"""Checks of OAUTHBEARER tokens: signature by the keys of a JWKS document, issuer, audience, expiry, scopes.
+
+``check`` is synchronous and works with the keys at hand; ``prepare`` reads the document first, where there is none yet,
+it is too old, or the token names a key that it does not hold. A file is read through the ``Disk`` port, a URL in a
+thread. Attempts are at least ``retry_ms`` apart, and one runs at a time, so that forged tokens cause no load elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import trio
+
+from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.sasl.core.oauth import TokenFacts, TokenRefusedError, parse_first
+from moldau.runtime.sasl.http import HttpError, fetch
+from moldau.runtime.telemetry.log import EventLogger
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from joserfc.jwk import KeySet
+
+    from moldau.runtime.config.sasl import TokenRules
+    from moldau.runtime.ports.environment import Environment
+
+ALGORITHMS: Final = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+)
+"""Signatures with public keys; a token signed with a shared secret, or not at all, is refused."""
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+
+
+def _joserfc() -> ModuleType:
+    try:
+        import joserfc.jwk
+        import joserfc.jws
+    except ImportError as error:
+        raise ConfigError(
+            ["sasl.enabled.mechanisms: OAUTHBEARER needs the library joserfc: pip install 'moldau[oauth]'"]
+        ) from error
+    return joserfc
+
+
+class TokenChecker:
+    """Checks the tokens of one listener."""
+
+    def __init__(self, rules: TokenRules, environment: Environment) -> None:
+        """Prepares the checks.
+
+        Raises:
+            ConfigError: the library for signatures is missing.
+        """
+        self._rules = rules
+        self._environment = environment
+        self._library = _joserfc() if rules.jwks_url is not None else None
+        self._keys: KeySet | None = None
+        self._key_ids: frozenset[str] = frozenset()
+        self._read_ms = self._tried_ms = -math.inf
+        self._lock = trio.Lock()
+        self._logger = EventLogger("moldau.sasl")
+
+    # --- keys
+
+    async def prepare(self, message: bytes) -> None:
+        """Reads the keys if the token in the client's first ``message`` needs it."""
+        rules = self._rules
+        if rules.jwks_url is None or not self._is_reading_due(message):
+            return
+        async with self._lock:
+            if not self._is_reading_due(message):
+                return
+            self._tried_ms = self._environment.clock.monotonic_ms()
+            try:
+                document = await self._read(rules.jwks_url)
+                keys = self._parse(document)
+            except (OSError, HttpError, ValueError) as error:
+                self._logger.error("token-keys-not-read", url=rules.jwks_url, error=error)
+                return
+            self._keys = keys
+            self._key_ids = frozenset(str(key.kid) for key in keys.keys)
+            self._read_ms = self._environment.clock.monotonic_ms()
+
+    def _is_reading_due(self, message: bytes) -> bool:
+        now_ms = self._environment.clock.monotonic_ms()
+        if now_ms - self._tried_ms < self._rules.retry_ms:
+            return False
+        if self._keys is None or now_ms - self._read_ms >= self._rules.refresh_ms:
+            return True
+        try:
+            key_id = _part(parse_first(message)[0], 0).get("kid")
+        except (ValueError, TokenRefusedError):
+            return False
+        return isinstance(key_id, str) and key_id not in self._key_ids
+
+    async def _read(self, url: str) -> bytes:
+        if not url.startswith("file:"):
+            return await fetch(url)
+        path = urlsplit(url).path
+        file = self._environment.disk.open(path, OpenMode.READ)
+        try:
+            return file.read(0, DOCUMENT_BYTES_MAX)
+        finally:
+            file.close()
+
+    def _parse(self, document: bytes) -> KeySet:
+        from joserfc.errors import JoseError
+        from joserfc.jwk import KeySet
+
+        try:
+            found = json.loads(document)
+            if not isinstance(found, dict) or not isinstance(found.get("keys"), list):
+                raise ValueError("it is no JSON Web Key Set: an object with a list named keys")
+            usable = [key for key in found["keys"] if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP")]
+            if not usable:
+                raise ValueError("it holds no public key (kty RSA, EC or OKP)")
+            return KeySet.import_key_set({"keys": usable})
+        except (JoseError, KeyError, TypeError) as error:
+            raise ValueError(f"it holds a key that cannot be read: {type(error).__name__}") from error
+
+    # --- tokens
+
+    def check(self, token: str) -> TokenFacts:
+        """Returns what a token says.
+
+        Raises:
+            TokenRefusedError: it is not accepted.
+        """
+        header = _part(token, 0)
+        if header.get("alg") == "none":
+            if not self._rules.accepts_unsecured:
+                raise TokenRefusedError("the token has no signature")
+            claims = _part(token, 1)
+        else:
+            claims = self._verified(token)
+        return self._facts(claims)
+
+    def _verified(self, token: str) -> dict[str, object]:
+        if self._library is None:
+            raise TokenRefusedError("the listener has no keys: sasl.oauthbearer.jwks.endpoint.url is not set")
+        if self._keys is None:
+            raise TokenRefusedError("the keys that sign tokens could not be read")
+        from joserfc.errors import JoseError
+        from joserfc.jws import deserialize_compact
+
+        try:
+            verified = deserialize_compact(token, self._keys, algorithms=list(ALGORITHMS))
+            claims = json.loads(verified.payload)
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            raise TokenRefusedError(f"the signature is not valid ({type(error).__name__})") from error
+        if not isinstance(claims, dict):
+            raise TokenRefusedError("the token holds no claims")
+        return claims
+
+    def _facts(self, claims: dict[str, object]) -> TokenFacts:
+        rules = self._rules
+        now_ms = self._environment.clock.wall_ms()
+        expires_ms = _time(claims, "exp")
+        if expires_ms is None:
+            raise TokenRefusedError("the token has no exp claim")
+        if now_ms >= expires_ms + rules.clock_skew_ms:
+            raise TokenRefusedError("the token has expired")
+        for claim in ("nbf", "iat"):
+            begins_ms = _time(claims, claim)
+            if begins_ms is not None and begins_ms - rules.clock_skew_ms > now_ms:
+                raise TokenRefusedError(f"the token's {claim} claim lies in the future")
+        if rules.issuer is not None and claims.get("iss") != rules.issuer:
+            raise TokenRefusedError("the token has another issuer")
+        if rules.audiences and not set(_words(claims.get("aud"), splits=False)) & set(rules.audiences):
+            raise TokenRefusedError("the token is for another audience")
+        scopes = set(_words(claims.get(rules.scope_claim), splits=True))
+        missing = [scope for scope in rules.required_scopes if scope not in scopes]
+        if missing:
+            raise TokenRefusedError("the token lacks a required scope", scope=" ".join(missing))
+        principal = claims.get(rules.principal_claim)
+        if not isinstance(principal, str) or not principal.strip():
+            raise TokenRefusedError(f"the token's {rules.principal_claim} claim names nobody")
+        return TokenFacts(principal=principal.strip(), expires_wall_ms=expires_ms + rules.clock_skew_ms)
+
+
+def _part(token: str, index: int) -> dict[str, object]:
+    """Returns a JSON part of a compact token, unverified."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise TokenRefusedError("the token is no JSON Web Token of three parts")
+    try:
+        text = parts[index] + "=" * (-len(parts[index]) % 4)
+        found = json.loads(base64.urlsafe_b64decode(text))
+    except (binascii.Error, ValueError, RecursionError) as error:
+        raise TokenRefusedError("the token is not base64 of JSON") from error
+    if not isinstance(found, dict):
+        raise TokenRefusedError("a part of the token is no JSON object")
+    return found
+
+
+def _time(claims: dict[str, object], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TokenRefusedError(f"the token's {name} claim is no time")
+    if not 0 <= value <= 1 << 40:
+        raise TokenRefusedError(f"the token's {name} claim is out of range")
+    return int(value * 1000)
+
+
+def _words(value: object, *, splits: bool) -> list[str]:
+    if isinstance(value, str):
+        return value.split() if splits else [value]
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []

@@ -1,0 +1,79 @@
+"""SCRAM credentials (KIP-554), and SASL requests on listeners without SASL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from moldau.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from moldau.protocol.refusals import refusal_of
+from moldau.runtime.sasl.core.server import illegal_sasl_state
+from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
+from moldau_quorum.controller.entities.scram import described_credentials
+
+if TYPE_CHECKING:
+    from moldau.protocol.messages.describe_user_scram_credentials import (
+        DescribeUserScramCredentialsRequest,
+        DescribeUserScramCredentialsResponse,
+    )
+    from moldau_broker.server.handlers.context import BrokerContext, Call
+
+FORWARD_TIMEOUT_MS = 30_000.0
+VISIBILITY_TIMEOUT_MS = 2_000.0
+CREDENTIALS_MAX = 1_000
+"""Changes in one request, each of which costs the controller three digests and a record."""
+
+
+async def handle_alter_user_scram_credentials(
+    context: BrokerContext, request: AlterUserScramCredentialsRequest, call: Call
+) -> AlterUserScramCredentialsResponse:
+    """Forwards the request, and waits until this broker knows the change: a client may log in with it next."""
+    if len(request.deletions) + len(request.upsertions) > CREDENTIALS_MAX:
+        why = f"a request may change {CREDENTIALS_MAX} credentials"
+        return refusal_of(
+            AlterUserScramCredentialsResponse, request, ErrorCode.INVALID_REQUEST, why, version=call.version
+        )
+    before = context.metadata.image.scram_credentials
+    try:
+        response = await context.controller.request(
+            request, AlterUserScramCredentialsResponse, timeout_ms=FORWARD_TIMEOUT_MS
+        )
+    except ControllerUnavailableError:
+        why = "no active controller answered in time; the change may still happen"
+        return refusal_of(
+            AlterUserScramCredentialsResponse, request, ErrorCode.REQUEST_TIMED_OUT, why, version=call.version
+        )
+    if any(result.error_code == ErrorCode.NONE for result in response.results):
+        with trio.move_on_after(VISIBILITY_TIMEOUT_MS / 1000):
+            await context.follower.wait_until(lambda image: image.scram_credentials is not before)
+    return response
+
+
+def handle_describe_user_scram_credentials(
+    context: BrokerContext, request: DescribeUserScramCredentialsRequest, call: Call
+) -> DescribeUserScramCredentialsResponse:
+    """Describes the credentials that this broker knows; salts and keys never leave it."""
+    return described_credentials(request, context.metadata.image)
+
+
+def handle_sasl_handshake(context: BrokerContext, request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResponse:
+    """Refuses: on a listener with SASL the gate answers before the request comes here."""
+    response = illegal_sasl_state(request)
+    assert isinstance(response, SaslHandshakeResponse)
+    return response
+
+
+def handle_sasl_authenticate(
+    context: BrokerContext, request: SaslAuthenticateRequest, call: Call
+) -> SaslAuthenticateResponse:
+    """Refuses, as ``handle_sasl_handshake``."""
+    response = illegal_sasl_state(request)
+    assert isinstance(response, SaslAuthenticateResponse)
+    return response

@@ -1,0 +1,467 @@
+"""Goal: unmodified Kafka clients authenticate with every mechanism, and are refused with a wrong secret.
+
+Method: one real node whose links all use SASL; confluent-kafka, kafka-python, aiokafka and Moldau's own clients, on a
+listener without and one with TLS. SCRAM users are made over the wire by an admin client that logs in with the first
+credential.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+
+import pytest
+
+from moldau_jepsen.launcher.ports import take_free_ports
+from support import tokens
+from support.certificates import authority
+from support.interop.clients import WAIT_S, wait_until
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # kafka-python leaves the socket pairs of its wake-ups to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+VALUES = [b"value-%d" % number for number in range(50)]
+MODULE = "org.apache.kafka.common.security"
+USERS = {
+    "PLAIN": ("bob", "bob-s3cret"),
+    "SCRAM-SHA-256": ("alice", "alice-s3cret"),
+    "SCRAM-SHA-512": ("alice", "alice-s3cret"),
+    "OAUTHBEARER": ("carol", ""),
+}
+MECHANISMS = tuple(USERS)
+
+
+@pytest.fixture(autouse=True)
+def _garbage_is_collected_where_it_is_made():
+    """Clients that could not connect leave sockets behind: the marks above excuse them here, and nowhere else."""
+    yield
+    gc.collect()
+
+
+class Node:
+    def __init__(self, directory):
+        self.directory = directory
+        self.log_file = directory / "node.log"
+        plain, secured, inside, controller = take_free_ports(4)
+        self.plain, self.secured = f"127.0.0.1:{plain}", f"127.0.0.1:{secured}"
+        (directory / "trust.pem").write_text(authority().trust)
+        self.trust = directory / "trust.pem"
+        chain, key = authority().issue("127.0.0.1")
+        (directory / "node.pem").write_text(key + chain)
+        (directory / "jwks.json").write_text(tokens.key_set())
+        scram = f'{MODULE}.scram.ScramLoginModule required username="node" password="node-s3cret";'
+        settings = {
+            "node.id": 1,
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"OPEN://127.0.0.1:{plain},SECURED://127.0.0.1:{secured},INSIDE://127.0.0.1:{inside},"
+            f"CONTROLLER://127.0.0.1:{controller}",
+            "listener.security.protocol.map": "OPEN:SASL_PLAINTEXT,SECURED:SASL_SSL,INSIDE:SASL_PLAINTEXT,"
+            "CONTROLLER:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+            "log.dirs": directory / "data",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "sasl.scram.bootstrap.credentials": "SCRAM-SHA-256=[name=node,password=node-s3cret]",
+            "listener.name.inside.sasl.jaas.config": scram,
+            "listener.name.controller.sasl.jaas.config": scram,
+            "sasl.jaas.config": f'{MODULE}.plain.PlainLoginModule required user_bob="bob-s3cret";',
+            "sasl.oauthbearer.jwks.endpoint.url": f"file:{directory / 'jwks.json'}",
+            "sasl.oauthbearer.expected.issuer": tokens.ISSUER,
+            "sasl.oauthbearer.expected.audience": tokens.AUDIENCE,
+            "ssl.keystore.location": directory / "node.pem",
+            "ssl.truststore.location": self.trust,
+            "listener.name.secured.connections.max.reauth.ms": 4000,
+            "num.partitions": 1,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        path = directory / "node.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        with self.log_file.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent", "--log-level", "debug"],
+                stderr=log,
+                env=environment(),
+            )
+
+    def is_ready(self):
+        assert self.process.poll() is None, self.log_file.read_text()
+        return " ready " in self.log_file.read_text()
+
+    def log(self):
+        return self.log_file.read_text()
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    running = Node(tmp_path_factory.mktemp("node"))
+    try:
+        wait_until(running.is_ready, "the node starts")
+        from confluent_kafka.admin import (
+            AdminClient,
+            ScramCredentialInfo,
+            ScramMechanism,
+            UserScramCredentialUpsertion,
+        )
+
+        admin = AdminClient(
+            {
+                "bootstrap.servers": running.plain,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": "node",
+                "sasl.password": "node-s3cret",
+            }
+        )
+        user, password = USERS["SCRAM-SHA-256"]
+        # librdkafka takes one change of a user in a request.
+        for mechanism, iterations in ((ScramMechanism.SCRAM_SHA_256, 4096), (ScramMechanism.SCRAM_SHA_512, 8192)):
+            info = ScramCredentialInfo(mechanism, iterations)
+            change = UserScramCredentialUpsertion(user, info, password.encode())
+            for changed in admin.alter_user_scram_credentials([change]).values():
+                changed.result(WAIT_S)
+        described = admin.describe_user_scram_credentials([user])[user].result(WAIT_S)
+        assert sorted(each.iterations for each in described.scram_credential_infos) == [4096, 8192]
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+class Login:
+    """A login of one mechanism; ``wrong`` spoils the secret."""
+
+    def __init__(self, node, mechanism, *, tls=False, wrong=False):
+        self.mechanism, self.tls, self.trust = mechanism, tls, node.trust
+        self.bootstrap = node.secured if tls else node.plain
+        self.user, password = USERS[mechanism]
+        self.password = "wr0ng" if wrong else password
+        self.wrong = wrong
+
+    @property
+    def protocol(self):
+        return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
+
+    def token(self):
+        return tokens.token(time.time(), life_s=-600 if self.wrong else 600)
+
+
+def confluent_config(login, **more):
+    config = {
+        "bootstrap.servers": login.bootstrap,
+        "security.protocol": login.protocol,
+        "sasl.mechanism": login.mechanism,
+        **more,
+    }
+    if login.tls:
+        config["ssl.ca.location"] = str(login.trust)
+    if login.mechanism == "OAUTHBEARER":
+        config["oauth_cb"] = lambda _: (login.token(), time.time() + 600)
+    else:
+        config |= {"sasl.username": login.user, "sasl.password": login.password}
+    return config
+
+
+class Confluent:
+    """librdkafka."""
+
+    def exchange(self, login, topic):
+        from confluent_kafka import Consumer, Producer, TopicPartition
+
+        failures = []
+        producer = Producer(confluent_config(login))
+        for value in VALUES:
+            producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+        assert producer.flush(WAIT_S) == 0
+        assert failures == []
+        consumer = Consumer(confluent_config(login, **{"group.id": "g", "auto.offset.reset": "earliest"}))
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found = []
+        deadline = time.monotonic() + WAIT_S
+        while len(found) < len(VALUES) and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append(message.value())
+        consumer.close()
+        return found
+
+    def refusal(self, login):
+        from confluent_kafka.admin import AdminClient
+
+        reported = []
+        admin = AdminClient(confluent_config(login, error_cb=reported.append))
+        deadline = time.monotonic() + WAIT_S
+        while not any("uthentication" in error.str() for error in reported) and time.monotonic() < deadline:
+            admin.poll(0.2)
+        return " ".join(error.str() for error in reported)
+
+
+class KafkaPython:
+    """kafka-python."""
+
+    def config(self, login):
+        config = {
+            "bootstrap_servers": [login.bootstrap],
+            "security_protocol": login.protocol,
+            "sasl_mechanism": login.mechanism,
+        }
+        if login.tls:
+            config["ssl_cafile"] = str(login.trust)
+        if login.mechanism == "OAUTHBEARER":
+            from kafka.net.sasl.oauth import AbstractTokenProvider
+
+            class Provider(AbstractTokenProvider):
+                def token(self):
+                    return login.token()
+
+            config["sasl_oauth_token_provider"] = Provider()
+        else:
+            config |= {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
+        return config
+
+    def exchange(self, login, topic):
+        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+        producer = KafkaProducer(**self.config(login), acks="all")
+        try:
+            for sent in [producer.send(topic, value) for value in VALUES]:
+                sent.get(timeout=WAIT_S)
+        finally:
+            producer.close()
+        consumer = KafkaConsumer(**self.config(login), group_id=None, auto_offset_reset="earliest")
+        consumer.assign([TopicPartition(topic, 0)])
+        found = []
+        deadline = time.monotonic() + WAIT_S
+        while len(found) < len(VALUES) and time.monotonic() < deadline:
+            for messages in consumer.poll(timeout_ms=200).values():
+                found += [message.value for message in messages]
+        consumer.close()
+        return found
+
+    def refusal(self, login):
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        with pytest.raises((KafkaError, ValueError)) as raised:
+            KafkaAdminClient(**self.config(login), bootstrap_timeout_ms=3_000).list_topics()
+        return repr(raised.value)
+
+
+class Aiokafka:
+    """aiokafka."""
+
+    def config(self, login):
+        config = {
+            "bootstrap_servers": login.bootstrap,
+            "security_protocol": login.protocol,
+            "sasl_mechanism": login.mechanism,
+        }
+        if login.tls:
+            config["ssl_context"] = ssl.create_default_context(cafile=str(login.trust))
+        if login.mechanism == "OAUTHBEARER":
+            from aiokafka.abc import AbstractTokenProvider
+
+            class Provider(AbstractTokenProvider):
+                async def token(self):
+                    return login.token()
+
+            config["sasl_oauth_token_provider"] = Provider()
+        else:
+            config |= {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
+        return config
+
+    def exchange(self, login, topic):
+        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+        async def run():
+            async with AIOKafkaProducer(**self.config(login)) as producer:
+                for sent in [await producer.send(topic, value) for value in VALUES]:
+                    await asyncio.wait_for(sent, WAIT_S)
+            async with AIOKafkaConsumer(**self.config(login), auto_offset_reset="earliest") as consumer:
+                consumer.assign([TopicPartition(topic, 0)])
+                found = []
+                deadline = time.monotonic() + WAIT_S
+                while len(found) < len(VALUES) and time.monotonic() < deadline:
+                    for messages in (await consumer.getmany(timeout_ms=200)).values():
+                        found += [message.value for message in messages]
+                return found
+
+        return asyncio.run(run())
+
+    def refusal(self, login):
+        from aiokafka import AIOKafkaProducer
+        from aiokafka.errors import KafkaError
+
+        async def run():
+            producer = AIOKafkaProducer(**self.config(login))
+            try:
+                with pytest.raises(KafkaError) as raised:
+                    await producer.start()
+                return repr(raised.value)
+            finally:
+                await producer.stop()
+
+        return asyncio.run(run())
+
+
+class Own:
+    """Moldau's own clients."""
+
+    def config(self, login):
+        config = {
+            "bootstrap.servers": login.bootstrap,
+            "security.protocol": login.protocol,
+            "sasl.mechanism": login.mechanism,
+        }
+        if login.tls:
+            config["ssl.truststore.location"] = str(login.trust)
+        if login.mechanism == "OAUTHBEARER":
+            config["sasl.oauthbearer.token"] = login.token
+        else:
+            config |= {"sasl.username": login.user, "sasl.password": login.password}
+        return config
+
+    def exchange(self, login, topic):
+        from moldau.blocking import Consumer, Producer
+
+        with Producer(self.config(login)) as producer:
+            for sent in [producer.send(topic, value) for value in VALUES]:
+                sent.result(1000 * WAIT_S)
+        with Consumer({**self.config(login), "auto.offset.reset": "earliest", "enable.auto.commit": False}) as consumer:
+            consumer.assign([(topic, 0)])
+            found = []
+            deadline = time.monotonic() + WAIT_S
+            while len(found) < len(VALUES) and time.monotonic() < deadline:
+                for consumed in consumer.poll(200):
+                    found += [bytes(record.value) for record in consumed.records]
+        return found
+
+    def refusal(self, login):
+        from moldau.blocking import Admin, Producer
+        from moldau.protocol.errors import KafkaError
+
+        begun = time.monotonic()
+        with Admin(self.config(login)) as admin, pytest.raises(KafkaError) as raised:
+            admin.describe_cluster()
+        with Producer(self.config(login)) as producer, pytest.raises(KafkaError) as failed:
+            producer.send("never", b"x").result(1000 * WAIT_S)
+        assert "SASL_AUTHENTICATION_FAILED" in repr(failed.value)
+        assert time.monotonic() - begun < 10, "no repetitions until a time-out"
+        return repr(raised.value)
+
+
+CLIENTS = {"confluent-kafka": Confluent(), "kafka-python": KafkaPython(), "aiokafka": Aiokafka(), "moldau": Own()}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_right_secrets(name, mechanism, node):
+    topic = f"{name}-{mechanism}"
+    tls = list(CLIENTS).index(name) % 2 == MECHANISMS.index(mechanism) % 2  # each pairs with both kinds of listeners
+    assert CLIENTS[name].exchange(Login(node, mechanism, tls=tls), topic) == VALUES
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_wrong_secrets(name, mechanism, node):
+    refusal = CLIENTS[name].refusal(Login(node, mechanism, wrong=True))
+    if name not in ("kafka-python", "aiokafka"):  # these log the reason, and raise that they found no broker
+        assert "authentication" in refusal.lower()
+    assert "wr0ng" not in refusal
+    assert "wr0ng" not in node.log()
+    assert "s3cret" not in node.log()
+    line = [line for line in node.log().splitlines() if "authentication-failed" in line][-1]
+    assert f"mechanism={mechanism}" in line
+    assert "peer=127.0.0.1" in line
+
+
+def test_confluent_authenticates_again(node):
+    """A producer writes for longer than a session lives; the broker counts sessions that were renewed."""
+    from confluent_kafka import Producer
+
+    login = Login(node, "SCRAM-SHA-256", tls=True)
+    producer = Producer(confluent_config(login))
+    deadline = time.monotonic() + 10
+    failures, sent = [], 0
+    while time.monotonic() < deadline:
+        producer.produce("again", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
+        sent += 1
+        producer.flush(WAIT_S)
+        time.sleep(0.1)
+    assert failures == []
+    assert sent > 50
+
+
+def test_moldau_authenticates_again(node):
+    from moldau.blocking import Producer
+
+    before = node.log().count(" re-authenticated ")
+    with Producer(Own().config(Login(node, "SCRAM-SHA-512", tls=True))) as producer:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            producer.send("again", b"y").result(1000 * WAIT_S)
+            time.sleep(0.05)
+    assert node.log().count(" re-authenticated ") > before
+    assert "the authenticated session has expired" not in node.log().split("y")[-1]
+
+
+def test_the_configuration_shows_no_secret(node):
+    from confluent_kafka.admin import AdminClient, ConfigResource
+
+    admin = AdminClient(confluent_config(Login(node, "PLAIN")))
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    found = admin.describe_configs([resource])[resource].result(WAIT_S)
+    assert "s3cret" not in json.dumps({name: str(entry.value) for name, entry in found.items()})
+    assert found["sasl.jaas.config"].is_sensitive
+
+
+def test_the_command_line(node, tmp_path):
+    """``moldau users`` with a login from a file; a wrong password is one line."""
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"bootstrap.servers={node.plain}\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.username=bob\nsasl.password=${env:BOB_PASSWORD}\n"
+    )
+
+    def run(*arguments, given="", password="bob-s3cret"):
+        return subprocess.run(
+            [sys.executable, "-m", "moldau_cli", *arguments, "--command-config", str(config)],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            env={**environment(), "BOB_PASSWORD": password},
+            check=False,
+        )
+
+    added = run("users", "add", "dave", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192", given="dave-s3cret\n")
+    assert added.returncode == 0, added.stderr
+    listed = run("users", "list", "--json")
+    assert {"user": "dave", "mechanism": "SCRAM-SHA-512", "iterations": 8192} in json.loads(listed.stdout)["users"]
+    assert run("users", "remove", "dave", "--mechanism", "SCRAM-SHA-512").returncode == 0
+    assert "dave" not in run("users", "list").stdout
+    wrong = run("topics", "list", password="wr0ng")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
+    assert "Invalid username or password" in wrong.stderr
+    with contextlib.suppress(ValueError):
+        assert "wr0ng" not in wrong.stderr

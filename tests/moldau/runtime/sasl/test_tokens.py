@@ -1,0 +1,177 @@
+"""Goal: only tokens that a known key signed, for this cluster and for now, are accepted.
+
+Method: tokens made by joserfc and spoilt in one respect each; the keys lie in a file of a virtual disk.
+"""
+
+import base64
+import hmac
+import json
+
+import pytest
+import trio
+
+from moldau.runtime.config import BROKER_CONFIG, ConfigError
+from moldau.runtime.config.sasl import listener_sasl
+from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.sasl.core.oauth import OauthClient, TokenRefusedError
+from moldau.runtime.sasl.tokens import TokenChecker
+from moldau_jepsen.world.world import run_world
+from support import tokens
+from support.sasl import node_config
+
+OAUTH = "listener.name.outside.oauthbearer.sasl.oauthbearer."
+SETTINGS = {
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": "file:/etc/jwks.json",
+    f"{OAUTH}expected.issuer": tokens.ISSUER,
+    f"{OAUTH}expected.audience": f"other,{tokens.AUDIENCE}",
+    "sasl.oauthbearer.clock.skew.seconds": "30",
+    "sasl.oauthbearer.required.scopes": "kafka",
+}
+SCOPE = {"scope": "read kafka"}
+
+
+def write(disk, path, text):
+    if disk.exists(path):
+        disk.remove(path)
+    disk.make_directories("/etc")
+    file = disk.open(path, OpenMode.CREATE)
+    file.append([text.encode()])
+    file.close()
+
+
+def with_checker(test, keys=None, **more):
+    """Runs ``test(checker, environment)`` on a virtual node whose file holds ``keys``."""
+    outcome = []
+
+    async def main(world):
+        node = world.node("broker")
+        done = trio.Event()
+
+        async def process(environment):
+            write(environment.disk, "/etc/jwks.json", tokens.key_set() if keys is None else keys)
+            config = BROKER_CONFIG.parse(node_config(**{**SETTINGS, **more}))
+            checker = TokenChecker(listener_sasl(config, "OUTSIDE").tokens, environment)
+            try:
+                outcome.append(await test(checker, environment))
+            except TokenRefusedError as error:
+                outcome.append(error)
+            done.set()
+
+        node.start(process)
+        await done.wait()
+
+    run_world(main, seed=1)
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
+def judged(make, keys=None, **more):
+    """Returns the facts of the token that ``make(now_s)`` returns."""
+
+    async def test(checker, environment):
+        token = make(environment.clock.wall_ms() / 1000)
+        await checker.prepare(OauthClient(token).first())
+        return checker.check(token)
+
+    return with_checker(test, keys, **more)
+
+
+def test_a_right_token():
+    facts = judged(lambda now: tokens.token(now, **SCOPE))
+    assert facts.principal == "carol"
+    assert judged(lambda now: tokens.token(now, scope=["kafka"], aud=["x", "moldau"])).principal == "carol"
+    skewed = judged(lambda now: tokens.token(now, life_s=-20, **SCOPE))
+    assert skewed.principal == "carol", "within the clock skew"
+
+
+@pytest.mark.parametrize(
+    ("claims", "cause"),
+    [
+        ({"life_s": -31}, "expired"),
+        ({"exp": None}, "no exp"),
+        ({"exp": "soon"}, "exp claim is no time"),
+        ({"exp": 1e300}, "out of range"),
+        ({"nbf": 4e9}, "nbf claim lies in the future"),
+        ({"iat": 4e9}, "iat claim lies in the future"),
+        ({"iss": "https://else.example"}, "another issuer"),
+        ({"iss": None}, "another issuer"),
+        ({"aud": "else"}, "another audience"),
+        ({"aud": None}, "another audience"),
+        ({"scope": "read kafkaesque"}, "required scope"),
+        ({"subject": None}, "names nobody"),
+        ({"subject": ""}, "names nobody"),
+        ({"subject": 7}, "names nobody"),
+        ({"signed_by": "stranger"}, "signature"),
+        ({"key_id": "stranger"}, "signature"),
+    ],
+)
+def test_wrong_tokens(claims, cause):
+    with pytest.raises(TokenRefusedError, match=cause):
+        judged(lambda now: tokens.token(now, **{**SCOPE, **claims}))
+
+
+def test_a_token_signed_with_a_public_key_as_a_secret_is_refused():
+    """The classic confusion: HS256 over the text of the public key."""
+
+    def part(data):
+        return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+    def forge(now):
+        claims = {"sub": "admin", "exp": int(now + 60), "iss": tokens.ISSUER, "aud": "moldau", **SCOPE}
+        signed = part(b'{"alg":"HS256","kid":"key-1"}') + b"." + part(json.dumps(claims).encode())
+        return (signed + b"." + part(hmac.digest(tokens.key().as_pem(private=False), signed, "sha256"))).decode()
+
+    with pytest.raises(TokenRefusedError, match="signature"):
+        judged(forge)
+
+
+def test_unsigned_tokens_need_the_switch():
+    with pytest.raises(TokenRefusedError, match="no signature"):
+        judged(tokens.unsigned)
+    switched = {
+        "sasl.oauthbearer.unsecured.tokens.enable": "true",
+        "sasl.oauthbearer.required.scopes": "",
+        f"{OAUTH}expected.issuer": "",
+        f"{OAUTH}expected.audience": "",
+    }
+    assert judged(tokens.unsigned, **switched).principal == "carol"
+
+
+@pytest.mark.parametrize("token", ["", "a.b", "a.b.c", "e30.e30.", "bnVsbA.bnVsbA.x", "." * 5, "é.é.é"])
+def test_no_tokens_at_all(token):
+    async def test(checker, environment):
+        await checker.prepare(b"n,,\x01auth=Bearer " + token.encode() + b"\x01\x01")
+        return checker.check(token)
+
+    with pytest.raises(TokenRefusedError):
+        with_checker(test)
+
+
+@pytest.mark.parametrize("keys", ["", "[]", "{}", '{"keys":[{}]}', '{"keys":[{"kty":"RSA","n":"!","e":"AQAB"}]}'])
+def test_files_without_usable_keys(keys):
+    with pytest.raises(TokenRefusedError, match=r"could not be read|signature"):
+        judged(lambda now: tokens.token(now, **SCOPE), keys)
+
+
+def test_a_new_key_is_read_when_a_token_names_it_and_not_more_often_than_allowed():
+    async def test(checker, environment):
+        now_s = environment.clock.wall_ms() / 1000
+        token = tokens.token(now_s, key_id="key-2", **SCOPE)
+        message = OauthClient(token).first()
+        await checker.prepare(message)
+        write(environment.disk, "/etc/jwks.json", tokens.key_set("key-1", "key-2"))
+        await checker.prepare(message)  # too early
+        with pytest.raises(TokenRefusedError):
+            checker.check(token)
+        await trio.sleep(1.1)
+        await checker.prepare(message)
+        return checker.check(token)
+
+    assert with_checker(test).principal == "carol"
+
+
+def test_a_listener_without_keys_does_not_start():
+    with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url: listener OUTSIDE offers OAUTHBEARER"):
+        BROKER_CONFIG.parse(node_config(**{"sasl.enabled.mechanisms": "OAUTHBEARER"}))

@@ -1,0 +1,145 @@
+"""Goal: a whole cluster works with SASL on every link, and refuses those who do not authenticate.
+
+Method: controllers and brokers in a simulated world. They log in to each other with SCRAM, whose first credential comes
+from the bootstrap; clients use every mechanism. A leader and a controller are killed while a producer writes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from moldau.admin import Admin
+from moldau.consumer import Consumer
+from moldau.producer import Producer
+from moldau.protocol.errors import ErrorCode, KafkaError
+from support.cluster.broker_cluster import run_cluster
+
+RECORDS = 60
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+NODE = f'{SCRAM} username="node" password="node-secret";'
+SETTINGS = {
+    "listeners": "INSIDE://:9094,OUTSIDE://:9092",
+    "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT,OUTSIDE:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "INSIDE",
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+    "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+    "sasl.scram.bootstrap.credentials": "SCRAM-SHA-256=[name=node,password=node-secret];"
+    "SCRAM-SHA-512=[name=node,password=node-secret,iterations=8192];SCRAM-SHA-256=[name=alice,password=alice-secret]",
+    "listener.name.controller.sasl.jaas.config": NODE,
+    "listener.name.inside.sasl.jaas.config": NODE,
+    "listener.name.outside.plain.sasl.jaas.config": f'{PLAIN} user_bob="bob-secret" user_node="other";',
+}
+
+
+def client_settings(user, password, mechanism="SCRAM-SHA-256", **more):
+    return {
+        "bootstrap.servers": "b1:9092,b2:9092,b3:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+
+
+def run_secured(scenario, seed=1, brokers=3, controllers=3, **settings):
+    return run_cluster(
+        scenario,
+        seed=seed,
+        brokers=brokers,
+        controllers=controllers,
+        **{**SETTINGS, "default.replication.factor": str(brokers), "num.partitions": "1", **settings},
+    )
+
+
+async def produce_through_faults(cluster):
+    config = client_settings("alice", "alice-secret")
+    async with Producer(config, environment=cluster.client_environment) as producer:
+        await (await producer.send("t", b"000"))
+        for number in range(1, RECORDS):
+            if number == RECORDS // 3:
+                cluster.kill(await cluster.leader("t"))
+            if number == RECORDS // 2:
+                cluster.world.node("c102").kill()
+                cluster.start_controller(102)
+            await (await producer.send("t", b"%03d" % number))
+    return await consumed(cluster, RECORDS, client_settings("bob", "bob-secret", "PLAIN"))
+
+
+async def consumed(cluster, count, config):
+    config = {**config, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    found = []
+    async with Consumer(config, environment=cluster.client_environment) as consumer:
+        consumer.assign([("t", 0)])
+        with trio.fail_after(60):
+            while len(found) < count:
+                for part in await consumer.poll(200):
+                    found += [bytes(record.value).decode() for record in part.records]
+    return found
+
+
+@pytest.mark.parametrize("engine", ["raft", "pysyncobj"])
+def test_a_cluster_whose_links_all_use_sasl(engine):
+    settings = {"metadata.quorum.engine": engine, "min.insync.replicas": "2"}
+    found, _ = run_secured(produce_through_faults, seed=5, **settings)
+    assert found == [f"{number:03d}" for number in range(RECORDS)]
+
+
+def test_same_seed_same_trace():
+    runs = [run_secured(produce_through_faults, seed=6, **{"min.insync.replicas": "2"})[1] for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "mechanism", "message"),
+    [
+        ("alice", "wrong", "SCRAM-SHA-256", "due to invalid credentials with SASL mechanism SCRAM-SHA-256"),
+        ("nobody", "wrong", "SCRAM-SHA-256", "due to invalid credentials with SASL mechanism SCRAM-SHA-256"),
+        ("alice", "alice-secret", "SCRAM-SHA-512", "due to invalid credentials with SASL mechanism SCRAM-SHA-512"),
+        ("bob", "wrong", "PLAIN", "Authentication failed: Invalid username or password"),
+        ("nobody", "wrong", "PLAIN", "Authentication failed: Invalid username or password"),
+    ],
+)
+def test_wrong_passwords_fail_at_once(user, password, mechanism, message, caplog):
+    """A client is told at once and in Kafka's words; the log names mechanism, principal and address, no secret."""
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario(cluster):
+        begun = trio.current_time()
+        config = client_settings(user, password, mechanism, bootstrap_servers="b1:9092")
+        async with Admin(config, environment=cluster.client_environment) as admin:
+            with pytest.raises(KafkaError) as raised:
+                await admin.describe_cluster()
+        assert trio.current_time() - begun < 2.0
+        assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert message in str(raised.value)
+        assert mechanism in str(raised.value)
+
+    run_secured(scenario, brokers=1, controllers=1)
+    line = next(line for line in caplog.messages if line.startswith("authentication-failed"))
+    assert f"mechanism={mechanism}" in line
+    assert f"principal=User:{user}" in line
+    assert "peer=" in line
+    assert not [line for line in caplog.messages if "-secret" in line or "password=wrong" in line]
+
+
+def test_clients_that_do_not_authenticate_are_cut():
+    async def scenario(cluster):
+        for config, code in [
+            ({"bootstrap.servers": "b1:9092", "sasl.mechanism": ""}, None),
+            (client_settings("x", "y", "OAUTHBEARER"), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ]:
+            more = {"default.api.timeout.ms": "3000"}
+            if code is not None:
+                more |= {"sasl.oauthbearer.token": "a.b.c"}
+                config = {key: value for key, value in config.items() if key not in ("sasl.username", "sasl.password")}
+            async with Admin({**config, **more}, environment=cluster.client_environment) as admin:
+                with pytest.raises((KafkaError, TimeoutError, trio.TooSlowError, OSError)) as raised:
+                    await admin.describe_cluster()
+            assert code is None or raised.value.code is code
+
+    run_secured(scenario, brokers=1, controllers=1)

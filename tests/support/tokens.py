@@ -1,0 +1,37 @@
+"""Tokens and key sets for tests of OAUTHBEARER, made by joserfc."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+
+from joserfc import jws
+from joserfc.jwk import RSAKey
+
+ISSUER, AUDIENCE = "https://issuer.example", "moldau"
+
+
+@functools.cache
+def key(name: str = "key-1") -> RSAKey:
+    """Returns an RSA key with this key id."""
+    return RSAKey.generate_key(2048, parameters={"kid": name})
+
+
+def key_set(*names: str) -> str:
+    """Returns the public keys as a JWKS document."""
+    return json.dumps({"keys": [key(name).as_dict(private=False) for name in names or ("key-1",)]})
+
+
+def token(now_s: float, *, subject="carol", life_s=600, key_id="key-1", signed_by=None, algorithm="RS256", **claims):
+    """Returns a signed token; claims of None are left out."""
+    given = {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": int(now_s + life_s), "iat": int(now_s), **claims}
+    payload = json.dumps({name: value for name, value in given.items() if value is not None})
+    header = {"alg": algorithm, "kid": key_id}
+    return jws.serialize_compact(header, payload, key(signed_by or key_id), algorithms=[algorithm])
+
+
+def unsigned(now_s: float, subject="carol", life_s=600) -> str:
+    """Returns a token without a signature."""
+    parts = [{"alg": "none"}, {"sub": subject, "exp": int(now_s + life_s)}]
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
