@@ -143,3 +143,86 @@ def test_clients_that_do_not_authenticate_are_cut():
             assert code is None or raised.value.code is code
 
     run_secured(scenario, brokers=1, controllers=1)
+
+
+def test_sessions_are_renewed_under_load(caplog):
+    """Producer, consumer, followers and controller links live through many sessions; no request fails or is lost."""
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario(cluster):
+        config = client_settings("alice", "alice-secret", retries="0", delivery_timeout_ms="60000")
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            sent = []
+            for number in range(200):
+                sent.append(await producer.send("t", b"%03d" % number))
+                await trio.sleep(0.1)
+            for each in sent:
+                await each
+            assert len({(await each).offset for each in sent}) == 200
+        found = await consumed(cluster, 200, client_settings("bob", "bob-secret", "PLAIN"))
+        assert found == [f"{number:03d}" for number in range(200)]
+
+    run_secured(scenario, brokers=2, controllers=1, **{"connections.max.reauth.ms": "3000"})
+    lines = "\n".join(caplog.messages)
+    for listener in ("OUTSIDE", "INSIDE", "CONTROLLER"):
+        assert f"listener={listener}" in "\n".join(line for line in caplog.messages if line.startswith("re-auth"))
+    assert "the authenticated session has expired" not in lines
+    assert "re-authentication failed" not in lines
+
+
+def test_controllers_that_log_in_with_plain():
+    async def scenario(cluster):
+        async with Producer(
+            client_settings("bob", "bob-secret", "PLAIN"), environment=cluster.client_environment
+        ) as one:
+            await (await one.send("t", b"x"))
+
+    settings = {
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.sasl.jaas.config": f'{PLAIN} username="node" password="n" user_node="n" user_eve="e";',
+    }
+    run_secured(scenario, brokers=1, controllers=3, **settings)
+
+
+def test_a_user_that_is_no_controller_cannot_vote(caplog):
+    """A controller that logs in as another user of the listener is refused by the others."""
+    both = f'{PLAIN} username="%s" password="%s" user_node="n" user_eve="e";'
+    settings = {
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.sasl.jaas.config": both % ("node", "n"),
+    }
+
+    async def scenario(cluster):
+        cluster.world.node("c103").kill()
+        cluster.settings["listener.name.controller.sasl.jaas.config"] = both % ("eve", "e")
+        cluster.start_controller(103)
+        await trio.sleep(10)
+
+    run_secured(scenario, brokers=1, controllers=3, **settings)
+    refusals = [line for line in caplog.messages if "it is user 'eve'" in line]
+    assert refusals
+
+
+@pytest.mark.parametrize("change", ["removed", "altered"])
+def test_users_over_the_wire(change):
+    async def scenario(cluster):
+        environment = cluster.client_environment
+        async with Admin(client_settings("bob", "bob-secret", "PLAIN"), environment=environment) as admin:
+            await admin.set_user_password("new=user,1", "first", mechanism="SCRAM-SHA-512", iterations=8192)
+            login = client_settings("new=user,1", "first", "SCRAM-SHA-512", bootstrap_servers="b1:9092")
+            async with Admin(login, environment=environment) as one:
+                assert (await one.describe_cluster()).brokers
+            (described,) = await admin.describe_users(["new=user,1"])
+            assert (described.mechanism, described.iterations) == ("SCRAM-SHA-512", 8192)
+            if change == "removed":
+                await admin.remove_user_credential("new=user,1", mechanism="SCRAM-SHA-512")
+                with pytest.raises(KafkaError, match="SCRAM credential"):
+                    await admin.describe_users(["new=user,1"])
+            else:
+                await admin.set_user_password("new=user,1", "second", mechanism="SCRAM-SHA-512")
+            async with Admin(login, environment=environment) as one:
+                with pytest.raises(KafkaError) as raised:
+                    await one.describe_cluster()
+            assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    run_secured(scenario, brokers=1, controllers=1)
