@@ -177,10 +177,8 @@ def test_controllers_that_log_in_with_plain():
         ) as one:
             await (await one.send("t", b"x"))
 
-    settings = {
-        "sasl.mechanism.controller.protocol": "PLAIN",
-        "listener.name.controller.sasl.jaas.config": f'{PLAIN} username="node" password="n" user_node="n" user_eve="e";',
-    }
+    jaas = f'{PLAIN} username="node" password="n" user_node="n" user_eve="e";'
+    settings = {"sasl.mechanism.controller.protocol": "PLAIN", "listener.name.controller.sasl.jaas.config": jaas}
     run_secured(scenario, brokers=1, controllers=3, **settings)
 
 

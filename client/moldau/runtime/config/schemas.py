@@ -20,7 +20,7 @@ from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS, SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
-from moldau.runtime.config.keys.served import REFUSED, SERVED_PROTOCOLS
+from moldau.runtime.config.keys.served import REFUSED
 from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.listeners import (
     SecurityProtocol,
@@ -135,17 +135,9 @@ def _check_served(config: Config) -> list[str]:
 
 
 def _check_protocols(config: Config) -> list[str]:
-    problems = [
-        f"listeners: {endpoint} speaks {endpoint.security_protocol.name}, which this version of Moldau does not serve"
-        for endpoint in listeners(config)
-        if endpoint.security_protocol.name not in SERVED_PROTOCOLS
-    ]
-    try:
-        controllers = controller_protocol(config)
-    except ConfigError as error:
-        return [*problems, *error.problems]
-    if controllers.name not in SERVED_PROTOCOLS and not problems:
-        problems.append(f"listener.security.protocol.map: {controllers.name} between nodes is not served")
+    problems = problems_of(controller_protocol, config)
+    if problems:
+        return problems
     for endpoint in listeners(config):
         if endpoint.security_protocol.uses_tls:
             problems += tls_problems(tls_settings(config, endpoint.listener_name), server=endpoint.listener_name)

@@ -215,7 +215,7 @@ def plain_environment(environment: Environment) -> Environment:
     network = environment.network
     while isinstance(network, TlsNetwork | SaslNetwork):
         network = network.plain
-    return replace(environment, network=network)
+    return environment if network is environment.network else replace(environment, network=network)
 
 
 class ListenerTls:

@@ -61,6 +61,3 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 """Keys of brokers that are accepted and change nothing."""
-
-SERVED_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
-"""Security protocols of listeners."""
