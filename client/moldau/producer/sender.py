@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.producer.transactions import Transactions
     from moldau.protocol.schema import Response
-    from moldau.runtime.net.rpc import PendingResponse, RpcConnection
+    from moldau.runtime.net.pending import PendingResponse
+    from moldau.runtime.net.rpc import RpcConnection
 
 _TOPIC_ID_VERSION = 13
 _IMPLICIT_TRANSACTION_VERSION = 12

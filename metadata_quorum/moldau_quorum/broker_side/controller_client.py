@@ -27,7 +27,8 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.schema import Request, Response
-from moldau.runtime.net.rpc import PendingResponse, RpcConnection
+from moldau.runtime.net.pending import PendingResponse
+from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.broker_side.reachability import named

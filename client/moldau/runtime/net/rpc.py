@@ -19,17 +19,17 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import trio
 
 from moldau.protocol.api import APIS, ApiKey
-from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import decode_response, encode_request, encode_request_header
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
+from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions
 from moldau.runtime.net.renewal import Renewal
 from moldau.runtime.sasl.core.client import SaslAuthenticationError, Send
 from moldau.runtime.sasl.network import SaslNetwork
@@ -57,7 +57,6 @@ RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 """Largest response frame taken by default; Kafka's clients bound fetches by ``fetch.max.bytes`` plus one batch."""
 
 REQUESTS_IN_FLIGHT_MAX = 64
-REQUEST_TIMEOUT_MS = 30_000
 RECEIVE_BYTES = 16 * 1024
 DRAIN_BYTES_MAX = 1024 * 1024
 """Bytes received without a wait before other tasks get their turn."""
@@ -77,51 +76,6 @@ class UnsupportedApiError(KafkaError):
 
 class ControllerPeerError(UnsupportedApiError):
     """Reports that the peer is a controller although the API is for brokers."""
-
-
-class PendingResponse(Generic[T]):
-    """A pending answer. One task calls ``wait``, once."""
-
-    __slots__ = ("_connection", "_decode", "_frame", "correlation_id")
-
-    def __init__(self, connection: RpcConnection, correlation_id: int, decode: Callable[[memoryview], T]) -> None:
-        """Made by ``RpcConnection.submit``."""
-        self._connection = connection
-        self._decode = decode
-        self._frame: memoryview | None = None
-        self.correlation_id = correlation_id
-
-    @property
-    def arrived(self) -> bool:
-        """Whether ``wait`` would return without waiting."""
-        return self._frame is not None
-
-    async def wait(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> T:
-        """Waits for the answer and returns it.
-
-        Raises:
-            ConnectionError: the connection died; whether the request was carried out is unknown.
-            trio.TooSlowError: no answer within ``timeout_ms``; the connection is closed.
-            DecodeError: the answer cannot be read; the connection is closed.
-        """
-        connection = self._connection
-        if self._frame is None:
-            with trio.move_on_after(timeout_ms / 1000) as scope:
-                await connection.drive(self)
-            if scope.cancelled_caught and self._frame is None:
-                connection.fail(f"no answer to request {self.correlation_id} within {timeout_ms:.0f} ms")
-                raise trio.TooSlowError(f"{connection.peer}: no answer within {timeout_ms:.0f} ms")
-        frame = self._frame
-        assert frame is not None
-        try:
-            return self._decode(frame)
-        except DecodeError as error:
-            connection.fail(f"bad answer: {error}")
-            raise
-
-    def resolve(self, frame: memoryview) -> None:
-        """Called by the connection when the answer has come."""
-        self._frame = frame
 
 
 class RpcConnection:
@@ -159,6 +113,7 @@ class RpcConnection:
         self._start = self._end = 0  # received bytes in the buffer that belong to no frame yet
         self._frame: bytearray | None = None  # a frame larger than the buffer, filled up to ``_frame_filled``
         self._frame_filled = 0
+        self._answers = 0  # since the peer said what it serves
         self._renewal: Renewal[PendingResponse[object]] | None = None
         if authenticated is not None:
             self._renewal = Renewal(authenticated)
@@ -215,10 +170,10 @@ class RpcConnection:
         )
         version = request.__versions__.last
         frame = await self._submit_message(request, version, lambda frame: frame).wait(timeout_ms)
-        response = _decode_api_versions(frame, version)
+        response = decode_api_versions(frame, version)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             frame = await self._submit_message(request, 0, lambda frame: frame).wait(timeout_ms)
-            response = _decode_api_versions(frame, 0)
+            response = decode_api_versions(frame, 0)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(response.error_code), f"{self.peer} refused ApiVersions")
         self.learn_versions(response)
@@ -226,6 +181,7 @@ class RpcConnection:
     def learn_versions(self, response: ApiVersionsResponse) -> None:
         """Takes the versions that the peer serves."""
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        self._answers = 0
 
     @property
     def served_versions(self) -> Mapping[int, tuple[int, int]]:
@@ -536,7 +492,7 @@ class RpcConnection:
                     drained = 0
                     continue
                 if count == 0:
-                    self.fail("the peer closed the connection")
+                    self.fail(self._reason_of_end())
                     return
                 self._received(count)
                 drained += count
@@ -548,6 +504,14 @@ class RpcConnection:
         finally:
             self._receiving = False
             self._changed.notify()
+
+    def _reason_of_end(self) -> str:
+        if self._answers or self._renewal is not None or not self.serves(ApiKey.SASL_HANDSHAKE):
+            return "the peer closed the connection"
+        return (
+            "the peer closed the connection at the first request; if its listener uses SASL, set security.protocol="
+            "SASL_PLAINTEXT or SASL_SSL"
+        )
 
     def _room(self) -> memoryview:
         if self._frame is not None:
@@ -599,6 +563,7 @@ class RpcConnection:
             self.fail(f"answer with correlation id {correlation_id} where {expected} was expected")
             return
         arrived = self._pending.popleft()
+        self._answers += 1
         arrived.resolve(frame)
         if self._renewal is not None and arrived is self._renewal.awaited:
             self._advance_renewal(self._renewal, frame)
@@ -637,11 +602,3 @@ def _name_of(api_key: int) -> str:
     """Kafka's name of an API, or its number."""
     api = APIS.get(api_key)
     return f"API {api_key}" if api is None else api.request.__name__.removesuffix("Request")
-
-
-def _decode_api_versions(frame: memoryview, version: int) -> ApiVersionsResponse:
-    """Reads an ApiVersions response, which is of version 0 when the peer does not know ``version`` (KIP-511)."""
-    (error_code,) = struct.unpack_from(">h", frame, 4) if len(frame) >= 6 else (0,)
-    if error_code == ErrorCode.UNSUPPORTED_VERSION:
-        version = 0
-    return decode_response(ApiVersionsResponse, version, frame)[1]

@@ -1,0 +1,75 @@
+"""The pending answer of a request on a client's connection."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from moldau.protocol.codec import DecodeError
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.framing import decode_response
+from moldau.protocol.messages.api_versions import ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.runtime.net.rpc import RpcConnection
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_MS = 30_000
+
+
+class PendingResponse(Generic[T]):
+    """A pending answer. One task calls ``wait``, once."""
+
+    __slots__ = ("_connection", "_decode", "_frame", "correlation_id")
+
+    def __init__(self, connection: RpcConnection, correlation_id: int, decode: Callable[[memoryview], T]) -> None:
+        """Made by ``RpcConnection.submit``."""
+        self._connection = connection
+        self._decode = decode
+        self._frame: memoryview | None = None
+        self.correlation_id = correlation_id
+
+    @property
+    def arrived(self) -> bool:
+        """Whether ``wait`` would return without waiting."""
+        return self._frame is not None
+
+    async def wait(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> T:
+        """Waits for the answer and returns it.
+
+        Raises:
+            ConnectionError: the connection died; whether the request was carried out is unknown.
+            trio.TooSlowError: no answer within ``timeout_ms``; the connection is closed.
+            DecodeError: the answer cannot be read; the connection is closed.
+        """
+        connection = self._connection
+        if self._frame is None:
+            with trio.move_on_after(timeout_ms / 1000) as scope:
+                await connection.drive(self)
+            if scope.cancelled_caught and self._frame is None:
+                connection.fail(f"no answer to request {self.correlation_id} within {timeout_ms:.0f} ms")
+                raise trio.TooSlowError(f"{connection.peer}: no answer within {timeout_ms:.0f} ms")
+        frame = self._frame
+        assert frame is not None
+        try:
+            return self._decode(frame)
+        except DecodeError as error:
+            connection.fail(f"bad answer: {error}")
+            raise
+
+    def resolve(self, frame: memoryview) -> None:
+        """Called by the connection when the answer has come."""
+        self._frame = frame
+
+
+def decode_api_versions(frame: memoryview, version: int) -> ApiVersionsResponse:
+    """Reads an ApiVersions response, which is of version 0 when the peer does not know ``version`` (KIP-511)."""
+    (error_code,) = struct.unpack_from(">h", frame, 4) if len(frame) >= 6 else (0,)
+    if error_code == ErrorCode.UNSUPPORTED_VERSION:
+        version = 0
+    return decode_response(ApiVersionsResponse, version, frame)[1]
