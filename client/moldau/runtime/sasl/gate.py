@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.answers import Answer as WireAnswer
     from moldau.runtime.net.answers import ConnectionHandler, ResponsePart
     from moldau.runtime.ports.environment import Clock, Connection
+    from moldau.runtime.sasl.core.mechanism import Rejected
     from moldau.runtime.sasl.core.server import Effect
     from moldau.runtime.sasl.listener import SaslListener
 
@@ -62,6 +63,7 @@ class SaslGate:
         self._session = SaslSession(listener.rules)
         self._inner = make_inner(connection, self._peer)
         self._deadline_ms = clock.monotonic_ms() + AUTHENTICATION_MS
+        self._told: Rejected | None = None  # the failure that was logged and delayed
 
     # --- what the connection loop asks
 
@@ -155,8 +157,10 @@ class SaslGate:
             await listener.prepare(session.mechanism, given.token)
         was, mechanism = session.user, session.mechanism
         effect = session.receive(given)
-        if isinstance(effect, Refuse) and effect.failure is not None:
-            listener.log_failure(self._peer.identity.host, mechanism, effect.failure, again=was is not None)
+        failure = None if isinstance(effect, PassOn) else effect.failure
+        if failure is not None and failure is not self._told:  # OAUTHBEARER tells a refusal in two answers
+            self._told = failure
+            listener.log_failure(self._peer.identity.host, mechanism, failure, again=was is not None)
             await trio.sleep(listener.failure_delay_ms / 1000)
         return effect
 

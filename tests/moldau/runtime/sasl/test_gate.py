@@ -291,3 +291,28 @@ def test_hostile_bytes_never_pass_and_never_raise(streams):
         assert server.statistics().buffered_bytes == 0
 
     run_gate(scenario)
+
+
+def test_a_refused_token_is_logged_and_delayed_though_the_client_leaves(caplog):
+    """OAUTHBEARER tells the refusal in a challenge; a client that does not answer it has failed all the same."""
+
+    async def scenario(connect, passed, listener, server):
+        begun = trio.current_time()
+        connection = await connect()
+        await connection.send_all([handshake("OAUTHBEARER") + authenticate(b"n,,\x01auth=Bearer a.b.c\x01\x01")])
+        data, closed = await receive(connection, 1.0)
+        assert b'{"status":"invalid_token"}' in data
+        assert not closed
+        assert trio.current_time() - begun >= 0.7
+        await connection.send_all([authenticate(b"\x01")])
+        data, closed = await receive(connection, 0.5)
+        assert closed
+        assert decode_response(SaslAuthenticateResponse, 2, list(frames(data))[-1])[1].error_code == 58
+        assert listener.failures == 1
+
+    run_gate(
+        scenario,
+        delay_ms="700",
+        **{"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.unsecured.tokens.enable": "true"},
+    )
+    assert len([line for line in caplog.messages if line.startswith("authentication-failed")]) == 1

@@ -73,7 +73,10 @@ def test_oauth_accepts_and_keeps_the_expiry():
 def test_oauth_says_why_and_then_fails(token, answer):
     serving = OauthServer(check)
     asking = OauthClient(token)
-    assert serving.step(asking.first()) == Challenge(data=answer)
+    challenge = serving.step(asking.first())
+    assert isinstance(challenge, Challenge)
+    assert challenge.data == answer
+    assert challenge.refusal.cause == "no"
     outcome = serving.step(asking.respond(answer))
     assert isinstance(outcome, Rejected)
     assert outcome.message == answer.decode()

@@ -7,13 +7,6 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
-    """The server answers with ``data`` and expects another token."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """The client has authenticated as ``user``; ``data`` is the last answer.
 
@@ -36,6 +29,17 @@ class Rejected:
     cause: str
     message: str | None = None
     claimed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """The server answers with ``data`` and expects another token.
+
+    ``refusal`` is set where the decision has been made, and the answer only tells why; a client may leave then.
+    """
+
+    data: bytes
+    refusal: Rejected | None = None
 
 
 Outcome = Challenge | Accepted | Rejected

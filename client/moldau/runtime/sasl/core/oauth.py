@@ -64,7 +64,7 @@ class OauthServer:
             )
             text = json.dumps(answer, separators=(",", ":"))
             self._refusal = Rejected(cause=str(error), message=text)
-            return Challenge(data=text.encode())
+            return Challenge(data=text.encode(), refusal=self._refusal)
         if authorization_id and authorization_id != facts.principal:
             return Rejected(
                 cause="the authorization id is not the token's principal",

@@ -84,6 +84,7 @@ class Answer:
 
     response: Response
     authenticated: str | None = None  # the user, where this answer completes an exchange
+    failure: Rejected | None = None  # where it tells why the authentication has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class RawAnswer:
 
     data: bytes
     authenticated: str | None = None
+    failure: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,7 @@ class SaslSession:
         assert self._exchange is not None
         outcome = self._exchange.step(given.token)
         if isinstance(outcome, Challenge):
-            return self._answer(outcome.data, 0, None)
+            return self._answer(outcome.data, 0, None, outcome.refusal)
         if isinstance(outcome, Accepted):
             if self.user is not None and outcome.user != self.user:
                 return self._failed(
@@ -209,11 +211,11 @@ class SaslSession:
             return effect
         return self._failed(outcome)
 
-    def _answer(self, data: bytes, lifetime_ms: int, user: str | None) -> Effect:
+    def _answer(self, data: bytes, lifetime_ms: int, user: str | None, failure: Rejected | None = None) -> Effect:
         if self.state is State.RAW_EXCHANGE:
-            return RawAnswer(data=data, authenticated=user)
+            return RawAnswer(data=data, authenticated=user, failure=failure)
         response = SaslAuthenticateResponse(error_message=None, auth_bytes=data, session_lifetime_ms=lifetime_ms)
-        return Answer(response=response, authenticated=user)
+        return Answer(response=response, authenticated=user, failure=failure)
 
     def _failed(self, rejected: Rejected) -> Refuse:
         kind = "authentication" if self.user is None else "re-authentication"
