@@ -38,6 +38,7 @@ FRAME_BYTES_MIN: Final = 8
 _HANDSHAKE = int(ApiKey.SASL_HANDSHAKE).to_bytes(2, "big")
 _AUTHENTICATE = int(ApiKey.SASL_AUTHENTICATE).to_bytes(2, "big")
 _VERSIONS = int(ApiKey.API_VERSIONS).to_bytes(2, "big")
+_SASL_KEYS = (int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE))  # below 256: the second byte of a frame
 _EVENTS: Final = {_HANDSHAKE: Event.HANDSHAKE, _AUTHENTICATE: Event.AUTHENTICATE, _VERSIONS: Event.VERSIONS}
 
 PeerHandlerFactory = "Callable[[Connection, Peer], ConnectionHandler]"
@@ -61,6 +62,7 @@ class SaslGate:
             Identity(host=host, listener_name=listener.name, security_protocol=listener.security_protocol)
         )
         self._session = SaslSession(listener.rules)
+        self._is_open = False  # requests pass; kept in step with the session's state, for the hot path
         self._inner = make_inner(connection, self._peer)
         self._deadline_ms = clock.monotonic_ms() + AUTHENTICATION_MS
         self._told: Rejected | None = None  # the failure that was logged and delayed
@@ -74,7 +76,7 @@ class SaslGate:
 
     def frame_bounds(self, least: int, largest: int) -> tuple[int, int]:
         """Returns the sizes that the next frame may have, from those of the listener for requests."""
-        if self._session.user is not None:
+        if self._is_open or self._session.user is not None:
             return least, largest
         if self._session.state is State.RAW_EXCHANGE:
             least = 0
@@ -88,11 +90,13 @@ class SaslGate:
         Raises:
             CloseConnection: the peer may not say this now.
         """
-        session = self._session
-        if session.state is State.AUTHENTICATED and _EVENTS.get(bytes(frame[:2]), Event.VERSIONS) is Event.VERSIONS:
-            if session.expires_ms is not math.inf and self._clock.monotonic_ms() >= session.expires_ms:
-                self._refuse_request(session.receive(self._input(Event.OTHER)))
+        if self._is_open and (frame[1] not in _SASL_KEYS or frame[0]):
+            if self._session.expires_ms != math.inf:
+                effect = self._receive(self._input(Event.OTHER))
+                if not isinstance(effect, PassOn):
+                    self._refuse_request(effect)
             return self._inner.handle(frame)
+        session = self._session
         if session.state is State.RAW_EXCHANGE:
             return _Step(self, self._input(Event.TOKEN, token=bytes(frame)), None)
         event = _EVENTS.get(bytes(frame[:2]), Event.OTHER)
@@ -104,7 +108,7 @@ class SaslGate:
                 return self._take_authenticate(header, frame)
         except DecodeError as error:
             raise CloseConnection(f"malformed request before authentication: {error}") from error
-        effect = session.receive(self._input(event))
+        effect = self._receive(self._input(event))
         if isinstance(effect, PassOn):
             return self._inner.handle(frame)
         self._refuse_request(effect)
@@ -131,6 +135,11 @@ class SaslGate:
             token=token,
         )
 
+    def _receive(self, given: Input) -> Effect:
+        effect = self._session.receive(given)
+        self._is_open = self._session.state is State.AUTHENTICATED
+        return effect
+
     def _refuse_request(self, effect: Effect) -> None:
         assert isinstance(effect, Refuse), effect
         raise CloseConnection(effect.reason)
@@ -139,9 +148,7 @@ class SaslGate:
         if header.api_version not in SaslHandshakeRequest.__versions__:
             raise CloseConnection(f"SaslHandshake version {header.api_version} is not served")
         request = decode(SaslHandshakeRequest, header.api_version, bytes(frame), header.body_offset)
-        effect = self._session.receive(
-            self._input(Event.HANDSHAKE, version=header.api_version, mechanism=request.mechanism)
-        )
+        effect = self._receive(self._input(Event.HANDSHAKE, version=header.api_version, mechanism=request.mechanism))
         return self.answer_of(effect, header)
 
     def _take_authenticate(self, header: RequestHeader, frame: memoryview) -> WireAnswer | Preparation:
@@ -156,7 +163,7 @@ class SaslGate:
         if session.state in (State.EXCHANGE, State.RAW_EXCHANGE, State.REAUTHENTICATION):
             await listener.prepare(session.mechanism, given.token)
         was, mechanism = session.user, session.mechanism
-        effect = session.receive(given)
+        effect = self._receive(given)
         failure = None if isinstance(effect, PassOn) else effect.failure
         if failure is not None and failure is not self._told:  # OAUTHBEARER tells a refusal in two answers
             self._told = failure
