@@ -47,6 +47,7 @@ def _fetch(url: str, body: bytes | None, headers: dict[str, str]) -> bytes:
         with opener.open(request, timeout=TIMEOUT_S) as response:
             content: bytes = response.read(BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
+        error.close()
         raise HttpError(f"the server answered with status {error.code}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise HttpError(f"{type(error).__name__}: {getattr(error, 'reason', None) or error}") from error

@@ -1,0 +1,136 @@
+"""Goal: tokens and keys come from HTTP servers, with bounds, and errors show no secret.
+
+Method: a server of the standard library on the loopback interface plays issuer and token endpoint.
+"""
+
+import base64
+import contextlib
+import http.server
+import json
+import threading
+import time
+
+import pytest
+import trio
+
+from moldau.runtime.config.sasl import LoginSettings, TokenRules
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.sasl.core.oauth import TokenRefusedError
+from moldau.runtime.sasl.http import BYTES_MAX, HttpError, fetch
+from moldau.runtime.sasl.login import Login
+from moldau.runtime.sasl.tokens import TokenChecker
+from support import tokens
+
+
+class Issuer(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def reply(self, status, body=b"", **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):  # a client that has read enough
+            self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/keys":
+            self.reply(200, tokens.key_set().encode())
+        elif self.path == "/large":
+            self.reply(200, b"x" * (BYTES_MAX + 1))
+        elif self.path == "/elsewhere":
+            self.reply(302, Location="/keys")
+        else:
+            self.reply(404)
+
+    def do_POST(self):
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.seen.append(form)
+        expected = "Basic " + base64.b64encode(b"client%3A1:s3cret").decode()
+        if self.headers["Authorization"] != expected:
+            self.reply(401)
+        else:
+            self.reply(200, json.dumps({"access_token": tokens.token(time.time()), "expires_in": 600}).encode())
+
+
+@pytest.fixture
+def issuer():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Issuer)
+    server.seen = []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def url(issuer, path):
+    return f"http://127.0.0.1:{issuer.server_address[1]}{path}"
+
+
+def login(issuer, secret):
+    settings = LoginSettings(
+        mechanism="OAUTHBEARER",
+        token_url=url(issuer, "/token"),
+        client_id="client:1",
+        client_secret=secret,
+        scope="kafka",
+    )
+    return Login(settings, real_environment(1))
+
+
+def test_the_client_credentials_grant_fetches_once_for_many_connections(issuer):
+    async def main():
+        logging_in = login(issuer, "s3cret")
+        assert logging_in.exchange_nowait() is None
+        for _ in range(3):
+            assert b"auth=Bearer ey" in (await logging_in.exchange()).first()
+        assert logging_in.exchange_nowait() is not None
+
+    trio.run(main)
+    assert issuer.seen == ["grant_type=client_credentials&scope=kafka"]
+
+
+def test_a_wrong_secret_is_reported_without_it(issuer):
+    async def main():
+        with pytest.raises(ConnectionError, match="status 401") as raised:
+            await login(issuer, "wr0ng").exchange()
+        assert "wr0ng" not in str(raised.value)
+
+    trio.run(main)
+
+
+def test_keys_from_a_url(issuer):
+    rules = TokenRules(
+        jwks_url=url(issuer, "/keys"),
+        issuer=None,
+        audiences=(),
+        required_scopes=(),
+        scope_claim="scope",
+        principal_claim="sub",
+        clock_skew_ms=0,
+        refresh_ms=60_000,
+        retry_ms=1_000,
+        accepts_unsecured=False,
+    )
+
+    async def main():
+        checker = TokenChecker(rules, real_environment(1))
+        token = tokens.token(time.time())
+        with pytest.raises(TokenRefusedError, match="could not be read"):
+            checker.check(token)
+        await checker.prepare(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+        return checker.check(token).principal
+
+    assert trio.run(main) == "carol"
+
+
+@pytest.mark.parametrize("path", ["/large", "/elsewhere", "/none", "file:///etc/passwd"])
+def test_bounds_of_requests(issuer, path):
+    async def main():
+        with pytest.raises(HttpError):
+            await fetch(path if ":" in path else url(issuer, path))
+
+    trio.run(main)
