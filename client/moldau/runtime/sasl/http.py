@@ -16,7 +16,7 @@ TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 1 << 20
 
 
-class HttpError(Exception):
+class HttpError(OSError):
     """Reports that a request failed. The text holds no secret."""
 
 

@@ -17,7 +17,6 @@ from moldau.runtime.sasl.core.client import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, OauthClient
 from moldau.runtime.sasl.core.plain import PlainClient
 from moldau.runtime.sasl.core.scram import DIGESTS, NONCE_BYTES, ScramClient, salted_password
-from moldau.runtime.sasl.http import HttpError, fetch
 
 if TYPE_CHECKING:
     from moldau.runtime.config.sasl import LoginSettings
@@ -133,6 +132,8 @@ class Login:
 
     async def _request_token(self, url: str) -> str:
         """The client credentials grant (RFC 6749 section 4.4)."""
+        from moldau.runtime.sasl.http import HttpError, fetch  # costs memory that few clients need
+
         settings = self._settings
         pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret, safe='')}".encode()
         form = {"grant_type": "client_credentials", **({"scope": settings.scope} if settings.scope else {})}

@@ -19,7 +19,6 @@ import trio
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.oauth import TokenFacts, TokenRefusedError, parse_first
-from moldau.runtime.sasl.http import HttpError, fetch
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class TokenChecker:
             try:
                 document = await self._read(rules.jwks_url)
                 keys = self._parse(document)
-            except (OSError, HttpError, ValueError) as error:
+            except (OSError, ValueError) as error:
                 self._logger.error("token-keys-not-read", url=rules.jwks_url, error=error)
                 return
             self._keys = keys
@@ -111,6 +110,8 @@ class TokenChecker:
 
     async def _read(self, url: str) -> bytes:
         if not url.startswith("file:"):
+            from moldau.runtime.sasl.http import fetch
+
             return await fetch(url)
         path = urlsplit(url).path
         file = self._environment.disk.open(path, OpenMode.READ)
