@@ -233,25 +233,49 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise OptionError(self._problem)
 
     def initialOffset(self) -> Checkpoint:
-        """Raises ``OptionError``, as the other methods do."""
+        """Refuses the query.
+
+        Raises:
+            OptionError: Always.
+        """
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Raises ``OptionError``."""
+        """Refuses the query.
+
+        Raises:
+            OptionError: Always.
+        """
         self._refuse()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Raises ``OptionError``."""
+        """Refuses the query.
+
+        Raises:
+            OptionError: Always.
+        """
         self._refuse()
 
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
-        """Raises ``OptionError``."""
+        """Refuses the query.
+
+        Raises:
+            OptionError: Always.
+        """
         self._refuse()
 
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
-        """Raises ``OptionError``."""
+        """Refuses the query.
+
+        Raises:
+            OptionError: Always.
+        """
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises ``OptionError``."""
+        """Refuses the query.
+
+        Raises:
+            OptionError: Always.
+        """
         self._refuse()

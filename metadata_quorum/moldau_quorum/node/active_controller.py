@@ -68,7 +68,7 @@ from moldau_quorum.node.broker_probe import BrokerProbes
 from moldau_quorum.node.voter_features import ask_controller_features
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from moldau.protocol.messages.update_features import UpdateFeaturesRequest
     from moldau.protocol.schema import Request, Response

@@ -194,6 +194,10 @@ class RetryTimer:
 
 
 def raise_for(code: int, what: str = "") -> None:
-    """Raises the ``KafkaError`` of an error code of a response, if it is one."""
+    """Turns an error code of a response into an exception.
+
+    Raises:
+        KafkaError: The code is not NONE.
+    """
     if code != ErrorCode.NONE:
         raise KafkaError(ErrorCode(code), what) if what else KafkaError(ErrorCode(code))

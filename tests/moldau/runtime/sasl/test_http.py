@@ -81,7 +81,7 @@ def login(issuer, secret):
     return Login(settings, real_environment(1))
 
 
-def test_the_client_credentials_grant_fetches_once_for_many_connections(issuer):
+def test_client_credentials_are_fetched_once_for_many(issuer):
     async def main():
         logging_in = login(issuer, "s3cret")
         assert logging_in.exchange_nowait() is None

@@ -45,7 +45,7 @@ def test_a_certificate_that_no_rule_fits_is_refused():
         refusing.handle(memoryview(b""))
 
 
-def test_users_of_a_listener_and_mechanism_come_before_those_of_the_node():
+def test_users_of_a_listener_come_before_those_of_the_node():
     own = "listener.name.outside.plain.sasl.jaas.config"
     config = BROKER_CONFIG.parse(
         node_config(

@@ -167,7 +167,7 @@ def test_a_re_authentication_keeps_mechanism_and_principal():
     assert session.state is S.CLOSED
 
 
-def test_a_re_authentication_within_a_second_is_refused_but_harmless():
+def test_an_early_re_authentication_is_refused_but_harmless():
     session = in_state(S.AUTHENTICATED)
     effect = send(session, Event.HANDSHAKE, now_ms=999)
     assert effect.response.error_code == ErrorCode.ILLEGAL_SASL_STATE
