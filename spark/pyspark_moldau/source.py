@@ -9,7 +9,14 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
 from pyspark_moldau.columns import check_schema, ddl
 from pyspark_moldau.errors import told_first, told_first_while_read
@@ -144,6 +151,38 @@ class DefaultSource(DataSource):
             return MoldauStreamReader(self._options(schema, streaming=True))
         except OptionError as error:
             return RefusedStreamReader(str(error))
+
+    @told_first
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Returns the writer for ``df.write``.
+
+        Raises:
+            OptionError: an option or a column is wrong, or the mode is not append.
+        """
+        from pyspark_moldau.sink.core.sink_options import parse_sink_options
+        from pyspark_moldau.sink.rows import check_schema
+        from pyspark_moldau.sink.writer import MoldauBatchWriter
+
+        if overwrite:
+            raise OptionError("mode overwrite: a log is only appended to; use mode append")
+        options = parse_sink_options(self._given(), streaming=False)
+        check_schema(schema, options.topic)
+        return MoldauBatchWriter(options)
+
+    @told_first
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Returns the writer for ``df.writeStream``.
+
+        Raises:
+            OptionError: an option or a column is wrong.
+        """
+        from pyspark_moldau.sink.core.sink_options import parse_sink_options
+        from pyspark_moldau.sink.rows import check_schema
+        from pyspark_moldau.sink.writer import MoldauStreamWriter
+
+        options = parse_sink_options(self._given(), streaming=True)
+        check_schema(schema, options.topic)
+        return MoldauStreamWriter(options)
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         given = dict(self._given())

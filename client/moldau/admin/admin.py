@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.fetcher import CommittedOffset
+    from moldau.producer import PreparedTransaction
     from moldau.runtime.ports.environment import Environment
 
 
@@ -290,13 +291,17 @@ class Admin(AsyncOnly):
         """
         await self._groups.delete_groups(group_ids)
 
-    async def list_group_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+    async def list_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
         """Returns every committed offset of a group.
+
+        ``require_stable`` waits until no transaction with offsets of the group is open (KIP-447).
 
         Raises:
             KafkaError: the coordinator answered with an error.
         """
-        return await self._groups.list_group_offsets(group_id)
+        return await self._groups.list_group_offsets(group_id, require_stable=require_stable)
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members.
@@ -426,3 +431,15 @@ class Admin(AsyncOnly):
             KafkaError: the coordinator answered with an error.
         """
         await self._transactions.terminate_transaction(transactional_id)
+
+    async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
+        """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over, from any process.
+
+        The call may be repeated with the same decision until it succeeds, also after a lost answer.
+
+        Raises:
+            KafkaError: PRODUCER_FENCED, INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE: the transaction has ended
+                otherwise, or another one of the same transactional id has begun since. REQUEST_TIMED_OUT: the outcome
+                is unknown.
+        """
+        await self._transactions.end_transaction(prepared, commit=commit)

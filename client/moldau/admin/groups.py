@@ -11,6 +11,7 @@ from moldau.admin.values import (
     GroupMember,
 )
 from moldau.cluster import arguments
+from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.assignors import decode_assignment
 from moldau.consumer.fetcher import CommittedOffset
@@ -104,41 +105,41 @@ class Groups:
                     failures[result.group_id] = KafkaError(code)
         raise_failures(failures)
 
-    async def list_group_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+    async def list_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
         """Implements ``Admin.list_group_offsets``."""
+        arguments.text("list_group_offsets", "group_id", group_id)
         client = self._requester.client
-        node_id = await self._requester.find_group_coordinator(
-            arguments.text("list_group_offsets", "group_id", group_id)
-        )
+        deadline_ms = client.now_ms + self._requester.timeout_ms
+        failures = 0
+        while True:
+            node_id = await self._requester.find_group_coordinator(group_id)
+            try:
+                response = await self._fetch_offsets(node_id, group_id, require_stable=require_stable)
+            except TRANSPORT_ERRORS as error:
+                code, problem = ErrorCode.NETWORK_EXCEPTION, str(error)
+            else:
+                code = _offset_fetch_code(response, require_stable=require_stable)
+                problem = code.message
+                if code is ErrorCode.NONE:
+                    return _offsets_of(response)
+            failures += 1
+            if not code.retriable or client.now_ms >= deadline_ms:
+                raise KafkaError(code, f"group {group_id}: {problem}")
+            await client.backoff(failures)
+
+    async def _fetch_offsets(self, node_id: int, group_id: str, *, require_stable: bool) -> OffsetFetchResponse:
+        client = self._requester.client
         connection = await client.connection(node_id)
         request = OffsetFetchRequest(
-            group_id=group_id, topics=None, groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)]
+            group_id=group_id,
+            topics=None,
+            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)],
+            require_stable=require_stable,
         )
         version = connection.version_for(request, _OFFSET_FETCH_VERSION_MAX)
-        response = await connection.request_as(OffsetFetchResponse, request, version, client.request_timeout_ms)
-        codes = [response.error_code, *(group.error_code for group in response.groups)]
-        for code in codes:
-            if code:
-                raise KafkaError(ErrorCode.of(code), f"group {group_id}: {ErrorCode.of(code).message}")
-        found: dict[TopicPartition, CommittedOffset] = {}
-        for group in response.groups:
-            for topic in group.topics:
-                for part in topic.partitions:
-                    if not part.error_code and part.committed_offset >= 0:
-                        found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
-                            offset=part.committed_offset,
-                            leader_epoch=part.committed_leader_epoch,
-                            metadata=part.metadata or "",
-                        )
-        for flat in response.topics:
-            for each in flat.partitions:
-                if not each.error_code and each.committed_offset >= 0:
-                    found[TopicPartition(flat.name, each.partition_index)] = CommittedOffset(
-                        offset=each.committed_offset,
-                        leader_epoch=each.committed_leader_epoch,
-                        metadata=each.metadata or "",
-                    )
-        return found
+        return await connection.request_as(OffsetFetchResponse, request, version, client.request_timeout_ms)
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Implements ``Admin.alter_group_offsets``."""
@@ -168,3 +169,34 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
         client_host=member.client_host,
         assignment=assignment,
     )
+
+
+def _offset_fetch_code(response: OffsetFetchResponse, *, require_stable: bool) -> ErrorCode:
+    """Returns the first error of a response; errors of single partitions count only with ``require_stable``."""
+    codes = [response.error_code, *(group.error_code for group in response.groups)]
+    if require_stable:
+        codes += [part.error_code for group in response.groups for topic in group.topics for part in topic.partitions]
+        codes += [part.error_code for topic in response.topics for part in topic.partitions]
+    return next((ErrorCode.of(code) for code in codes if code), ErrorCode.NONE)
+
+
+def _offsets_of(response: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for group in response.groups:
+        for topic in group.topics:
+            for part in topic.partitions:
+                if not part.error_code and part.committed_offset >= 0:
+                    found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
+                        offset=part.committed_offset,
+                        leader_epoch=part.committed_leader_epoch,
+                        metadata=part.metadata or "",
+                    )
+    for flat in response.topics:
+        for each in flat.partitions:
+            if not each.error_code and each.committed_offset >= 0:
+                found[TopicPartition(flat.name, each.partition_index)] = CommittedOffset(
+                    offset=each.committed_offset,
+                    leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata or "",
+                )
+    return found

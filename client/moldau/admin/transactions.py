@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau.admin.failures import raise_failures
 from moldau.cluster import arguments
+from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_producers import (
@@ -15,6 +16,7 @@ from moldau.protocol.messages.describe_producers import (
     TopicRequest,
 )
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from moldau.protocol.messages.write_txn_markers import (
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
     from moldau.admin.quorum import Quorum
     from moldau.admin.requester import Requester
     from moldau.admin.topics import Topics
+    from moldau.producer import PreparedTransaction
 
 _TERMINATION_TIMEOUT_MS = 60_000
+END_VERSION_MAX = 4
+"""Later versions of EndTxn belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,3 +235,38 @@ class Transactions:
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"transactional id {transactional_id}: {code.message}")
+
+    async def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
+        """Implements ``Admin.end_transaction``."""
+        if not prepared.is_open:
+            return
+        client = self._requester.client
+        name = prepared.transactional_id
+        request = EndTxnRequest(
+            transactional_id=name,
+            producer_id=prepared.producer_id,
+            producer_epoch=prepared.producer_epoch,
+            committed=commit,
+        )
+        deadline_ms = client.now_ms + self._requester.timeout_ms
+        failures = 0
+        while True:
+            node_id = await self._requester.find_transaction_coordinator(name)
+            try:
+                connection = await client.connection(node_id)
+                version = connection.version_for(request, END_VERSION_MAX)
+                response = await connection.request_as(EndTxnResponse, request, version, client.request_timeout_ms)
+            except TRANSPORT_ERRORS as error:
+                problem = str(error)  # it may have been carried out: ending a transaction twice the same way is allowed
+            else:
+                code = ErrorCode.of(response.error_code)
+                if code is ErrorCode.NONE:
+                    return
+                if not code.retriable:
+                    raise KafkaError(code, f"transactional id {name}: {code.message}")
+                problem = f"{code.name}: {code.message}"
+            failures += 1
+            if client.now_ms >= deadline_ms:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"could not end the transaction of {name}: {problem}")
+            client.request_update()
+            await client.backoff(failures)

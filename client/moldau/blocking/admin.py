@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommittedOffset
+    from moldau.producer import PreparedTransaction
     from moldau.runtime.config import Config
 
 
@@ -248,9 +249,11 @@ class Admin(PortalClient):
         """
         self._portal.call(self._admin.delete_groups, group_ids)
 
-    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Returns every committed offset of a group."""
-        return self._portal.call(self._admin.list_group_offsets, group_id)
+    def list_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Returns every committed offset of a group; ``require_stable`` waits for open transactions."""
+        return self._portal.call(self._admin.list_group_offsets, group_id, require_stable=require_stable)
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets committed offsets of a group without members."""
@@ -289,3 +292,7 @@ class Admin(PortalClient):
     def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[LogDirDescription]]:
         """Returns the log directories of brokers."""
         return self._portal.call(self._admin.describe_log_dirs, broker_ids)
+
+    def end_transaction(self, prepared: PreparedTransaction, *, commit: bool) -> None:
+        """Commits or aborts a transaction that ``Producer.prepare_transaction`` handed over."""
+        self._portal.call(self._admin.end_transaction, prepared, commit=commit)

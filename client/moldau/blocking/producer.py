@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.cluster.metadata import PartitionInfo
     from moldau.consumer import CommittedOffset
-    from moldau.producer import Delivery, PartitionerFunction, RecordMetadata
+    from moldau.producer import Delivery, PartitionerFunction, PreparedTransaction, RecordMetadata
     from moldau.runtime.config import Config
 
 
@@ -210,6 +210,17 @@ class Producer(PortalClient):
         assert self._handover is not None
         self._portal.call_or_undo(self._undeliver, self._handover.commit_transaction, timeout_ms)
 
+    def prepare_transaction(self, timeout_ms: float | None = None) -> PreparedTransaction:
+        """Delivers the transaction's records and hands it over to ``Admin.end_transaction``; the producer is closed.
+
+        Raises:
+            AbortableTransactionError: the transaction must be aborted.
+            FatalTransactionError: the producer must be closed.
+            KafkaError: REQUEST_TIMED_OUT; call again.
+        """
+        assert self._handover is not None
+        return self._portal.call(self._handover.prepare_transaction, timeout_ms)
+
     def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction.
 
@@ -322,12 +333,20 @@ class _Handover:
 
     async def commit_transaction(self, timeout_ms: float | None) -> None:
         """Commits once the queue is empty; refuses if the producer refused a record of the transaction."""
+        await self._check_taken()
+        await self._producer.commit_transaction(timeout_ms)
+
+    async def prepare_transaction(self, timeout_ms: float | None) -> PreparedTransaction:
+        """Hands the transaction over once the queue is empty; refuses as ``commit_transaction``."""
+        await self._check_taken()
+        return await self._producer.prepare_transaction(timeout_ms)
+
+    async def _check_taken(self) -> None:
         await self.wait_empty()
         if self._refused is not None and not isinstance(self._refused, TransactionError):
             code = self._refused.code if isinstance(self._refused, KafkaError) else ErrorCode.INVALID_RECORD
             why = f"a record of the transaction could not be sent: {self._refused}"
             raise AbortableTransactionError(code, why) from self._refused
-        await self._producer.commit_transaction(timeout_ms)
 
     async def abort_transaction(self, timeout_ms: float | None) -> None:
         """Aborts once the queue is empty."""

@@ -4,6 +4,7 @@ from moldau.producer.core.partitioner import PartitionerFunction, partition_for_
 from moldau.producer.core.transaction_values import (
     AbortableTransactionError,
     FatalTransactionError,
+    PreparedTransaction,
     ProducerFencedError,
     TransactionAbortedError,
     TransactionError,
@@ -17,6 +18,7 @@ __all__ = [
     "Delivery",
     "FatalTransactionError",
     "PartitionerFunction",
+    "PreparedTransaction",
     "Producer",
     "ProducerFencedError",
     "RecordMetadata",

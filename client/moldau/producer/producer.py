@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from threading import get_ident
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import trio
 
@@ -25,10 +25,11 @@ from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicInfo, TopicPartition
+from moldau.producer.columns import RowAppender, partitions_of
 from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
 from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, make_keyless, partition_for_key
 from moldau.producer.core.transaction_core import TransactionManager
-from moldau.producer.core.transaction_values import OffsetToCommit
+from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.sender import Sender
 from moldau.producer.transactions import Transactions
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from moldau.consumer.fetcher import CommittedOffset
+    from moldau.records import RowColumns
     from moldau.runtime.ports.environment import Environment
     from moldau.values import Buffer
 
@@ -295,9 +297,7 @@ class Producer(AsyncOnly):
                         await sender.memory_freed.wait()
         finally:
             self._accumulator.memory_waiters -= 1
-        raise BufferExhaustedError(
-            f"{topic}: buffer.memory = {self._limits.buffer_memory} stayed full for max.block.ms = {self._max_block_ms}"
-        )
+        self._raise_exhausted(topic)
 
     def send_nowait(
         self,
@@ -383,6 +383,67 @@ class Producer(AsyncOnly):
             sender.wake()
         return Delivery(batch, index, timestamp)
 
+    async def send_columns(
+        self, topic: str, columns: RowColumns, *, partitions: Buffer | None = None
+    ) -> tuple[Delivery, ...]:
+        """Appends rows of columns (Arrow's layout) as records; waits for metadata and memory as ``send`` does.
+
+        No Python object is made for a row. The rows are copied. ``partitions`` names a partition for each row (int32,
+        -1 for none); rows without one go by their key, or where the keyless partitioner says, as with ``send``. A
+        custom partitioner cannot choose for columns. Returns one delivery for each batch that took rows, in no order.
+
+        Raises:
+            KafkaError: as for ``send``.
+            InvalidRecordError: a row cannot be encoded; rows before it were taken.
+            ValueError: ``partitions`` names one that does not exist, or the producer has a custom partitioner.
+        """
+        client, sender = self._opened()
+        if self._partitioner is not None:
+            raise ValueError("send_columns: a producer with a partitioner function takes no columns")
+        if self._is_closed:
+            raise RuntimeError("the producer is closed")
+        deadline_ms = client.now_ms + self._max_block_ms
+        await self._wait_topic(topic, None, deadline_ms)
+        state = self._look_up(topic)
+        largest = columns.largest_bound()
+        if largest > self._record_bytes_max:
+            self._refuse_size(largest)
+        chosen = partitions_of(columns, len(state.queues), partitions, ignores_keys=self._ignores_keys)
+        appender = RowAppender(self._accumulator, columns, state.queues, state.keyless, state.available, self._draw)
+        transactions = self._transactions
+
+        def admit(queue: PartitionQueue) -> None:
+            if sender.fatal_error is not None:
+                raise sender.fatal_error
+            if transactions is not None:
+                transactions.admit(queue.partition)
+
+        steps = appender.append(chosen, client.environment.clock.wall_ms(), lambda: client.now_ms, admit, sender.wake)
+        for _ in steps:
+            await self._wait_memory(topic, client.now_ms + self._max_block_ms)
+        state.sent += columns.length
+        self._look_at_load(topic, state)
+        await trio.lowlevel.checkpoint()
+        return tuple(Delivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
+
+    async def _wait_memory(self, topic: str, deadline_ms: float) -> None:
+        """Waits until a batch is settled, because ``buffer.memory`` is full."""
+        client, sender = self._opened()
+        self._accumulator.memory_waiters += 1
+        try:
+            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
+                sender.wake()
+                await sender.memory_freed.wait()
+                return
+        finally:
+            self._accumulator.memory_waiters -= 1
+        self._raise_exhausted(topic)
+
+    def _raise_exhausted(self, topic: str) -> NoReturn:
+        raise BufferExhaustedError(
+            f"{topic}: buffer.memory = {self._limits.buffer_memory} stayed full for max.block.ms = {self._max_block_ms}"
+        )
+
     def _look_at_load(self, topic: str, state: _TopicState) -> None:
         """Gives the partitioner the queue lengths, without partitions whose broker takes no batches (KIP-794)."""
         if self._availability_ms > 0:
@@ -408,13 +469,14 @@ class Producer(AsyncOnly):
     def _check_size(self, key: Buffer | None, value: Buffer | None, headers: Iterable[arguments.Header]) -> None:
         size = record_size_bound(key, value, headers)
         if size > self._record_bytes_max:
-            name = (
-                "max.request.size" if self._limits.request_size_max <= self._limits.buffer_memory else "buffer.memory"
-            )
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of {size} bytes is larger than {name} = {self._record_bytes_max}",
-            )
+            self._refuse_size(size)
+
+    def _refuse_size(self, size: int) -> NoReturn:
+        name = "max.request.size" if self._limits.request_size_max <= self._limits.buffer_memory else "buffer.memory"
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a record of {size} bytes is larger than {name} = {self._record_bytes_max}",
+        )
 
     # --- metadata
 
@@ -563,6 +625,23 @@ class Producer(AsyncOnly):
                 waits long enough returns it.
         """
         await self._transactional().commit(timeout_ms)
+
+    async def prepare_transaction(self, timeout_ms: float | None = None) -> PreparedTransaction:
+        """Delivers the transaction's records and offsets, and hands the transaction over to be ended elsewhere.
+
+        The producer is closed afterwards and leaves the transaction open. ``Admin.end_transaction`` commits or aborts
+        it, in any process, before ``transaction.timeout.ms`` is over and no other producer has taken over the
+        transactional id; either aborts it. The names are those of KIP-939.
+
+        Raises:
+            AbortableTransactionError: a record or offset could not be written; call ``abort_transaction``.
+            FatalTransactionError: the producer is fenced or broken; close it.
+            KafkaError: REQUEST_TIMED_OUT; call again.
+        """
+        transactions = self._transactional()
+        prepared = await transactions.prepare(timeout_ms)
+        self.abandon()
+        return prepared
 
     async def abort_transaction(self, timeout_ms: float | None = None) -> None:
         """Aborts the transaction; records that were not sent yet fail with ``TransactionAbortedError``.

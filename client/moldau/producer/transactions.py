@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.producer.core.transaction_values import Call, OffsetToCommit, Outcome, State, TransactionAbortedError
+from moldau.producer.core.transaction_values import (
+    Call,
+    OffsetToCommit,
+    Outcome,
+    PreparedTransaction,
+    State,
+    TransactionAbortedError,
+)
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
 
@@ -82,6 +89,23 @@ class Transactions:
     async def commit(self, timeout_ms: float | None = None) -> None:
         """Delivers every record of the transaction and commits it."""
         await self._known(self.manager.begin_commit(), "commit the transaction", timeout_ms)
+
+    async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
+        """Delivers every record of the transaction and returns what ends it elsewhere."""
+        self.manager.check_sending()
+        accumulator = self._accumulator
+        accumulator.flushes += 1
+        self._sender.wake()
+
+        def is_delivered() -> bool:
+            self.manager.check_sending()  # raises the error of a record that failed
+            return not accumulator.incomplete
+
+        try:
+            await self._until(is_delivered, "deliver the transaction's records", timeout_ms)
+        finally:
+            accumulator.flushes -= 1
+        return self.manager.prepared()
 
     async def abort(self, timeout_ms: float | None = None) -> None:
         """Drops unsent records and aborts the transaction."""

@@ -36,7 +36,15 @@ from moldau.records.batch import (
     set_producer_state,
     uncompressed_records,
 )
-from moldau.records.codec import IMPLEMENTATION, ColumnBuilder, Record, RecordWalker, RecordWriter
+from moldau.records.codec import (
+    IMPLEMENTATION,
+    ColumnBuilder,
+    Record,
+    RecordWalker,
+    RecordWriter,
+    RowColumns,
+    group_rows,
+)
 from moldau.records.columns import BinaryColumn, Columns
 from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from moldau.records.control import (
@@ -79,6 +87,7 @@ __all__ = [
     "Record",
     "RecordWalker",
     "RecordWriter",
+    "RowColumns",
     "TimestampType",
     "UnsupportedMagicError",
     "add_sequence",
@@ -93,6 +102,7 @@ __all__ = [
     "encode_batch",
     "encode_end_txn_marker",
     "find_timestamp",
+    "group_rows",
     "iterate_batches",
     "parse_batch_header",
     "parse_end_txn_marker",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from moldau.records.columns import Columns
+from moldau.records.columns import BinaryColumn, Columns
 
 IMPLEMENTATION: str
 
@@ -154,6 +154,16 @@ class RecordWriter:
         more than 2 GiB), ``ValueError`` (offset delta not ascending).
         """
 
+    def append_rows(
+        self, columns: RowColumns, rows: Buffer, start: int, timestamp: int, size_limit: int = 2147483647
+    ) -> int:
+        """Encodes rows in the order in which ``rows`` (int32 each) names them, from its element ``start`` on.
+
+        Returns how many were taken before the next one would exceed ``size_limit`` bytes; the first record of a batch
+        is taken at any size. ``timestamp`` is that of rows without one. Raises ``InvalidRecordError`` (the rows before
+        it are taken then), ``IndexError``, ``ValueError``.
+        """
+
     def copy(
         self,
         buffer: Buffer,
@@ -206,6 +216,48 @@ class ColumnBuilder:
 
     def finish(self) -> Columns:
         """Returns the columns and starts again, empty."""
+
+@final
+class RowColumns:
+    """Rows to encode, as columns in Arrow's layout; the buffers are borrowed and must not change.
+
+    Every offset is checked once, here. A column that is not given is null in each row. ``timestamps`` are int64
+    milliseconds; a negative one means that the row has none. The headers of row i are the rows from
+    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        keys: BinaryColumn | None = None,
+        values: BinaryColumn | None = None,
+        timestamps: Buffer | None = None,
+        header_offsets: Buffer | None = None,
+        header_keys: BinaryColumn | None = None,
+        header_values: BinaryColumn | None = None,
+    ) -> None:
+        """Raises ``ValueError``: a buffer is too short, offsets do not ascend, a header key is null."""
+
+    @property
+    def length(self) -> int: ...
+    def size_bound(self, row: int) -> int:
+        """Returns an upper bound of the size of a batch of this row alone, uncompressed."""
+
+    def largest_bound(self) -> int:
+        """Returns the greatest ``size_bound`` of a row; 0 without rows."""
+
+    def partitions_by_key(self, count: int) -> bytes:
+        """Returns the partition of each row (int32) as Kafka's default partitioner computes it; -1 without a key."""
+
+    def fingerprint(self) -> int:
+        """Returns a sum of 64 bits over hashes of the rows; it does not depend on their order."""
+
+def group_rows(partitions: Buffer, count: int) -> list[tuple[int, bytes]]:
+    """Returns for each partition that occurs, ascending, its rows (int32 each, ascending).
+
+    ``partitions`` holds an int32 for each row: -1 for rows without a partition, else 0 to ``count`` - 1. Raises
+    ``ValueError``.
+    """
 
 def murmur2(data: Buffer) -> int:
     """Returns the 32-bit murmur2 hash, unsigned, with the seed that Kafka's default partitioner uses."""

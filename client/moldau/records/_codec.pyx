@@ -2,7 +2,8 @@
 """The loops over records of a batch (format v2, KIP-98), in typed Cython.
 
 ``_codec_py`` is the twin in Python, equal on every input; ``_codec.pyi`` holds the signatures of both and their documentation.
-``_wire.pxd`` says what a record looks like. ``_codec_columns.pxi`` (columns) and ``_codec_walk.pxi`` (checks) are parts of this module.
+``_wire.pxd`` says what a record looks like. ``_codec_columns.pxi`` (columns), ``_codec_rows.pxi`` (rows to encode) and ``_codec_walk.pxi``
+(checks) are parts of this module.
 """
 
 cimport cython
@@ -12,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from moldau.records._wire cimport (
     REASON_COUNT,
@@ -267,6 +268,10 @@ cdef inline Py_ssize_t headers_size(list headers) except -1:
     return total
 
 
+include "_codec_columns.pxi"
+include "_codec_rows.pxi"
+
+
 @cython.final
 cdef class RecordWriter:
     """Encodes records one after the other; see ``_codec.pyi``."""
@@ -368,6 +373,92 @@ cdef class RecordWriter:
         self.last_offset_delta = offset_delta
         return offset_delta
 
+    def append_rows(self, RowColumns columns not None, rows, Py_ssize_t start, int64_t timestamp, Py_ssize_t size_limit=INT32_LIMIT):
+        cdef Py_buffer view
+        cdef const int32_t* numbers
+        cdef Py_ssize_t count
+        cdef Py_ssize_t index
+        cdef Py_ssize_t row
+        cdef Py_ssize_t child
+        cdef Py_ssize_t body
+        cdef Py_ssize_t total
+        cdef Py_ssize_t key_size
+        cdef Py_ssize_t value_size
+        cdef Py_ssize_t size
+        cdef Py_ssize_t at
+        cdef int64_t moment
+        cdef int64_t base
+        cdef int64_t delta
+        cdef uint8_t* data
+        if self.buffer is None:
+            raise ValueError("the writer's bytes have been taken")
+        PyObject_GetBuffer(rows, &view, PyBUF_SIMPLE)
+        try:
+            numbers = <const int32_t*>view.buf
+            count = view.len // 4
+            if not 0 <= start <= count:
+                raise ValueError(f"start {start} is not within {count} rows")
+            data = <uint8_t*>PyByteArray_AS_STRING(self.buffer)
+            for index in range(start, count):
+                row = numbers[index]
+                if not 0 <= row < columns.length:
+                    raise IndexError(f"row {row} of {columns.length}")
+                moment = timestamp
+                if columns.timestamps != NULL and columns.timestamps[row] >= 0:
+                    moment = columns.timestamps[row]
+                base = moment if self.count == 0 and not self.is_base_fixed else self.base_timestamp
+                delta = <int64_t>(<uint64_t>moment - <uint64_t>base)
+                if (moment >= base) != (delta >= 0):
+                    raise InvalidRecordError(f"timestamp {moment} is too far from {base}, the first of its batch")
+                if self.last_offset_delta >= INT32_LIMIT:
+                    return index - start
+                key_size = row_bytes(&columns.keys, row)
+                value_size = row_bytes(&columns.values, row)
+                body = (
+                    1
+                    + varint_size(zigzag(delta))
+                    + varint_size(zigzag(self.last_offset_delta + 1))
+                    + varint_size(zigzag(key_size))
+                    + (key_size if key_size > 0 else 0)
+                    + varint_size(zigzag(value_size))
+                    + (value_size if value_size > 0 else 0)
+                    + columns.headers_bytes(row)
+                )
+                total = varint_size(zigzag(body)) + body
+                if self.count > 0 and self.at + total > size_limit:
+                    return index - start
+                if body > INT32_LIMIT or self.at + total > INT32_LIMIT:
+                    raise InvalidRecordError(f"a batch of {self.at + total} bytes does not fit 32 bits")
+                if self.at + total > self.capacity:
+                    self.capacity = max(self.at + total, min(2 * self.capacity, INT32_LIMIT))
+                    PyByteArray_Resize(self.buffer, self.capacity)
+                    data = <uint8_t*>PyByteArray_AS_STRING(self.buffer)
+                at = write_varint(data, self.at, zigzag(body))
+                data[at] = 0
+                at = write_varint(data, at + 1, zigzag(delta))
+                at = write_varint(data, at, zigzag(self.last_offset_delta + 1))
+                at = copy_row(data, at, &columns.keys, row, key_size)
+                at = copy_row(data, at, &columns.values, row, value_size)
+                if columns.header_offsets == NULL:
+                    data[at] = 0
+                    at += 1
+                else:
+                    at = write_varint(data, at, zigzag(columns.header_offsets[row + 1] - columns.header_offsets[row]))
+                    for child in range(columns.header_offsets[row], columns.header_offsets[row + 1]):
+                        at = copy_row(data, at, &columns.header_keys, child, row_bytes(&columns.header_keys, child))
+                        at = copy_row(data, at, &columns.header_values, child, row_bytes(&columns.header_values, child))
+                if self.count == 0:
+                    self.base_timestamp = base
+                    self.max_timestamp = moment
+                elif moment > self.max_timestamp:
+                    self.max_timestamp = moment
+                self.at = at
+                self.count += 1
+                self.last_offset_delta += 1
+            return count - start
+        finally:
+            PyBuffer_Release(&view)
+
     def copy(
         self,
         buffer,
@@ -467,42 +558,13 @@ cdef class RecordWriter:
         return buffer
 
 
-include "_codec_columns.pxi"
 include "_codec_walk.pxi"
 
 
 def murmur2(data):
     cdef Py_buffer view
-    cdef const uint8_t* raw
-    cdef Py_ssize_t at = 0
-    cdef Py_ssize_t size
-    cdef uint32_t hashed
-    cdef uint32_t word
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        raw = <const uint8_t*>view.buf
-        size = view.len
-        hashed = <uint32_t>0x9747B28C ^ <uint32_t>size
-        while size - at >= 4:
-            word = (
-                raw[at] | (<uint32_t>raw[at + 1] << 8) | (<uint32_t>raw[at + 2] << 16) | (<uint32_t>raw[at + 3] << 24)
-            )
-            word *= <uint32_t>0x5BD1E995
-            word ^= word >> 24
-            word *= <uint32_t>0x5BD1E995
-            hashed *= <uint32_t>0x5BD1E995
-            hashed ^= word
-            at += 4
-        if size - at == 3:
-            hashed ^= <uint32_t>raw[at + 2] << 16
-        if size - at >= 2:
-            hashed ^= <uint32_t>raw[at + 1] << 8
-        if size - at >= 1:
-            hashed ^= raw[at]
-            hashed *= <uint32_t>0x5BD1E995
-        hashed ^= hashed >> 13
-        hashed *= <uint32_t>0x5BD1E995
-        hashed ^= hashed >> 15
-        return hashed
+        return murmur2_of(<const uint8_t*>view.buf, view.len)
     finally:
         PyBuffer_Release(&view)

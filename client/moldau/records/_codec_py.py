@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, final
 
+from moldau.records._codec_rows_py import RowColumns, group_rows, murmur2
 from moldau.records._codec_walk_py import RecordWalker
 from moldau.records._wire_py import (
     INT32_MAX,
@@ -27,7 +28,7 @@ from moldau.records.columns import BinaryColumn, Columns
 from moldau.records.errors import InvalidRecordError, corrupt_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import TypeAlias
 
     Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -39,8 +40,10 @@ __all__ = [
     "Record",
     "RecordWalker",
     "RecordWriter",
+    "RowColumns",
     "decode_records",
     "find_timestamp",
+    "group_rows",
     "murmur2",
 ]
 
@@ -258,7 +261,7 @@ class RecordWriter:
         offset_delta: int = -1,
     ) -> int:
         """Encodes one record; returns its offset delta, or None if it does not fit."""
-        buffer = self._bytes()
+        self._bytes()
         _check_int64("timestamp", timestamp)
         _check_int64("offset delta", offset_delta)
         if offset_delta < 0:
@@ -267,17 +270,33 @@ class RecordWriter:
             raise ValueError(f"offset delta {offset_delta} is not above {self.last_offset_delta}")
         if offset_delta > INT32_MAX:
             raise ValueError(f"offset delta {offset_delta} does not fit 32 bits")
+        named = []
+        for name, field in headers:
+            if type(name) is not str:
+                raise InvalidRecordError(f"a header key must be a str, not {type(name).__name__}")
+            named.append((name.encode(), field))
+        return self._append(timestamp, key, value, named, size_limit, offset_delta)
+
+    def _append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[bytes, Buffer | None]],
+        size_limit: int,
+        offset_delta: int = -1,
+    ) -> int:
+        buffer = self._bytes()
+        if offset_delta < 0:
+            offset_delta = self.last_offset_delta + 1
         base = timestamp if self.count == 0 and not self._is_base_fixed else self.base_timestamp
         delta = timestamp - base
         if not fits(delta):
             raise InvalidRecordError(f"timestamp {timestamp} is too far from {base}, the first of its batch")
         parts = [b"\0", _encode_varint(delta), _encode_varint(offset_delta), _encode_field(key), _encode_field(value)]
-        encoded_headers = list(headers)
-        parts.append(_encode_varint(len(encoded_headers)))
-        for name, field in encoded_headers:
-            if type(name) is not str:
-                raise InvalidRecordError(f"a header key must be a str, not {type(name).__name__}")
-            parts.append(_encode_field(name.encode()))
+        parts.append(_encode_varint(len(headers)))
+        for name, field in headers:
+            parts.append(_encode_field(name))
             parts.append(_encode_field(field))
         body = b"".join(parts)
         if len(body) > INT32_MAX:
@@ -299,6 +318,29 @@ class RecordWriter:
         self.count += 1
         self.last_offset_delta = offset_delta
         return offset_delta
+
+    def append_rows(
+        self, columns: RowColumns, rows: Buffer, start: int, timestamp: int, size_limit: int = INT32_MAX
+    ) -> int:
+        self._bytes()
+        numbers = array("i")
+        view = memoryview(rows).cast("B")
+        numbers.frombytes(view[: view.nbytes // 4 * 4])
+        if not 0 <= start <= len(numbers):
+            raise ValueError(f"start {start} is not within {len(numbers)} rows")
+        for index in range(start, len(numbers)):
+            row = numbers[index]
+            if not 0 <= row < columns.length:
+                raise IndexError(f"row {row} of {columns.length}")
+            moment = timestamp
+            if columns.timestamps is not None and columns.timestamps[row] >= 0:
+                moment = columns.timestamps[row]
+            if self.last_offset_delta >= INT32_MAX:
+                return index - start
+            headers = [] if columns.headers is None else columns.headers[row]
+            if self._append(moment, columns.keys[row], columns.values[row], headers, size_limit) < 0:
+                return index - start
+        return len(numbers) - start
 
     def copy(
         self,
@@ -485,21 +527,3 @@ class ColumnBuilder:
         )
         self._clear()
         return columns
-
-
-def murmur2(data: Buffer) -> int:
-    """See ``_codec.pyi``."""
-    raw = bytes(data)
-    size = len(raw)
-    mask = 0xFFFFFFFF
-    factor = 0x5BD1E995
-    hashed = 0x9747B28C ^ size
-    whole = size & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(raw[at : at + 4], "little") * factor & mask
-        word = (word ^ word >> 24) * factor & mask
-        hashed = hashed * factor & mask ^ word
-    if size > whole:
-        hashed = (hashed ^ int.from_bytes(raw[whole:], "little")) * factor & mask
-    hashed = (hashed ^ hashed >> 13) * factor & mask
-    return hashed ^ hashed >> 15

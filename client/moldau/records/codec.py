@@ -15,8 +15,10 @@ if TYPE_CHECKING:
         Record,
         RecordWalker,
         RecordWriter,
+        RowColumns,
         decode_records,
         find_timestamp,
+        group_rows,
         murmur2,
     )
 else:
@@ -27,8 +29,10 @@ else:
             Record,
             RecordWalker,
             RecordWriter,
+            RowColumns,
             decode_records,
             find_timestamp,
+            group_rows,
             murmur2,
         )
     except ImportError:
@@ -38,8 +42,10 @@ else:
             Record,
             RecordWalker,
             RecordWriter,
+            RowColumns,
             decode_records,
             find_timestamp,
+            group_rows,
             murmur2,
         )
 
@@ -49,7 +55,9 @@ __all__ = [
     "Record",
     "RecordWalker",
     "RecordWriter",
+    "RowColumns",
     "decode_records",
     "find_timestamp",
+    "group_rows",
     "murmur2",
 ]

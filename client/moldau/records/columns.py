@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Buffer = bytes | bytearray | memoryview
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryColumn:
-    """A column of byte strings, some of them null. Invariant: ``offsets`` holds length + 1 int32, ascending from 0."""
+    """A column of byte strings, some of them null. Invariant: ``offsets`` holds length + 1 int32, ascending from 0.
+
+    The columns of rows to encode (``RowColumns``) may be views of foreign memory, and their offsets may begin later.
+    """
 
     length: int
     null_count: int
-    validity: bytes  # ceil(length / 8) bytes; bit i of byte i // 8 is 1 where the value is present
-    offsets: bytes
-    data: bytes
+    validity: Buffer  # ceil(length / 8) bytes; bit i of byte i // 8 is 1 where the value is present
+    offsets: Buffer
+    data: Buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

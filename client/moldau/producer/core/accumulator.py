@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -32,6 +33,7 @@ from moldau.records import BatchBuilder, Compression, add_sequence, set_producer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from moldau.records import RowColumns
     from moldau.values import Buffer
 
 
@@ -284,6 +286,41 @@ class Accumulator:
         reserved = max(limits.batch_size, record_size_bound(key, value, headers))
         if self.memory_used + reserved > limits.buffer_memory and self.memory_used:
             return None
+        batch = self._make_batch(queue, reserved, now_ms)
+        index = batch.write(timestamp, key, value, headers, limits.batch_size)
+        assert index == 0, "the first record of a batch always fits"
+        self._begin_batch(queue, batch)
+        return batch, 0, True
+
+    def append_rows(
+        self, queue: PartitionQueue, columns: RowColumns, rows: bytes, start: int, timestamp: int, now_ms: float
+    ) -> tuple[ProducerBatch, int] | None:
+        """Adds rows of columns to the partition's last batch, or to a new one, until that batch is full.
+
+        ``rows`` holds row numbers (int32 each); the first one to add is element ``start``. Returns the batch and how
+        many rows it took. Returns None, and adds nothing, when a new batch would exceed ``buffer.memory``.
+
+        Raises:
+            InvalidRecordError: a record cannot be encoded.
+        """
+        limits = self.limits
+        if queue.batches and queue.batches[-1].data is None:
+            batch = queue.batches[-1]
+            taken = batch.builder.writer.append_rows(columns, rows, start, timestamp, limits.batch_size)
+            if taken:
+                return batch, taken
+        first = int.from_bytes(rows[4 * start : 4 * start + 4], sys.byteorder)
+        reserved = max(limits.batch_size, columns.size_bound(first))
+        if self.memory_used + reserved > limits.buffer_memory and self.memory_used:
+            return None
+        batch = self._make_batch(queue, reserved, now_ms)
+        taken = batch.builder.writer.append_rows(columns, rows, start, timestamp, limits.batch_size)
+        assert taken >= 1, "the first record of a batch always fits"
+        self._begin_batch(queue, batch)
+        return batch, taken
+
+    def _make_batch(self, queue: PartitionQueue, reserved: int, now_ms: float) -> ProducerBatch:
+        limits = self.limits
         builder = BatchBuilder(
             limits.batch_size,
             compression=limits.compression,
@@ -291,14 +328,14 @@ class Accumulator:
             is_transactional=limits.is_transactional,
             initial_capacity=queue.last_size,
         )
-        batch = ProducerBatch(queue.partition, builder, now_ms, reserved)
-        index = batch.write(timestamp, key, value, headers, limits.batch_size)
-        assert index == 0, "the first record of a batch always fits"
-        queue.last_size = max(queue.last_size, builder.size_bytes)
+        return ProducerBatch(queue.partition, builder, now_ms, reserved)
+
+    def _begin_batch(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Puts a batch that holds its first record into the queue."""
+        queue.last_size = max(queue.last_size, batch.builder.size_bytes)
         queue.batches.append(batch)
         self.incomplete[batch] = None
-        self.memory_used += reserved
-        return batch, 0, True
+        self.memory_used += batch.reserved_bytes
 
     # --- batches out
 

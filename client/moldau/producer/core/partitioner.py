@@ -68,6 +68,18 @@ class RoundRobin:
         self._counter += 1
         return available[self._counter % len(available)] if available else self._counter % partition_count
 
+    def choose_many(
+        self, available: Sequence[int], partition_count: int, draw: Callable[[], int], record_count: int
+    ) -> list[tuple[int, int]]:
+        """Chooses for ``record_count`` records at once; returns (partition, number of its first record).
+
+        The records of a partition lie as far apart as there are partitions to choose from.
+        """
+        stride = len(available) or partition_count
+        firsts = [(self.choose(available, partition_count, draw), first) for first in range(min(stride, record_count))]
+        self._counter += max(record_count - stride, 0)
+        return firsts
+
     def appended(self, size_bytes: int, *, began_batch: bool, is_full: bool) -> None:
         """Has no effect."""
 

@@ -44,6 +44,7 @@ from moldau.producer.core.transaction_values import (
     FatalTransactionError,
     OffsetToCommit,
     Outcome,
+    PreparedTransaction,
     ProducerFencedError,
     State,
     TransactionAbortedError,
@@ -254,6 +255,17 @@ class TransactionManager:
         if self.state is State.COMMITTING or self._is_undelivered(State.COMMITTING):
             return self._under_way()
         self._refuse("commit")
+
+    def prepared(self) -> PreparedTransaction:
+        """Returns what ends the open transaction from elsewhere. All its records and offsets must be settled."""
+        self.check_sending()
+        assert not self._offsets, "offsets are sent before the transaction is handed over"
+        return PreparedTransaction(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            is_open=self.is_open,
+        )
 
     def begin_abort(self) -> Outcome:
         """Requests the abort and drops what has not reached the coordinators.

@@ -94,3 +94,14 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTransaction:
+    """An open transaction whose records and offsets are all delivered; whoever holds this can end it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_open: bool = True
+    """Whether its coordinator knows it; a transaction without records and offsets needs no end."""

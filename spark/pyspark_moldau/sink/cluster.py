@@ -1,0 +1,411 @@
+"""Carries out the effects of the sink's protocol on a cluster: a task's writing, and the driver's commit.
+
+Each call is one ``trio.run`` in the thread that Spark gives it. Another thread fetches blocks of rows from Spark, so
+that batches go out meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau import Admin, KafkaError, Producer
+from moldau.consumer import CommittedOffset
+from moldau.producer import PreparedTransaction, TransactionError
+from moldau.protocol.errors import ErrorCode
+from pyspark_moldau.sink.core.decision_codec import decode_decision, encode_decision, parts_of
+from pyspark_moldau.sink.core.protocol import (
+    AbortOrphans,
+    Decision,
+    DriverCore,
+    EndDecided,
+    Ended,
+    Entry,
+    Fence,
+    FenceDriver,
+    HandOver,
+    ReadDecision,
+    ReadMarker,
+    Report,
+    SkipRows,
+    StageMarker,
+    TaskCore,
+    WriteDecision,
+    WriteRows,
+)
+from pyspark_moldau.sink.rows import split_topics, to_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from moldau.producer import Delivery
+    from pyspark_moldau.sink.core.protocol import Effect
+    from pyspark_moldau.sink.core.sink_options import SinkOptions
+
+logger = logging.getLogger(__name__)
+
+MARKER_PARTITION: Final = ("__consumer_offsets", 0)
+"""Decisions and markers are offsets of this partition, which always exists; a commit needs one that does."""
+
+UNDELIVERED_MAX: Final = 4096
+"""Batches whose outcome a task has not looked at yet."""
+
+_DEAD = (
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+)
+
+_ADMIN_KEYS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
+
+
+class SinkError(RuntimeError):
+    """Rows cannot be written; the first line names what is wrong and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The names of one query or batch job on the cluster."""
+
+    app_id: str
+
+    @property
+    def prefix(self) -> str:
+        return f"moldau-spark-{self.app_id}"
+
+    @property
+    def driver(self) -> str:
+        """The driver's transactional id."""
+        return f"{self.prefix}-driver"
+
+    def task(self, run: str, partition: int, attempt: int) -> str:
+        """Returns the transactional id of one attempt; the next batch uses it again."""
+        return f"{self.prefix}-task-{run}-{partition}-{attempt}"
+
+    def decision_group(self, part: int) -> str:
+        """Returns the group whose offset holds a part of the last decision."""
+        return f"{self.prefix}-decision-{part}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt of a task of an exactly-once write."""
+
+    names: Names
+    batch: int
+    run: str
+    partition: int
+    attempt: int
+
+
+def _admin(options: SinkOptions) -> Admin:
+    given = options.producer
+    return Admin({key: value for key, value in given.items() if key in _ADMIN_KEYS or key.startswith("ssl.")})
+
+
+async def _read_offset(admin: Admin, group: str, *, is_final: bool) -> CommittedOffset | None:
+    found = await admin.list_group_offsets(group, require_stable=is_final)
+    return found.get(MARKER_PARTITION)  # type: ignore[call-overload, no-any-return]
+
+
+async def read_decision(admin: Admin, names: Names, *, is_final: bool) -> Decision | None:
+    """Returns the last decision. ``is_final`` waits for one that is being committed; without it, it is overlooked.
+
+    A task must not wait: if the driver died while it committed a decision, only the next driver ends that transaction,
+    and the next driver waits for the tasks.
+    """
+    while True:
+        first = await _read_offset(admin, names.decision_group(0), is_final=is_final)
+        if first is None:
+            return None
+        parts = [first.metadata]
+        for number in range(1, parts_of(first.metadata)):
+            more = await _read_offset(admin, names.decision_group(number), is_final=is_final)
+            if more is not None:
+                parts.append(more.metadata)
+        decision = decode_decision(parts)
+        if decision is not None:
+            return decision
+        await trio.sleep(0.05)  # its parts become visible one after the other
+
+
+async def _end(admin: Admin, entry: Entry) -> Ended:
+    prepared = PreparedTransaction(
+        transactional_id=entry.transactional_id,
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+    )
+    try:
+        await admin.end_transaction(prepared, commit=True)
+    except KafkaError as error:
+        if error.code not in _DEAD:
+            raise
+        logger.warning("decided-transaction-dead id=%s code=%s", entry.transactional_id, error.code.name)
+        return Ended.DEAD
+    return Ended.COMMITTED
+
+
+async def _read(admin: Admin, names: Names, effect: ReadDecision | ReadMarker | EndDecided) -> object:
+    match effect:
+        case ReadDecision(is_final):
+            return await read_decision(admin, names, is_final=is_final)
+        case ReadMarker(transactional_id):
+            # The group has the name of the id, so only a transaction of this id can make the reader wait.
+            found = await _read_offset(admin, transactional_id, is_final=True)
+            return -1 if found is None else found.offset
+        case EndDecided(entry):
+            return await _end(admin, entry)
+
+
+# --- rows
+
+
+class RowWriter:
+    """Writes a task's blocks of rows with one producer, and counts them."""
+
+    def __init__(self, options: SinkOptions, producer: Producer) -> None:
+        self._options = options
+        self._producer = producer
+        self._undelivered: list[Delivery] = []
+        self.rows = 0
+        self.fingerprint = 0
+
+    async def write(self, batch: pa.RecordBatch, *, fingerprints: bool) -> None:
+        """Writes one block.
+
+        Raises:
+            SinkError: the topic does not exist, or a row is too large.
+            RowError: a row names no topic, or a partition that cannot be.
+        """
+        for topic, part in split_topics(batch, self._options.topic):
+            columns, partitions = to_columns(part)
+            try:
+                deliveries = await self._producer.send_columns(topic, columns, partitions=partitions)
+            except (KafkaError, ValueError) as error:
+                raise explained(error, topic, self._options) from error
+            self.rows += columns.length
+            if fingerprints:
+                factor = 2 * zlib.crc32(topic.encode()) + 1
+                self.fingerprint = (self.fingerprint + columns.fingerprint() * factor) & 0xFFFFFFFFFFFFFFFF
+            self._undelivered += deliveries
+            if len(self._undelivered) > UNDELIVERED_MAX:
+                self._look(wants_all=False)
+
+    def _look(self, *, wants_all: bool) -> None:
+        pending = []
+        for delivery in self._undelivered:
+            if wants_all or delivery.is_done:
+                try:
+                    delivery.result()
+                except KafkaError as error:
+                    raise explained(error, delivery.topic, self._options) from error
+            else:
+                pending.append(delivery)
+        self._undelivered = pending
+
+    async def finish(self) -> None:
+        """Waits until all rows are delivered.
+
+        Raises:
+            SinkError: a row was not delivered.
+        """
+        await self._producer.flush()
+        self._look(wants_all=True)
+
+
+def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) -> SinkError:
+    """Returns the error of a write with the option or column that it is about, and the remedy."""
+    place = "option topic" if options.topic is not None else "column topic"
+    if isinstance(error, KafkaError):
+        if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
+            return SinkError(
+                f"{place}: topic {topic!r} is not on {options.producer['bootstrap.servers']}; create it, or correct "
+                f"the {place} ({error})"
+            )
+        if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            return SinkError(
+                f"column value: a row for topic {topic!r} is too large: {error}; raise the option "
+                "kafka.max.request.size and the topic's max.message.bytes, or write smaller rows"
+            )
+    elif "partition" in str(error):
+        return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")
+    return SinkError(f"{place}: rows for topic {topic!r} were not written: {error}")
+
+
+async def _blocks(batches: Iterator[pa.RecordBatch], writer: RowWriter, *, fingerprints: bool) -> None:
+    while True:
+        batch = await trio.to_thread.run_sync(next, batches, None, abandon_on_cancel=True)
+        if batch is None:
+            return
+        if batch.num_rows:
+            await writer.write(batch, fingerprints=fingerprints)
+
+
+# --- at least once
+
+
+def write_at_least_once(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
+    """Writes a task's rows and returns their number once all are delivered."""
+
+    async def main() -> int:
+        async with Producer(dict(options.producer)) as producer:
+            writer = RowWriter(options, producer)
+            await _blocks(batches, writer, fingerprints=False)
+            await writer.finish()
+            return writer.rows
+
+    return trio.run(main)
+
+
+# --- exactly once: the task
+
+
+class _Task:
+    """Carries out the effects of one attempt."""
+
+    def __init__(self, options: SinkOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> None:
+        self._options = options
+        self._attempt = attempt
+        self._batches = batches
+
+    async def run(self) -> Report:
+        core = TaskCore(batch=self._attempt.batch, partition=self._attempt.partition)
+        async with AsyncExitStack() as stack:
+            self._stack = stack
+            self._admin = await stack.enter_async_context(_admin(self._options))
+            while core.effect is not None:
+                core = core.on(await self._perform(core.effect))
+        assert core.report is not None, "a task without an effect has a report"
+        return core.report
+
+    async def _perform(self, effect: Effect) -> object:
+        attempt = self._attempt
+        match effect:
+            case ReadDecision() | ReadMarker() | EndDecided():
+                return await _read(self._admin, attempt.names, effect)
+            case SkipRows():
+                while await trio.to_thread.run_sync(next, self._batches, None, abandon_on_cancel=True) is not None:
+                    pass
+                return None
+            case Fence():
+                name = attempt.names.task(attempt.run, attempt.partition, attempt.attempt)
+                given = dict(self._options.producer) | {"transactional.id": name}
+                self._producer = await self._stack.enter_async_context(Producer(given))
+                await self._producer.init_transactions()
+                return None
+            case WriteRows():
+                self._producer.begin_transaction()
+                writer = RowWriter(self._options, self._producer)
+                await _blocks(self._batches, writer, fingerprints=True)
+                return writer.rows, writer.fingerprint
+            case StageMarker(batch):
+                await self._producer.send_offsets_to_transaction(
+                    {MARKER_PARTITION: CommittedOffset(offset=batch)},
+                    attempt.names.task(attempt.run, attempt.partition, attempt.attempt),
+                )
+                return None
+            case HandOver(rows, fingerprint):
+                prepared = await self._producer.prepare_transaction()
+                return Entry(
+                    transactional_id=prepared.transactional_id,
+                    producer_id=prepared.producer_id,
+                    producer_epoch=prepared.producer_epoch,
+                    rows=rows,
+                    fingerprint=fingerprint,
+                )
+        raise AssertionError(f"{effect} is not a task's")
+
+
+def write_exactly_once(options: SinkOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Report:
+    """Writes a task's rows in a transaction that stays open for the driver."""
+    try:
+        return trio.run(_Task(options, attempt, batches).run)
+    except TransactionError as error:
+        raise explained(error, options.topic or "(of column topic)", options) from error
+
+
+# --- exactly once: the driver
+
+
+class _Driver:
+    """Carries out the effects of one commit."""
+
+    def __init__(self, options: SinkOptions, names: Names, core: DriverCore) -> None:
+        self._options = options
+        self._names = names
+        self._core = core
+
+    async def run(self) -> None:
+        core = self._core
+        async with AsyncExitStack() as stack:
+            self._stack = stack
+            self._admin = await stack.enter_async_context(_admin(self._options))
+            while core.effect is not None:
+                core = core.on(await self._perform(core.effect))
+
+    async def _perform(self, effect: Effect) -> object:
+        match effect:
+            case ReadDecision() | ReadMarker() | EndDecided():
+                return await _read(self._admin, self._names, effect)
+            case FenceDriver():
+                given = dict(self._options.producer) | {"transactional.id": self._names.driver}
+                self._producer = await self._stack.enter_async_context(Producer(given))
+                await self._producer.init_transactions()
+                return None
+            case WriteDecision(decision):
+                self._producer.begin_transaction()
+                for number, part in enumerate(encode_decision(decision)):
+                    await self._producer.send_offsets_to_transaction(
+                        {MARKER_PARTITION: CommittedOffset(offset=decision.batch, metadata=part)},
+                        self._names.decision_group(number),
+                    )
+                await self._producer.commit_transaction()
+                return None
+            case AbortOrphans(kept):
+                await _abort_orphans(self._admin, self._names, kept)
+                return None
+        raise AssertionError(f"{effect} is not the driver's")
+
+
+async def _abort_orphans(admin: Admin, names: Names, kept: frozenset[str]) -> None:
+    """Aborts what readers would wait for until its time-out. A failure delays readers, and nothing else."""
+    prefix = f"{names.prefix}-task-"
+    try:
+        for listed in await admin.list_transactions(states=["Ongoing"]):
+            name = listed.transactional_id
+            if name.startswith(prefix) and name not in kept:
+                logger.info("orphan-aborted id=%s", name)
+                await admin.terminate_transaction(name)
+    except (KafkaError, OSError) as error:
+        logger.warning("orphans-stay prefix=%s error=%s", prefix, error)
+
+
+def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report]) -> None:
+    """Decides a batch and commits the transactions of its tasks; a repetition finishes what was begun."""
+    core = DriverCore(batch=batch, run=run, reports=tuple(reports))
+    trio.run(_Driver(options, names, core).run)
+
+
+def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
+    """Aborts the open transactions of a batch that failed, unless it is decided."""
+
+    async def main() -> None:
+        # A commit that failed may still be writing its decision: its transaction is ended first.
+        given = dict(options.producer) | {"transactional.id": names.driver}
+        async with _admin(options) as admin, Producer(given) as producer:
+            await producer.init_transactions()
+            decision = await read_decision(admin, names, is_final=True)
+            entries = () if decision is None or decision.batch != batch else decision.entries
+            kept = frozenset(entry.transactional_id for entry in entries if entry is not None)
+            await _abort_orphans(admin, names, kept)
+
+    trio.run(main)

@@ -1,0 +1,1 @@
+"""The pure parts of the sink: its options, and the protocol that writes each row exactly once."""

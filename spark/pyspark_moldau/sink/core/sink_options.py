@@ -1,0 +1,154 @@
+"""The options of the sink, read and checked before anything is connected. Pure.
+
+Names are those of Spark's Kafka sink, and of Delta Lake's idempotent writes (``txnAppId``, ``txnVersion``). Options
+``kafka.*`` go to the producer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
+from pyspark_moldau.options import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+
+_KNOWN = {
+    name.lower(): name
+    for name in ("topic", "includeHeaders", "deliveryGuarantee", "txnAppId", "txnVersion", "checkpointLocation", "path")
+}
+
+_REFUSED = {
+    "kafka.key.serializer": "keys are binary or strings; use Spark functions to encode them",
+    "kafka.value.serializer": "values are binary or strings; use Spark functions to encode them",
+    "kafka.interceptor.classes": "interceptors may change records behind Spark's back",
+    "kafka.transactional.id": "set deliveryGuarantee to exactly-once; the sink names its transactions itself",
+}
+
+_OF_THE_SINK: Final = {
+    "client.id": "pyspark-moldau",
+    "batch.size": "262144",
+    "linger.ms": "20",
+    "buffer.memory": "67108864",
+    "max.request.size": "1048576",
+    "transaction.timeout.ms": "900000",  # Kafka's largest: a batch of a query must not outlast it
+}
+"""Defaults that differ from the producer's: a task sends many rows at once."""
+
+_HARMLESS: Final = frozenset(
+    (
+        "client.dns.lookup",
+        "send.buffer.bytes",
+        "receive.buffer.bytes",
+        "enable.metrics.push",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "auto.include.jmx.reporter",
+        "metadata.recovery.strategy",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "transaction.two.phase.commit.enable",
+        "security.providers",
+    )
+)
+"""Keys of Kafka's producer without a meaning for Moldau's client, that change nothing of what is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All options, checked. Instances are picklable, because Spark sends them to the tasks."""
+
+    producer: Mapping[str, str]  # configuration of the producer, without transactional.id
+    topic: str | None
+    is_exactly_once: bool
+    app_id: str | None  # txnAppId
+    version: int  # txnVersion; 0 if not given
+    ignored: tuple[str, ...]  # kafka.* options that have no effect
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Checks the options of one query.
+
+    Raises:
+        OptionError: with the option, its value and the accepted values.
+    """
+    given = {str(key).lower(): str(value).strip() for key, value in options.items()}
+    for key in sorted(given):
+        if key in _REFUSED:
+            raise OptionError(f"{key} is not supported: {_REFUSED[key]}")
+        if key not in _KNOWN and not key.startswith("kafka."):
+            near = difflib.get_close_matches(key, list(_KNOWN), n=1)
+            hint = f"; did you mean {_KNOWN[near[0]]}?" if near else "; the sink knows " + ", ".join(_KNOWN.values())
+            raise OptionError(f"unknown option {key}{hint}")
+    guarantee = given.get("deliveryguarantee", AT_LEAST_ONCE).lower()
+    if guarantee not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        raise OptionError(f"deliveryGuarantee: expected {AT_LEAST_ONCE} or {EXACTLY_ONCE}, got {guarantee!r}")
+    app_id, version = _transaction(given, guarantee, streaming=streaming)
+    topic = given.get("topic")
+    if topic is not None and not topic:
+        raise OptionError(
+            "topic: expected the name of a topic, got an empty value; or leave it out and add a column topic"
+        )
+    producer, ignored = _producer(given, is_exactly_once=guarantee == EXACTLY_ONCE)
+    return SinkOptions(
+        producer=producer,
+        topic=topic,
+        is_exactly_once=guarantee == EXACTLY_ONCE,
+        app_id=app_id,
+        version=version,
+        ignored=ignored,
+    )
+
+
+def _transaction(given: Mapping[str, str], guarantee: str, *, streaming: bool) -> tuple[str | None, int]:
+    app_id, version = given.get("txnappid"), given.get("txnversion")
+    if app_id is None and version is None:
+        return None, 0
+    name = "txnAppId" if app_id is not None else "txnVersion"
+    if streaming:
+        raise OptionError(f"{name} is for batch queries: a streaming query is known by the id in its checkpoint")
+    if guarantee != EXACTLY_ONCE:
+        raise OptionError(f"{name} needs deliveryGuarantee {EXACTLY_ONCE}")
+    if app_id is None or version is None:
+        raise OptionError("txnAppId and txnVersion are given together: a name, and a number that grows with each write")
+    if not app_id or len(app_id) > 150:
+        raise OptionError(f"txnAppId: expected 1 to 150 characters, got {len(app_id)}")
+    if not version.isascii() or not version.isdecimal() or len(version) > 18:
+        raise OptionError(f"txnVersion: expected a number of 0 or more, got {version!r}")
+    return app_id, int(version)
+
+
+def _producer(given: Mapping[str, str], *, is_exactly_once: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    keys = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
+    if not keys.get("bootstrap.servers"):
+        raise OptionError("kafka.bootstrap.servers must be given, as host:port,...")
+    ignored = tuple(sorted(key for key in keys if key in _HARMLESS))
+    producer = _OF_THE_SINK | {key: value for key, value in keys.items() if key not in _HARMLESS}
+    if is_exactly_once:
+        for key, wrong in (("enable.idempotence", "false"), ("acks", "0"), ("acks", "1")):
+            if producer.get(key, "").lower() == wrong:
+                raise OptionError(
+                    f"kafka.{key}: {wrong} is impossible with deliveryGuarantee {EXACTLY_ONCE}; leave it out"
+                )
+    if int_of(producer, "batch.size") + 1024 > int_of(producer, "max.request.size") and "batch.size" not in keys:
+        producer["batch.size"] = str(max(int_of(producer, "max.request.size") // 2, 1))
+    try:
+        PRODUCER_CONFIG.parse(producer)
+    except ConfigError as error:
+        first = "; ".join(f"kafka.{problem}" for problem in error.problems)
+        raise OptionError(first) from error
+    return producer, ignored
+
+
+def int_of(producer: Mapping[str, str], key: str) -> int:
+    """Returns a number of the producer's configuration; 0 if it is no number, which is reported elsewhere."""
+    text = producer[key]
+    return int(text) if text.isascii() and text.isdecimal() else 0

@@ -1,0 +1,156 @@
+"""The writers that Spark calls: ``write`` in tasks, ``commit`` and ``abort`` in a Python process of the driver."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyspark_moldau.sink.core.protocol import ProtocolRefusedError, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    from pyspark_moldau.sink.core.sink_options import SinkOptions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver. ``report`` is None for at-least-once."""
+
+    rows: int
+    app_id: str = ""
+    run: str = ""
+    report: Report | None = None
+
+
+def _warn_of_ignored(options: SinkOptions) -> None:
+    for key in options.ignored:
+        logger.warning("option kafka.%s has no effect: Moldau's client has no such setting", key)
+
+
+def _context() -> TaskContext:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "write runs in a task"
+    return context
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None], batch: int) -> tuple[str, str, list[Report]]:
+    """Returns application id, run and the reports by partition.
+
+    Raises:
+        ProtocolRefusedError: a partition is missing, there twice, or of another batch.
+    """
+    told = [message for message in messages if isinstance(message, Written)]
+    reports = sorted((each.report for each in told if each.report is not None), key=lambda each: each.partition)
+    numbers = [report.partition for report in reports]
+    if numbers != list(range(len(messages))) or any(report.batch != batch for report in reports):
+        raise ProtocolRefusedError(f"batch {batch}: {len(messages)} tasks ended, and the reports are of {numbers}")
+    return told[0].app_id, told[0].run, reports
+
+
+class MoldauBatchWriter(DataSourceArrowWriter):
+    """Writes a batch query: all of its rows become visible when the job ends, or none (exactly once)."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        _warn_of_ignored(options)
+        self._options = options
+        self._run = uuid.uuid4().hex
+        self._app_id = options.app_id or self._run
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task."""
+        from pyspark_moldau.sink import cluster
+
+        if not self._options.is_exactly_once:
+            return Written(rows=cluster.write_at_least_once(self._options, iterator))
+        context = _context()
+        attempt = cluster.Attempt(
+            names=cluster.Names(app_id=self._app_id),
+            batch=self._options.version,
+            run=self._run,
+            partition=context.partitionId(),
+            attempt=context.attemptNumber(),
+        )
+        report = cluster.write_exactly_once(self._options, attempt, iterator)
+        rows = 0 if report.entry is None else report.entry.rows
+        return Written(rows=rows, app_id=self._app_id, run=self._run, report=report)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Makes the rows visible."""
+        _commit(self._options, messages, self._options.version)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drops the rows of a job that failed."""
+        _abort(self._options, messages, self._options.version)
+
+
+class MoldauStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a streaming query."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        _warn_of_ignored(options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task."""
+        from pyspark_moldau.sink import cluster
+
+        if not self._options.is_exactly_once:
+            return Written(rows=cluster.write_at_least_once(self._options, iterator))
+        context = _context()
+        query, batch, run = (
+            context.getLocalProperty(name)
+            for name in ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
+        )
+        if not query or not batch or not run:
+            raise ProtocolRefusedError(
+                f"deliveryGuarantee exactly-once: Spark names no query ({query}), batch ({batch}) or run ({run}) to "
+                "this task; in foreachBatch write with the options txnAppId and txnVersion"
+            )
+        attempt = cluster.Attempt(
+            names=cluster.Names(app_id=query),
+            batch=int(batch),
+            run=run,
+            partition=context.partitionId(),
+            attempt=context.attemptNumber(),
+        )
+        report = cluster.write_exactly_once(self._options, attempt, iterator)
+        rows = 0 if report.entry is None else report.entry.rows
+        return Written(rows=rows, app_id=query, run=run, report=report)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Makes the rows of a micro-batch visible."""
+        _commit(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drops the rows of a micro-batch that failed."""
+        _abort(self._options, messages, batchId)
+
+
+def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    if not options.is_exactly_once or not messages:
+        return
+    from pyspark_moldau.sink import cluster
+
+    app_id, run, reports = _reports(messages, batch)
+    cluster.commit_batch(options, cluster.Names(app_id=app_id), batch, run, reports)
+
+
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    told = [message for message in messages if isinstance(message, Written) and message.app_id]
+    if not options.is_exactly_once or not told:
+        return  # no task has told the query's id; the next commit aborts what is open, or its time-out does
+    from pyspark_moldau.sink import cluster
+
+    cluster.abort_batch(options, cluster.Names(app_id=told[0].app_id), batch)

@@ -1,0 +1,206 @@
+"""Every interleaving of a small scope: crashes, zombies, copies of tasks, time-outs, lost answers; and planted bugs.
+
+The search visits each reachable state of ``support.spark.sink_model`` and checks in each that no committed row is there
+twice, and that a batch in Spark's commit log has all of its rows. A search that finds nothing in broken code proves
+nothing, so each planted bug must be found.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from pyspark_moldau.sink.core.protocol import (
+    AbortOrphans,
+    Decision,
+    DriverCore,
+    EndDecided,
+    Ended,
+    FenceDriver,
+    HandOver,
+    ReadDecision,
+    StageMarker,
+    TaskCore,
+)
+from support.spark.sink_model import Model, Scope, Violation, explore
+
+CRASH = Scope(more_attempts=0)
+SCOPES = {
+    "the driver dies": Scope(more_attempts=0, timeouts=0, lost_answers=0),
+    "and answers are lost, and transactions time out": CRASH,
+    "and the replay has fewer partitions": replace(CRASH, partitions=(2, 1)),
+    "and the replay has more partitions": replace(CRASH, partitions=(1, 2)),
+    "and the replay has other rows in its partitions": replace(CRASH, shifts=(0, 1)),
+    "two batches": Scope(batches=2, partitions=(1, 1), more_attempts=0),
+    "three runs": Scope(partitions=(1, 1, 1), shifts=(0, 0, 0), more_attempts=0, timeouts=0),
+    "copies of tasks": Scope(partitions=(1, 1), more_attempts=1),
+}
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_every_interleaving_is_exactly_once(name):
+    states, finished, stopped = explore(Model(SCOPES[name]))
+    assert states > 200
+    assert finished > 0
+    is_same_plan = len(set(SCOPES[name].partitions)) == 1 and not any(SCOPES[name].shifts)
+    assert stopped == 0 or not is_same_plan, "an operator is needed only if the plan changed"
+
+
+def test_ids_shared_by_all_attempts_are_safe_too():
+    """An attempt that takes over the id of a decided transaction kills it; its rows are written again, once."""
+
+    class Shared(Model):
+        def id_of(self, task):
+            return f"{task.partition}"
+
+    explore(Shared(Scope(partitions=(1, 1), more_attempts=1, timeouts=0)))
+
+
+# --- planted bugs
+
+
+class DecidesAgain(DriverCore):
+    """Replaces the decision of a replayed batch."""
+
+    def _on_decision(self, last):
+        return DriverCore._on_decision(self, None)
+
+
+class Unfenced(DriverCore):
+    """Reads the decision without taking over the driver's id."""
+
+    def on(self, result):
+        if isinstance(self.effect, FenceDriver):
+            return replace(DriverCore.on(self, result), effect=ReadDecision())
+        return DriverCore.on(self, result)
+
+
+class UnfencedModel(Model):
+    """A cluster that lets any driver write; the bug is that of a driver that fences after it has read."""
+
+    driver_core = Unfenced
+
+    def step_commit(self, world, index, commit):
+        if isinstance(commit.core.effect, FenceDriver):
+            commit = replace(commit, core=commit.core.on(None))
+            return replace(world, commits=(*world.commits[:index], commit, *world.commits[index + 1 :]))
+        ids = dict(world.ids)
+        if "driver" in ids:
+            commit = replace(commit, epoch=ids["driver"].epoch)
+        return super().step_commit(world, index, commit)
+
+
+class TakesDeadForCommitted(DriverCore):
+    """Does not look at the marker of a transaction that is dead."""
+
+    def on(self, result):
+        if isinstance(self.effect, EndDecided):
+            return self._next()
+        return DriverCore.on(self, result)
+
+
+class ReturnsBeforeTheEnd(DriverCore):
+    """Reports success when the decision is written."""
+
+    def _finish(self, decision):
+        return replace(self, decision=decision, effect=AbortOrphans(frozenset()))
+
+
+class AmendsAnything(DriverCore):
+    """Replaces dead transactions without a comparison of their rows."""
+
+    def _amended(self):
+        entries = list(self.decision.entries)
+        for number in self.lost:
+            entries[number] = self.reports[number].entry if number < len(self.reports) else None
+        return Decision(batch=self.batch, run=self.run, entries=tuple(entries))
+
+
+class AmendsLiving(DriverCore):
+    """Replaces the transactions of a decided batch although they may have been committed."""
+
+    def on(self, result):
+        is_recovery = self.decision is not None and self.decision.run != self.run
+        if isinstance(self.effect, EndDecided) and is_recovery:
+            return replace(self, lost=(*self.lost, self.ended))._next()
+        return DriverCore.on(self, result)
+
+
+class WritesAgain(TaskCore):
+    """Writes the rows of a decided batch again."""
+
+    def _on_decision(self, decision):
+        return TaskCore._on_decision(self, None)
+
+
+class LeavesOutTheMarker(TaskCore):
+    """Hands the transaction over without its marker."""
+
+    def on(self, result):
+        after = TaskCore.on(self, result)
+        if isinstance(after.effect, StageMarker):
+            return replace(after, effect=HandOver(after.rows, after.fingerprint))
+        return after
+
+
+class CommitsEarly(Model):
+    """Tasks commit for themselves when they hand over."""
+
+    def perform_task(self, world, task, name, effect):
+        world, task, result = super().perform_task(world, task, name, effect)
+        if isinstance(effect, HandOver):
+            world = self.end(world, result)
+        return world, task, result
+
+
+class KillsTheKept(Model):
+    """The search for orphans aborts everything that is open, before the decided transactions are committed."""
+
+    def end(self, world, entry):
+        world = super().end(world, entry)
+        kept = self.result
+        (world,) = self.perform(world, AbortOrphans(frozenset()))
+        self.result = kept
+        return world
+
+
+class DeadIsCommitted(Model):
+    """The cluster's answer for a dead transaction is taken for a commit."""
+
+    def end(self, world, entry):
+        world = super().end(world, entry)
+        self.result = Ended.COMMITTED
+        return world
+
+
+def with_driver(core):
+    return type(core.__name__, (Model,), {"driver_core": core})
+
+
+def with_task(core):
+    return type(core.__name__, (Model,), {"task_core": core})
+
+
+SHARED = {"id_of": lambda self, task: f"{task.partition}"}
+BUGS = {
+    "the driver decides a decided batch again": (with_driver(DecidesAgain), CRASH),
+    "two drivers decide": (UnfencedModel, CRASH),
+    "a dead transaction passes for a committed one": (with_driver(TakesDeadForCommitted), CRASH),
+    "the cluster's answer is misread": (DeadIsCommitted, CRASH),
+    "success is told before the commits": (with_driver(ReturnsBeforeTheEnd), CRASH),
+    "a replay with other rows is accepted": (with_driver(AmendsAnything), replace(CRASH, shifts=(0, 1))),
+    "a replay with fewer partitions is accepted": (with_driver(AmendsAnything), replace(CRASH, partitions=(2, 1))),
+    "living transactions are replaced": (with_driver(AmendsLiving), replace(CRASH, timeouts=1)),
+    "tasks commit for themselves": (CommitsEarly, CRASH),
+    "copies of a task commit for themselves": (CommitsEarly, Scope(partitions=(1,), shifts=(0,), more_attempts=1)),
+    "no marker is written": (
+        type("Shared", (with_task(LeavesOutTheMarker),), SHARED),
+        Scope(partitions=(1, 1), more_attempts=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name):
+    model, scope = BUGS[name]
+    with pytest.raises(Violation):
+        explore(model(scope))

@@ -1,0 +1,153 @@
+"""Tasks and driver of the sink against real brokers, without Spark: replays, orphans, and a driver that dies."""
+
+import time
+
+import pyarrow as pa
+import pytest
+import trio
+
+from moldau import Producer
+from moldau.blocking import Admin
+from moldau.consumer import CommittedOffset
+from moldau_jepsen.testing import cluster
+from pyspark_moldau.sink import cluster as sink
+from pyspark_moldau.sink.core.protocol import Kind, ProtocolRefusedError
+from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from support.interop.clients import create_topic
+from support.spark.sink_campaign import committed_values
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    with cluster(brokers=3, links=False) as running:
+        create_topic(running.bootstrap, "out", 3, 3)
+        yield running
+
+
+class Job:
+    """One query on the cluster; its rows are numbers."""
+
+    def __init__(self, brokers, name, first):
+        self.options = parse_sink_options(
+            {"kafka.bootstrap.servers": brokers.bootstrap, "topic": "out", "deliveryGuarantee": "exactly-once"},
+            streaming=True,
+        )
+        self.names = sink.Names(app_id=name)
+        self.first = first
+
+    def task(self, batch, partition, partitions=2, *, run="r", attempt=0, shift=0):
+        """Writes the rows of one task: the numbers of the batch that fall to its partition."""
+        begin = self.first + 20 * batch
+        rows = [n for n in range(begin, begin + 20) if (n + shift) % partitions == partition]
+        blocks = iter([pa.record_batch({"value": pa.array([str(n) for n in rows])})])
+        attempt = sink.Attempt(names=self.names, batch=batch, run=run, partition=partition, attempt=attempt)
+        return sink.write_exactly_once(self.options, attempt, blocks)
+
+    def commit(self, batch, reports, run="r"):
+        sink.commit_batch(self.options, self.names, batch, run, reports)
+
+    def open_ids(self):
+        with Admin({"bootstrap.servers": self.options.producer["bootstrap.servers"]}) as admin:
+            listed = admin.list_transactions(states=["Ongoing"])
+        return [each.transactional_id for each in listed if each.transactional_id.startswith(self.names.prefix)]
+
+    def found(self):
+        servers = self.options.producer["bootstrap.servers"]
+        seen = committed_values(servers, 8, 10**9)
+        return {number: count for number, count in seen.items() if self.first <= number < self.first + 1000}
+
+
+def test_a_replay_before_the_decision_may_have_other_partitions(brokers):
+    job = Job(brokers, "replayed", 0)
+    job.task(0, 0, attempt=0)
+    job.task(0, 1, attempt=0)  # the driver dies here
+    reports = [job.task(0, 0, 1, run="again")]
+    job.commit(0, reports, "again")
+    assert job.open_ids() == []
+    assert job.found() == dict.fromkeys(range(20), 1)
+
+
+def test_a_replay_after_the_decision_writes_nothing(brokers):
+    """A copy of a task, a replay with other partitions, and a repeated commit change nothing."""
+    job = Job(brokers, "decided", 1000)
+    reports = [job.task(0, 0), job.task(0, 1)]
+    job.task(0, 1, attempt=1)
+    job.commit(0, reports)
+    assert job.open_ids() == []
+    replay = [job.task(0, number, 3, run="again") for number in range(3)]
+    assert [each.kind for each in replay] == [Kind.DECIDED] * 3
+    job.commit(0, replay, "again")
+    assert job.found() == dict.fromkeys(range(1000, 1020), 1)
+    job.commit(1, [job.task(1, 0), job.task(1, 1)])
+    with pytest.raises(ProtocolRefusedError, match="batch 0: batch 1 of this query is decided already"):
+        job.task(0, 0)
+
+
+def test_a_driver_that_dies_while_it_decides_blocks_nobody(brokers):
+    """Its open transaction holds the decision's offset; tasks that waited for it would wait for its time-out."""
+    job = Job(brokers, "dying", 2000)
+    reports = [job.task(0, 0), job.task(0, 1)]
+
+    async def die():
+        given = dict(job.options.producer) | {"transactional.id": job.names.driver}
+        async with Producer(given) as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            offset = {sink.MARKER_PARTITION: CommittedOffset(offset=0, metadata="{}")}
+            await producer.send_offsets_to_transaction(offset, job.names.decision_group(0))
+            producer.abandon()
+
+    trio.run(die)
+    began = time.monotonic()
+    replay = [job.task(0, 0, run="again"), job.task(0, 1, run="again")]
+    assert [each.kind for each in replay] == [Kind.PREPARED] * 2
+    job.commit(0, replay, "again")
+    assert time.monotonic() - began < 30
+    assert reports[0].entry not in [each.entry for each in replay]
+    assert job.open_ids() == []
+    assert job.found() == dict.fromkeys(range(2000, 2020), 1)
+
+
+class DyingDriver(sink._Driver):
+    """A driver that dies when it has written its decision."""
+
+    async def _perform(self, effect):
+        result = await super()._perform(effect)
+        if isinstance(effect, sink.WriteDecision):
+            raise InterruptedError
+        return result
+
+
+def decide_and_die(job, reports):
+    core = sink.DriverCore(batch=0, run="r", reports=tuple(reports))
+    with pytest.raises(InterruptedError):
+        trio.run(DyingDriver(job.options, job.names, core).run)
+
+
+def test_a_decided_batch_is_finished_by_the_replay(brokers):
+    job = Job(brokers, "finished", 3000)
+    reports = [job.task(0, 0), job.task(0, 1)]
+    decide_and_die(job, reports)
+    assert job.found() == {}
+    job.commit(0, [job.task(0, 0, 1, run="again")], "again")
+    assert job.found() == dict.fromkeys(range(3000, 3020), 1)
+
+
+def test_lost_rows_are_written_again_or_reported(brokers):
+    """The coordinator aborted decided transactions: a replay with other rows is refused, one with the same restores."""
+    job = Job(brokers, "lost", 4000)
+    reports = [job.task(0, 0), job.task(0, 1)]
+    decide_and_die(job, reports)
+    with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
+        admin.terminate_transaction(reports[1].entry.transactional_id)
+    other = [job.task(0, number, run="other", shift=1) for number in range(2)]
+    assert [each.kind for each in other] == [Kind.DECIDED, Kind.PREPARED]
+    with pytest.raises(ProtocolRefusedError, match="batch 0: 10 rows of partition 1 of 2 are missing"):
+        job.commit(0, other, "other")
+    sink.abort_batch(job.options, job.names, 0)
+    assert job.found() == dict.fromkeys(range(4000, 4020, 2), 1)
+    job.commit(0, [job.task(0, 0, run="same"), job.task(0, 1, run="same")], "same")
+    assert job.found() == dict.fromkeys(range(4000, 4020), 1)
+    assert job.open_ids() == []

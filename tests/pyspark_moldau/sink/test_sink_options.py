@@ -1,0 +1,124 @@
+"""Wrong options and columns are told by name, with the value and the remedy; kafka.* options reach the producer."""
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_moldau.options import OptionError
+from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.rows import check_schema
+from pyspark_moldau.sink.writer import MoldauStreamWriter
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+
+
+def parse(streaming=False, **given):
+    return parse_sink_options(
+        SERVERS | {key.replace("_", "."): value for key, value in given.items()}, streaming=streaming
+    )
+
+
+def test_defaults_are_those_of_sparks_sink():
+    options = parse(topic="t")
+    assert (options.topic, options.is_exactly_once, options.app_id, options.version) == ("t", False, None, 0)
+    assert options.producer["bootstrap.servers"] == "127.0.0.1:9092"
+
+
+def test_producer_keys_reach_the_producer():
+    options = parse(kafka_compression_type="zstd", kafka_batch_size="1000", kafka_send_buffer_bytes="1")
+    assert (options.producer["compression.type"], options.producer["batch.size"]) == ("zstd", "1000")
+    assert options.ignored == ("send.buffer.bytes",)
+    assert "send.buffer.bytes" not in options.producer
+
+
+def test_a_key_without_effect_is_warned_of(caplog):
+    MoldauStreamWriter(parse(streaming=True, topic="t", kafka_send_buffer_bytes="1"))
+    assert "option kafka.send.buffer.bytes has no effect" in caplog.text
+
+
+def test_a_small_request_gets_smaller_batches():
+    assert int(parse(kafka_max_request_size="100000").producer["batch.size"]) <= 50_000
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"topics": "t"}, "unknown option topics; did you mean topic?"),
+        ({"topic": ""}, "topic: expected the name of a topic, got an empty value"),
+        (
+            {"deliveryGuarantee": "exactly_once"},
+            "deliveryGuarantee: expected at-least-once or exactly-once, got 'exactly_once'",
+        ),
+        ({"kafka_key_serializer": "x"}, "kafka.key.serializer is not supported: keys are binary or strings"),
+        ({"kafka_transactional_id": "x"}, "kafka.transactional.id is not supported: set deliveryGuarantee"),
+        ({"kafka_acks": "2"}, "kafka.acks"),
+        ({"kafka_linger_msec": "2"}, "kafka.linger.msec"),
+        (
+            {"deliveryGuarantee": "exactly-once", "kafka_acks": "1"},
+            "kafka.acks: 1 is impossible with deliveryGuarantee",
+        ),
+        ({"txnAppId": "a"}, "txnAppId needs deliveryGuarantee exactly-once"),
+        ({"txnAppId": "a", "deliveryGuarantee": "exactly-once"}, "txnAppId and txnVersion are given together"),
+        (
+            {"txnAppId": "a", "txnVersion": "-1", "deliveryGuarantee": "exactly-once"},
+            "txnVersion: expected a number of 0 or more, got '-1'",
+        ),
+    ],
+)
+def test_a_wrong_option_is_told_by_name(given, text):
+    with pytest.raises(OptionError) as caught:
+        parse(**given)
+    assert text in str(caught.value).splitlines()[0]
+
+
+def test_a_stream_has_no_version_of_its_own():
+    with pytest.raises(OptionError, match="txnAppId is for batch queries"):
+        parse(streaming=True, txnAppId="a", txnVersion="1", deliveryGuarantee="exactly-once")
+    with pytest.raises(OptionError, match=r"bootstrap\.servers must be given"):
+        parse_sink_options({"topic": "t"}, streaming=True)
+
+
+def schema(**columns):
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+
+def test_columns_of_sparks_sink_are_taken():
+    check_schema(
+        schema(
+            key=BinaryType(),
+            VALUE=StringType(),
+            topic=StringType(),
+            partition=IntegerType(),
+            headers=HEADERS,
+            timestamp=TimestampType(),
+        ),
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "text"),
+    [
+        ({"value": LongType()}, "t", "column value: expected string or binary, got bigint; cast it"),
+        ({"key": StringType()}, "t", "column value is missing: the query has key"),
+        ({"value": StringType()}, None, "topic: neither the option topic nor a column topic is given"),
+        ({"value": StringType(), "partition": LongType()}, "t", "column partition: expected int, got bigint; cast it"),
+        ({"value": StringType(), "offset": LongType()}, "t", "column offset: the sink has no such column"),
+        ({"value": StringType(), "headers": StringType()}, "t", "column headers: expected array<struct"),
+    ],
+)
+def test_a_wrong_column_is_told_by_name(columns, topic, text):
+    with pytest.raises(OptionError) as caught:
+        check_schema(schema(**columns), topic)
+    assert text in str(caught.value).splitlines()[0]

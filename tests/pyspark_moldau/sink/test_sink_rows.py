@@ -1,0 +1,79 @@
+"""Arrow batches become rows to encode: slices, nulls and headers included; wrong rows are told by column."""
+
+import datetime
+
+import pyarrow as pa
+import pytest
+
+from moldau.records import BatchBuilder, decode_records, group_rows, parse_batch_header
+from pyspark_moldau.sink.rows import RowError, split_topics, to_columns
+
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
+ROWS = [
+    {"key": None, "value": "a", "headers": None, "timestamp": NOON},
+    {"key": b"k", "value": None, "headers": [], "timestamp": None},
+    {"key": b"", "value": "", "headers": [{"key": "h", "value": None}, {"key": "i", "value": b"1"}], "timestamp": NOON},
+    {"key": b"z", "value": "long" * 9, "headers": [{"key": "h", "value": b"2"}], "timestamp": NOON},
+]
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.string()),
+        ("headers", pa.list_(HEADER)),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def encoded(batch):
+    """What a reader of the encoded batch gets."""
+    columns, partitions = to_columns(batch)
+    assert partitions is None
+    builder = BatchBuilder(10_000)
+    ((_, rows),) = group_rows(bytes(b"\xff" * 4 * batch.num_rows), 1)
+    assert builder.writer.append_rows(columns, rows, 0, 5) == batch.num_rows
+    data = bytes(builder.build())
+    return [
+        (record.timestamp, record.key, record.value, record.headers)
+        for record in decode_records(data, 0, parse_batch_header(data))
+    ]
+
+
+def expected(row):
+    stamp = 5 if row["timestamp"] is None else int(row["timestamp"].timestamp() * 1000)
+    value = None if row["value"] is None else row["value"].encode()
+    return stamp, row["key"], value, tuple((each["key"], each["value"]) for each in row["headers"] or ())
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_slices_hold_their_own_rows(first, count):
+    batch = pa.RecordBatch.from_pylist(ROWS * 3, schema=SCHEMA).slice(first, count)
+    assert encoded(batch) == [expected(row) for row in (ROWS * 3)[first : first + count]]
+
+
+def test_topics_are_separated():
+    rows = [{"topic": name, "value": str(number)} for number, name in enumerate("abacb")]
+    batch = pa.RecordBatch.from_pylist(rows)
+    found = {topic: part.column(1).to_pylist() for topic, part in split_topics(batch, None)}
+    assert found == {"a": ["0", "2"], "b": ["1", "4"], "c": ["3"]}
+    assert [topic for topic, _ in split_topics(batch, "option")] == ["option"]
+
+
+def test_wrong_rows_are_told_by_column():
+    topics = pa.RecordBatch.from_pylist([{"topic": "a", "value": "1"}, {"topic": None, "value": "2"}])
+    with pytest.raises(RowError, match="column topic: null in row 1"):
+        list(split_topics(topics, None))
+    partitions = pa.record_batch({"value": pa.array(["1"]), "partition": pa.array([-2], pa.int32())})
+    with pytest.raises(RowError, match="column partition: -2 is negative"):
+        to_columns(partitions)
+    unnamed = pa.record_batch({"headers": pa.array([[{"key": None, "value": b"1"}]], pa.list_(HEADER))})
+    with pytest.raises(RowError, match="column headers: the key of a header is null"):
+        to_columns(unnamed)
+
+
+def test_partitions_may_be_null():
+    batch = pa.record_batch({"value": pa.array(["1", "2"]), "partition": pa.array([None, 3], pa.int32())})
+    _, partitions = to_columns(batch)
+    assert list(memoryview(partitions).cast("i")) == [-1, 3]

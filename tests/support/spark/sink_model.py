@@ -1,0 +1,356 @@
+"""A model of cluster, Spark and failures around the sink's protocol, and the search through all of its interleavings.
+
+The protocol's cores are the production code. Around them the model has: the transaction coordinator (epochs, one open
+transaction for each id, time-outs, lost answers), committed offsets (decision and markers), Spark's driver (runs of the
+query, attempts of tasks, its commit log), and everything that goes on after its driver or its task was given up: old
+tasks and old commits keep running and may take their next step at any time.
+
+A state is one tuple, so that ``explore`` visits each once. The budgets in ``Scope`` bound the search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark_moldau.sink.core import protocol
+from pyspark_moldau.sink.core.protocol import (
+    AbortOrphans,
+    Decision,
+    DriverCore,
+    EndDecided,
+    Ended,
+    Entry,
+    Fence,
+    FenceDriver,
+    HandOver,
+    Kind,
+    ProtocolRefusedError,
+    ReadDecision,
+    ReadMarker,
+    Report,
+    SkipRows,
+    StageMarker,
+    TaskCore,
+    TryAgainError,
+    WriteDecision,
+    WriteRows,
+)
+
+ROWS = 2
+DRIVER = "driver"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How far the search goes."""
+
+    batches: int = 1
+    partitions: tuple[int, ...] = (2, 2)  # of each run of the query; there are as many runs as numbers
+    shifts: tuple[int, ...] = (0, 0)  # of each run: how far rows are moved to other partitions (0: as in run 0)
+    more_attempts: int = 1  # attempts beyond the first one of each task
+    timeouts: int = 1  # transactions that the coordinator aborts
+    lost_answers: int = 1  # answers to a driver's commit that do not arrive, and kill that commit
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """The newest transaction of a transactional id."""
+
+    epoch: int = -1
+    state: str = "empty"  # empty, open, committed, aborted
+    rows: tuple = ()
+    marker: tuple = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt of a task, alive or a zombie."""
+
+    run: int
+    batch: int
+    partition: int
+    attempt: int
+    core: TaskCore
+    epoch: int = -1
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a batch on the driver, alive or a zombie."""
+
+    run: int
+    core: DriverCore
+    epoch: int = -1
+    is_over: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    """One state."""
+
+    run: int = 0
+    is_alive: bool = True  # whether the driver of the run lives
+    is_stopped: bool = False  # the protocol refused, an operator has to act
+    done: int = 0  # batches in Spark's commit log
+    tasks: tuple[Task, ...] = ()
+    commits: tuple[Commit, ...] = ()
+    ids: tuple[tuple[str, Transaction], ...] = ()
+    decision: Decision | None = None
+    markers: tuple[tuple[str, int], ...] = ()
+    log: tuple = ()  # committed rows, sorted
+    more_attempts: int = 0
+    timeouts: int = 0
+    lost_answers: int = 0
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+def rows_of(scope, run, batch, partition):
+    """The rows that a task of a run gets."""
+    count = scope.partitions[run]
+    return tuple((batch, row) for row in range(ROWS) if (row + scope.shifts[run]) % count == partition)
+
+
+class Model:
+    """The steps of the world. Planted bugs override methods, or come as other cores."""
+
+    task_core = TaskCore
+    driver_core = DriverCore
+
+    def __init__(self, scope):
+        self.scope = scope
+
+    def begin(self):
+        return World(
+            more_attempts=self.scope.more_attempts,
+            timeouts=self.scope.timeouts,
+            lost_answers=self.scope.lost_answers,
+        )
+
+    # --- what can happen next
+
+    def steps(self, world):
+        """Yields every next state."""
+        for index, task in enumerate(world.tasks):
+            if not task.is_over and task.core.effect is not None:
+                yield self.step_task(world, index, task)
+        for index, commit in enumerate(world.commits):
+            if not commit.is_over and commit.core.effect is not None:
+                yield self.step_commit(world, index, commit)
+                if world.lost_answers and isinstance(commit.core.effect, WriteDecision | EndDecided):
+                    # The cluster carries it out, and the answer is lost: this commit fails.
+                    after = self.step_commit(world, index, commit)
+                    gone = replace(after.commits[index], is_over=True)
+                    yield replace(
+                        after,
+                        commits=(*after.commits[:index], gone, *after.commits[index + 1 :]),
+                        lost_answers=world.lost_answers - 1,
+                    )
+        for name, transaction in world.ids:
+            if world.timeouts and transaction.state == "open":
+                aborted = replace(transaction, state="aborted", epoch=transaction.epoch + 1)
+                yield replace(with_id(world, name, aborted), timeouts=world.timeouts - 1)
+        if world.is_alive and not world.is_stopped and world.done < self.scope.batches:
+            yield from self.spark(world)
+
+    def spark(self, world):
+        """What the live driver, or its death, does."""
+        mine = [task for task in world.tasks if (task.run, task.batch) == (world.run, world.done)]
+        commits = [commit for commit in world.commits if (commit.run, commit.core.batch) == (world.run, world.done)]
+        if not commits:
+            for partition in range(self.scope.partitions[world.run]):
+                attempts = [task for task in mine if task.partition == partition]
+                has_report = any(task.core.report is not None for task in attempts)
+                if not attempts:
+                    yield self.launch(world, partition, 0)
+                elif world.more_attempts and not has_report:
+                    # A retry, or a speculative copy: the other attempt goes on as it likes.
+                    yield replace(self.launch(world, partition, len(attempts)), more_attempts=world.more_attempts - 1)
+            reports = self.reports(world, mine)
+            if reports is not None:
+                core = self.driver_core(batch=world.done, run=f"run{world.run}", reports=reports)
+                yield replace(world, commits=(*world.commits, Commit(run=world.run, core=core)))
+        elif commits[-1].core.effect is None and not commits[-1].is_over:
+            yield replace(world, done=world.done + 1)
+        if world.run + 1 < len(self.scope.partitions):
+            yield replace(world, run=world.run + 1)  # the driver dies; what it started goes on
+
+    def launch(self, world, partition, attempt):
+        core = self.task_core(batch=world.done, partition=partition)
+        task = Task(run=world.run, batch=world.done, partition=partition, attempt=attempt, core=core)
+        return replace(world, tasks=tuple(sorted((*world.tasks, task), key=task_key)))
+
+    def reports(self, world, mine):
+        """The first report of each partition, or None while one is missing."""
+        found = []
+        for partition in range(self.scope.partitions[world.run]):
+            each = [task.core.report for task in mine if task.partition == partition and task.core.report]
+            if not each:
+                return None
+            found.append(each[0])
+        return tuple(found)
+
+    # --- tasks
+
+    def id_of(self, task):
+        return f"run{task.run}-{task.partition}-{task.attempt}"
+
+    def step_task(self, world, index, task):
+        name = self.id_of(task)
+        effect = task.core.effect
+        try:
+            world, task, result = self.perform_task(world, task, name, effect)
+            task = replace(task, core=task.core.on(result))
+        except (Fenced, ProtocolRefusedError):
+            task = replace(task, is_over=True)
+        return replace(world, tasks=(*world.tasks[:index], task, *world.tasks[index + 1 :]))
+
+    def perform_task(self, world, task, name, effect):
+        transaction = id_of(world, name)
+        match effect:
+            case Fence():
+                state = "aborted" if transaction.state == "open" else transaction.state
+                fresh = Transaction(epoch=transaction.epoch + 1, state="empty" if state != "open" else state)
+                return with_id(world, name, fresh), replace(task, epoch=fresh.epoch), None
+            case WriteRows():
+                rows = rows_of(self.scope, task.run, task.batch, task.partition)
+                if rows:
+                    world = with_id(world, name, self.opened(transaction, task.epoch, rows=rows))
+                return world, task, (len(rows), hash_of(rows))
+            case StageMarker(batch):
+                return with_id(world, name, self.opened(transaction, task.epoch, marker=(name, batch))), task, None
+            case HandOver(rows, fingerprint):
+                self.opened(transaction, task.epoch)
+                entry = Entry(
+                    transactional_id=name,
+                    producer_id=0,
+                    producer_epoch=task.epoch,
+                    rows=rows,
+                    fingerprint=fingerprint,
+                )
+                return world, task, entry
+            case SkipRows():
+                return world, task, None
+        return *self.perform(world, effect), task, self.result
+
+    def opened(self, transaction, epoch, **changes):
+        if transaction.epoch != epoch or transaction.state not in ("empty", "open"):
+            raise Fenced
+        return replace(transaction, state="open", **changes)
+
+    # --- the driver
+
+    def step_commit(self, world, index, commit):
+        effect = commit.core.effect
+        try:
+            transaction = id_of(world, DRIVER)
+            if isinstance(effect, FenceDriver):
+                fresh = Transaction(epoch=transaction.epoch + 1)
+                world, commit, self.result = with_id(world, DRIVER, fresh), replace(commit, epoch=fresh.epoch), None
+            elif isinstance(effect, WriteDecision):
+                if transaction.epoch != commit.epoch:
+                    raise Fenced
+                world, self.result = replace(world, decision=effect.decision), None
+            else:
+                (world,) = self.perform(world, effect)
+            commit = replace(commit, core=commit.core.on(self.result))
+        except (Fenced, TryAgainError):
+            commit = replace(commit, is_over=True)
+        except ProtocolRefusedError:
+            commit = replace(commit, is_over=True)
+            if commit.run == world.run:
+                world = replace(world, is_stopped=True)
+        return replace(world, commits=(*world.commits[:index], commit, *world.commits[index + 1 :]))
+
+    # --- what both do
+
+    def perform(self, world, effect):
+        self.result = None
+        match effect:
+            case ReadDecision():
+                self.result = world.decision
+            case ReadMarker(name):
+                self.result = dict(world.markers).get(name, -1)
+            case EndDecided(entry):
+                world = self.end(world, entry)
+            case AbortOrphans(kept):
+                for name, transaction in world.ids:
+                    if transaction.state == "open" and name not in kept and name != DRIVER:
+                        aborted = replace(transaction, state="aborted", epoch=transaction.epoch + 1)
+                        world = with_id(world, name, aborted)
+        return (world,)
+
+    def end(self, world, entry):
+        transaction = id_of(world, entry.transactional_id)
+        self.result = Ended.DEAD
+        if transaction.epoch != entry.producer_epoch or transaction.state in ("empty", "aborted"):
+            return world
+        self.result = Ended.COMMITTED
+        if transaction.state == "committed":
+            return world
+        markers = dict(world.markers)
+        if transaction.marker:
+            markers[transaction.marker[0]] = transaction.marker[1]
+        world = with_id(world, entry.transactional_id, replace(transaction, state="committed"))
+        log = tuple(sorted((*world.log, *transaction.rows)))
+        return replace(world, markers=tuple(sorted(markers.items())), log=log)
+
+    # --- invariants
+
+    def check(self, world):
+        """Raises ``Violation`` where a row is there twice, or a finished batch lacks one."""
+        if len(set(world.log)) != len(world.log):
+            raise Violation(f"rows twice: {world.log}")
+        for batch in range(world.done):
+            missing = {(batch, row) for row in range(ROWS)}.difference(world.log)
+            if missing:
+                raise Violation(f"batch {batch} is in the commit log without {sorted(missing)}")
+
+
+class Fenced(Exception):
+    """The epoch of a transaction is over."""
+
+
+def hash_of(rows):
+    return sum(1 + 7 * batch + 3 * row for batch, row in rows)
+
+
+def task_key(task):
+    return (task.run, task.batch, task.partition, task.attempt)
+
+
+def id_of(world, name):
+    return dict(world.ids).get(name, Transaction())
+
+
+def with_id(world, name, transaction):
+    ids = dict(world.ids)
+    ids[name] = transaction
+    return replace(world, ids=tuple(sorted(ids.items())))
+
+
+def explore(model, states_max=2_000_000):
+    """Visits every reachable state; returns the numbers of states, of finished ends, and of ends that an operator has
+    to look at.
+    """
+    first = model.begin()
+    seen = {first}
+    stack = [first]
+    finished = stopped = 0
+    while stack:
+        world = stack.pop()
+        model.check(world)
+        finished += world.done == model.scope.batches
+        stopped += world.is_stopped
+        for after in model.steps(world):
+            if after not in seen:
+                seen.add(after)
+                stack.append(after)
+        assert len(seen) <= states_max, "the scope is too large"
+    return len(seen), finished, stopped
+
+
+__all__ = ["Kind", "Model", "Report", "Scope", "Violation", "explore", "protocol"]
