@@ -160,8 +160,12 @@ class RecordWriter:
         """Encodes rows in the order in which ``rows`` (int32 each) names them, from its element ``start`` on.
 
         Returns how many were taken before the next one would exceed ``size_limit`` bytes; the first record of a batch
-        is taken at any size. ``timestamp`` is that of rows without one. Raises ``InvalidRecordError`` (the rows before
-        it are taken then), ``IndexError``, ``ValueError``.
+        is taken at any size. ``timestamp`` is that of rows without one.
+
+        Raises:
+            InvalidRecordError: A row cannot be encoded; the rows before it were taken.
+            IndexError: A number names no row.
+            ValueError: ``rows`` is no array of int32.
         """
 
     def copy(

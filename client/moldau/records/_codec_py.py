@@ -322,6 +322,16 @@ class RecordWriter:
     def append_rows(
         self, columns: RowColumns, rows: Buffer, start: int, timestamp: int, size_limit: int = INT32_MAX
     ) -> int:
+        """Encodes rows in the order in which ``rows`` (int32 each) names them, from its element ``start`` on.
+
+        Returns how many were taken before the next one would exceed ``size_limit`` bytes; the first record of a batch
+        is taken at any size. ``timestamp`` is that of rows without one.
+
+        Raises:
+            InvalidRecordError: A row cannot be encoded; the rows before it were taken.
+            IndexError: A number names no row.
+            ValueError: ``rows`` is no array of int32.
+        """
         self._bytes()
         numbers = array("i")
         view = memoryview(rows).cast("B")

@@ -111,12 +111,14 @@ class RowColumns:
             self.headers = [pairs[bounds[row] : bounds[row + 1]] for row in range(length)]
 
     def size_bound(self, row: int) -> int:
+        """Returns an upper bound of the size of a batch of this row alone, uncompressed."""
         if not 0 <= row < self.length:
             raise IndexError(f"row {row} of {self.length}")
         key, value = self.keys[row], self.values[row]
         return 97 + len(key or b"") + len(value or b"") + self._headers_bytes(row)
 
     def largest_bound(self) -> int:
+        """Returns the greatest ``size_bound`` of a row; 0 without rows."""
         return max(map(self.size_bound, range(self.length)), default=0)
 
     def _headers_bytes(self, row: int) -> int:
@@ -129,11 +131,13 @@ class RowColumns:
         return total
 
     def partitions_by_key(self, count: int) -> bytes:
+        """Returns the partition of each row (int32) as Kafka's default partitioner computes it; -1 without a key."""
         if count < 1:
             raise ValueError(f"{count} partitions")
         return array("i", [-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % count for key in self.keys]).tobytes()
 
     def fingerprint(self) -> int:
+        """Returns a sum of 64 bits over hashes of the rows; it does not depend on their order."""
         total = 0
         for row in range(self.length):
             state = _mix_field(_mix_field(_START, self.keys[row]), self.values[row])

@@ -16,6 +16,7 @@ import moldau
 import moldau.blocking
 from moldau.admin import ConfigResource, ResourceType
 from moldau.producer.delivery import Delivery
+from moldau.records import RowColumns
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
 
@@ -31,6 +32,8 @@ CALLS = {
     "Producer": {
         "send": ("t", b""),
         "send_nowait": ("t", b""),
+        "send_columns": ("t", RowColumns(0)),
+        "prepare_transaction": (),
         "partitions_for": ("t",),
         "init_transactions": (),
         "begin_transaction": (),
@@ -79,6 +82,9 @@ CALLS = {
         "describe_transactions": (["x"],),
         "describe_producers": (T0,),
         "terminate_transaction": ("x",),
+        "describe_users": (),
+        "set_user_password": ("alice", "secret"),
+        "remove_user_credential": ("alice",),
         "add_voter": (1, "h", 1),
         "remove_voter": (1,),
         "describe_features": (),
@@ -99,7 +105,8 @@ NOT_CALLED = {
     # ``undeliver_outcome`` is for the blocking face; ``abandon`` stands for the end of a process, and works anywhere.
     "Producer": {"undeliver_outcome", "abandon"},
     "Consumer": {"abandon"},
-    "Admin": {"abort_transaction"},  # takes keywords only; asks for the leader as describe_producers does
+    # They take keywords; the one asks for the leader as describe_producers does, the other as terminate_transaction.
+    "Admin": {"abort_transaction", "end_transaction"},
 }
 ALL_CALLS = [(kind, call) for kind, calls in CALLS.items() for call in calls]
 ASYNCIO = "runs under trio, and this is an asyncio event loop; use moldau.blocking.{} in a thread"

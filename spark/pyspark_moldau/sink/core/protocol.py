@@ -90,8 +90,9 @@ class ReadDecision:
 
 @dataclass(frozen=True, slots=True)
 class ReadMarker:
-    """Reads the batch that a transactional id committed last, once none of its transactions is open. Result: int, -1
-    for none.
+    """Reads the batch that a transactional id committed last, once none of its transactions is open.
+
+    Result: int, -1 for none.
     """
 
     transactional_id: str
@@ -326,7 +327,9 @@ class DriverCore:
     def _amended(self) -> Decision:
         """Returns the decision with the transactions that replace the dead ones.
 
-        Raises ``TryAgainError`` and ``ProtocolRefusedError`` as ``on``.
+        Raises:
+            TryAgainError: As ``on``.
+            ProtocolRefusedError: As ``on``.
         """
         decision = self.decision
         assert decision is not None, "only a decision is amended"
