@@ -161,7 +161,7 @@ def test_errors_name_option_or_column(spark, brokers):
 
 
 def test_kills_leave_each_row_once():
-    """The driver and a leader are killed in the middle of a query; ``make campaign-spark`` kills more, and for longer."""
+    """The driver and a leader are killed in the middle of a query; ``make campaign-spark`` kills more of them."""
     figures = sink_campaign.run(2, 11, kinds=("driver", "leader"))
     assert figures["kills"] == 2
     assert figures["rows"] > 100
