@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -86,6 +86,13 @@ class _Attempt:
     def keeps(self, connection: RpcConnection) -> bool:
         """Returns whether closing the connection would lose a request that must not be repeated."""
         return self.connection is connection and self.sent and not self.repeatable
+
+
+class ForwardedClient(NamedTuple):
+    """Who asked for a forwarded request: the bytes of principal and address in an Envelope."""
+
+    principal: bytes
+    address: bytes
 
 
 class ControllerUnavailableError(TimeoutError):
@@ -189,13 +196,13 @@ class ControllerClient:
         response_class: type[R],
         *,
         timeout_ms: float,
-        principal: bytes | None = None,
+        client: ForwardedClient | None = None,
         repeatable: bool = False,
     ) -> R:
         """Sends ``message`` to the active controller and returns its response, with or without error codes.
 
-        ``principal`` and the client's name are part of forwarded requests (KIP-590). With ``repeatable`` the request
-        may be executed twice, as requests of ``REPEATABLE_APIS`` always may.
+        ``client`` is who asked, for requests that are forwarded (KIP-590); None for this node's own. With
+        ``repeatable`` the request may be executed twice, as requests of ``REPEATABLE_APIS`` always may.
 
         Raises:
             ControllerUnavailableError: no active controller answered within ``timeout_ms``, or the controller did not
@@ -219,7 +226,7 @@ class ControllerClient:
             attempt = _Attempt(trio.move_on_after(attempt_ms / 1000), repeatable)
             with self._waiting(attempt):
                 ask = self._attempt_alone if is_slow else self._attempt
-                answer = await ask(message, response_class, principal, attempt)
+                answer = await ask(message, response_class, client, attempt)
             if answer is not None:
                 if target == self._target:
                     self.active_controller_id = target
@@ -285,20 +292,20 @@ class ControllerClient:
         return any(attempt.keeps(connection) for attempt in self._under_way)
 
     async def _attempt(
-        self, message: Request, response_class: type[R], principal: bytes | None, attempt: _Attempt
+        self, message: Request, response_class: type[R], client: ForwardedClient | None, attempt: _Attempt
     ) -> R | None:
         """Makes one attempt with the present target; returns None if it is unreachable or not active."""
         connection: RpcConnection | None = None
         try:
             connection = attempt.connection = await self._connected()
-            if message.__api_key__ in DIRECT_APIS:
+            if message.__api_key__ in DIRECT_APIS and client is None:
                 direct = await connection.request(message, timeout_ms=ATTEMPT_TIMEOUT_MS)
                 if not isinstance(direct, response_class):
                     raise ConnectionError(f"{type(direct).__name__} instead of {response_class.__name__}")
                 if getattr(direct, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
                     return None
                 return direct
-            return await self._forward(connection, message, response_class, principal, attempt)
+            return await self._forward(connection, message, response_class, client, attempt)
         except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
             self._log.debug("controller-unreachable", controller=self._target, error=error)
             self._last_cause = f"; the last cause: controller {self._target}: {str(error) or type(error).__name__}"
@@ -306,7 +313,7 @@ class ControllerClient:
             return None
 
     async def _attempt_alone(
-        self, message: Request, response_class: type[R], principal: bytes | None, attempt: _Attempt
+        self, message: Request, response_class: type[R], client: ForwardedClient | None, attempt: _Attempt
     ) -> R | None:
         """Makes one attempt on a connection of its own, so that it does not delay other answers."""
         host, port = self._voters[self._target]
@@ -315,7 +322,7 @@ class ControllerClient:
                 connection = await self._open(host, port)
             try:
                 return await self._forward(
-                    connection, message, response_class, principal, attempt, SLOW_ATTEMPT_TIMEOUT_MS
+                    connection, message, response_class, client, attempt, SLOW_ATTEMPT_TIMEOUT_MS
                 )
             finally:
                 connection.close()
@@ -329,13 +336,17 @@ class ControllerClient:
         connection: RpcConnection,
         message: Request,
         response_class: type[R],
-        principal: bytes | None,
+        client: ForwardedClient | None,
         attempt: _Attempt,
         timeout_ms: float = ATTEMPT_TIMEOUT_MS,
     ) -> R | None:
         version = APIS[message.__api_key__].versions.last
         frame = encode_request(message, version, 0, self._client_id)[4:]
-        envelope = EnvelopeRequest(request_data=frame, request_principal=principal, client_host_address=b"")
+        envelope = EnvelopeRequest(
+            request_data=frame,
+            request_principal=None if client is None else client.principal,
+            client_host_address=b"" if client is None else client.address,
+        )
         attempt.sent = True
         answer = await connection.request(envelope, timeout_ms=timeout_ms)
         if not isinstance(answer, EnvelopeResponse):
@@ -346,6 +357,9 @@ class ControllerClient:
             attempt.sent = False
             return None
         _, response = decode_response(response_class, version, memoryview(answer.response_data)[4:])
+        if message.__api_key__ in DIRECT_APIS and getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
+            attempt.sent = False
+            return None
         return response
 
     async def _open_plain(self, host: str, port: int) -> RpcConnection:

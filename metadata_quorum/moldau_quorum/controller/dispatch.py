@@ -114,12 +114,15 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
         _ALL,
         CREATE.on(CLUSTER),
         CREATE.on(TOPIC),
+        DESCRIBE_CONFIGS.on(TOPIC),
         cost=Cost.MUTATION,
     ),
     _change(
         ApiKey.DELETE_TOPICS,
         lambda q, k: topics.delete_topics(q, k.image, k.context),
         _ALL,
+        DELETE.on(CLUSTER),
+        DESCRIBE.on(TOPIC),
         DELETE.on(TOPIC),
         cost=Cost.MUTATION,
     ),
@@ -167,8 +170,8 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
         _ALL,
         ALTER.on(CLUSTER),
     ),
-    _change(ApiKey.CREATE_ACLS, lambda q, k: acls.create_acls(q, k.image, k.context), _NODES, ALTER.on(CLUSTER)),
-    _change(ApiKey.DELETE_ACLS, lambda q, k: acls.delete_acls(q, k.image, k.context), _NODES, ALTER.on(CLUSTER)),
+    _change(ApiKey.CREATE_ACLS, lambda q, k: acls.create_acls(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)),
+    _change(ApiKey.DELETE_ACLS, lambda q, k: acls.delete_acls(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)),
     _read(
         ApiKey.DESCRIBE_CONFIGS,
         lambda q, k: configs.describe_configs(q, k.image, k.context),
@@ -195,7 +198,7 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
         _NODES,
         DESCRIBE.on(CLUSTER),
     ),
-    _read(ApiKey.DESCRIBE_ACLS, lambda q, k: acls.describe_acls(q, k.image, k.context), _NODES, DESCRIBE.on(CLUSTER)),
+    _read(ApiKey.DESCRIBE_ACLS, lambda q, k: acls.describe_acls(q, k.image, k.context), _ALL, DESCRIBE.on(CLUSTER)),
 )
 """All that the controller decides. Brokers forward what clients may send; see ``moldau_broker.server.handlers.apis``.
 

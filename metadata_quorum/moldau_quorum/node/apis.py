@@ -54,6 +54,7 @@ QUORUM_APIS: Final[tuple[ControllerApi, ...]] = (
         ApiKey.DESCRIBE_CLUSTER,
         lambda quorum, request: _at_once(quorum.describe_cluster(request)),
         Listeners.CONTROLLER,
+        _ALTER,
         _DESCRIBE,
     ),
     _row(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.protocol.access import AclOperation
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import ProtocolError, decode
 from moldau.protocol.errors import ErrorCode
@@ -28,6 +29,8 @@ from moldau.protocol.refusals import refusal
 from moldau.runtime.net.answers import CloseConnection, ResponsePart
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.authorization.checks import CONTROLLER_CHECKS, SECURITY_APIS, Verdict, check, disabled
+from moldau_quorum.authorization.principals import forwarded_identity
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau.protocol.schema import Request, Response
+    from moldau.runtime.sasl.core.identity import Peer
+    from moldau_quorum.authorization.authorizer import Authorizer, Permissions
     from moldau_quorum.log.port import MetadataLog, QuorumSession
     from moldau_quorum.node.metadata_service import MetadataService
     from moldau_quorum.node.quorum_admin import QuorumAdmin
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT_MS: Final = 10_000.0
 
+_PRIVATE_KEYS: Final = (QUORUM_MESSAGE_KEY, METADATA_FETCH_KEY, LEADERSHIP_TRANSFER_KEY)
 NOT_FORWARDED: Final = (ApiKey.ENVELOPE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """What concerns a connection itself."""
 
@@ -87,12 +93,14 @@ class ControllerService:
         make_knowledge: Callable[[], DecisionInputs],
         node_id: int,
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """Collects the parts that answer requests.
 
         ``make_knowledge`` gives the committed image with a fresh context, for reads; ``features`` are the levels that
-        this node supports.
+        this node supports. Without ``authorizer`` everyone may do everything.
         """
+        self.authorizer = authorizer
         self._features = features
         self.active = active
         self.log = log
@@ -155,9 +163,13 @@ class ControllerService:
 class ControllerConnection:
     """Serves one connection (a ``ConnectionHandler``)."""
 
-    def __init__(self, service: ControllerService, refusal_of_host: Callable[[str], str | None] | None = None) -> None:
+    def __init__(
+        self, service: ControllerService, peer: Peer, refusal_of_host: Callable[[str], str | None] | None = None
+    ) -> None:
         """``refusal_of_host`` says why the peer cannot be the controller at a host, None if it can."""
         self._service = service
+        self._peer = peer
+        self._permissions: Permissions | None = None
         self._refusal_of_host = refusal_of_host
         self._session: QuorumSession | None = None
 
@@ -165,6 +177,8 @@ class ControllerConnection:
         """Takes one request."""
         try:
             header = decode_request_header(frame)
+            if header.api_key in _PRIVATE_KEYS:
+                self._check_node(header.api_key)
             if header.api_key == QUORUM_MESSAGE_KEY:
                 self._take_quorum_message(frame[header.body_offset :])
                 return None
@@ -184,6 +198,30 @@ class ControllerConnection:
         self._service.active.connection_closed(self)
         if self._session is not None:
             self._session.close()
+
+    def _rights(self) -> Permissions | None:
+        """Returns what the peer may do now; None if there is no authorizer."""
+        authorizer = self._service.authorizer
+        if authorizer is None:
+            return None
+        if self._permissions is None or self._permissions.identity is not self._peer.identity:
+            self._permissions = authorizer.permissions(self._peer.identity)
+        self._permissions.refresh()
+        return self._permissions
+
+    def _check_node(self, key: int) -> None:
+        """Checks that the peer of a private message may speak as a node.
+
+        Raises:
+            CloseConnection: it may not.
+        """
+        rights = self._rights()
+        if rights is not None:
+            rights.api = None
+            if not rights.may_cluster(AclOperation.CLUSTER_ACTION):
+                raise CloseConnection(
+                    f"{self._peer.identity.principal} may not speak as a node (private API {key})", is_logged=True
+                )
 
     def _take_quorum_message(self, body: memoryview) -> None:
         if self._session is None:
@@ -226,6 +264,11 @@ class ControllerConnection:
         illegal = illegal_sasl_state(request)
         if illegal is not None:
             return [encode_response(illegal, version, header.correlation_id)]
+        verdict = _judge(request, version, self._rights())
+        if verdict.remainder is None:
+            assert verdict.refused is not None
+            return [encode_response(verdict.refused, version, header.correlation_id)]
+        request = verdict.remainder
         if isinstance(request, EnvelopeRequest):
             return self._handle_envelope(request, version, header.correlation_id)
 
@@ -239,6 +282,7 @@ class ControllerConnection:
                 response = await wait()
             except NotActiveError:
                 response = _not_controller(request, version)
+            response = verdict.answer(response, version)
             return encode_response(response, version, header.correlation_id)
 
         return _Answer(answer)
@@ -257,8 +301,13 @@ class ControllerConnection:
         if inner_version not in APIS[key].versions:
             return [refused(ErrorCode.UNSUPPORTED_VERSION)]
         request = decode(APIS[key].request, inner_version, frame, header.body_offset)
+        verdict = _judge(request, inner_version, self._rights_of(envelope))
+        if verdict.remainder is None:
+            assert verdict.refused is not None
+            data = encode_response(verdict.refused, inner_version, header.correlation_id)
+            return [encode_response(EnvelopeResponse(response_data=data), version, correlation_id)]
         try:
-            wait = self._service.begin(request, self)
+            wait = self._service.begin(verdict.remainder, self)
         except NotActiveError:
             return [refused(ErrorCode.NOT_CONTROLLER)]
 
@@ -267,10 +316,28 @@ class ControllerConnection:
                 inner = await wait()
             except NotActiveError:
                 return refused(ErrorCode.NOT_CONTROLLER)
+            inner = verdict.answer(inner, inner_version)
             data = encode_response(inner, inner_version, header.correlation_id)
             return encode_response(EnvelopeResponse(response_data=data), version, correlation_id)
 
         return _Answer(answer)
+
+    def _rights_of(self, envelope: EnvelopeRequest) -> Permissions | None:
+        """Returns the rights of the client behind a forwarded request; a broker's own requests name nobody."""
+        authorizer = self._service.authorizer
+        if authorizer is None or envelope.request_principal is None:
+            return self._rights()
+        return authorizer.permissions(
+            forwarded_identity(envelope.request_principal, envelope.client_host_address, self._peer.identity)
+        )
+
+
+def _judge(request: Request, version: int, rights: Permissions | None) -> Verdict:
+    if rights is not None:
+        return check(request, version, rights, CONTROLLER_CHECKS)
+    if request.__api_key__ in SECURITY_APIS:
+        return disabled(request, version)
+    return Verdict(request)
 
 
 def _private_frame(header: RequestHeader, body: bytes) -> bytes:

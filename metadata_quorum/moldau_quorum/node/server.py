@@ -32,6 +32,7 @@ from moldau.runtime.net.server import Server, ServerLimits, serve
 from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import ListenerTls, controllers_environment, listener_tls
+from moldau_quorum.authorization.configured import configured_authorizer
 from moldau_quorum.broker_side.discovery import discover_voters
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
@@ -227,6 +228,12 @@ async def _run(
         make_knowledge=make_knowledge,
         node_id=node_id,
         features=features,
+        authorizer=configured_authorizer(
+            config,
+            lambda: machine.image,
+            environment.clock,
+            EventLogger("moldau.authorizer", node=node_id),
+        ),
     )
 
     known_credentials = ImageCredentials(lambda: machine.image, credentials)
@@ -240,9 +247,11 @@ async def _run(
 
         def connect(connection: Connection, peer: Peer) -> ControllerConnection:
             if principals is None:
-                return ControllerConnection(service)
+                return ControllerConnection(service, peer)
             certificate = getattr(connection, "peer_certificate", None)
-            return ControllerConnection(service, lambda host: principals.refusal(certificate, host, peer.identity))
+            return ControllerConnection(
+                service, peer, lambda host: principals.refusal(certificate, host, peer.identity)
+            )
 
         return peer_handlers(config, name, protocol, sasl, connect)
 

@@ -19,6 +19,11 @@ class EventLogger:
         self._logger = logging.getLogger(name)
         self._context = context
 
+    @property
+    def shows_details(self) -> bool:
+        """Whether lines of `debug` are wanted: for callers that make many."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
     def bind(self, **context: object) -> EventLogger:
         """Returns a logger of the same name that adds ``context`` to each line."""
         return EventLogger(self._logger.name, **{**self._context, **context})

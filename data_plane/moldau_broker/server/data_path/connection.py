@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from moldau.protocol.access import AclOperation
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.errors import ErrorCode
@@ -29,6 +31,7 @@ from moldau_broker.server.data_path.produce import ProduceService, VerifiedProdu
 from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
 from moldau_broker.server.handlers.apis import api_versions
 from moldau_broker.server.handlers.context import Call, LongAnswer
+from moldau_quorum.authorization.checks import CHECKS, SECURITY_APIS, Verdict, check, disabled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import BrokerContext
     from moldau_broker.server.replicas.delayed import Operation
     from moldau_broker.server.replicas.partition import Partition
+    from moldau_quorum.authorization.authorizer import Permissions
 
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 _CORRELATION_CLIENT = struct.Struct(">ih").unpack_from  # correlation id, length of the client id (-1: none)
@@ -142,7 +146,7 @@ class HandlerAnswer:
         assert not isinstance(outcome, Response | Completion | LongAnswer)
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await outcome
-        return (encode_response(response, self._call.version, self._call.correlation_id),)
+        return self._call.encoded(response)
 
 
 class LateAnswer:
@@ -160,7 +164,7 @@ class LateAnswer:
         """Runs the rest of the handler."""
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await self._answer.finish()
-        return (encode_response(response, self._call.version, self._call.correlation_id),)
+        return self._call.encoded(response)
 
 
 class CompletionAnswer:
@@ -175,7 +179,7 @@ class CompletionAnswer:
     async def wait(self) -> Sequence[ResponsePart]:
         """Waits for the coordinator, which has its own deadlines."""
         response = await self._completion.wait()
-        return (encode_response(response, self._call.version, self._call.correlation_id),)
+        return self._call.encoded(response)
 
 
 class CheckedProduce(Preparation):
@@ -203,12 +207,13 @@ class CheckedProduce(Preparation):
 class BrokerConnection:
     """Serves one connection; see ``moldau.runtime.net.answers.ConnectionHandler``."""
 
-    __slots__ = ("_client_host", "_held", "_inline", "_peer", "_services", "_touched", "_waiting")
+    __slots__ = ("_client_host", "_held", "_inline", "_peer", "_permissions", "_services", "_touched", "_waiting")
 
     def __init__(self, services: ListenerServices, connection: Connection, peer: Peer) -> None:
         """``peer`` says who is at the other end, once it has authenticated."""
         self._services = services
         self._peer = peer
+        self._permissions: Permissions | None = None
         self._client_host = connection.peer_address[0]
         self._held = 0  # transactional produces that wait for their coordinator
         self._inline = InlineBudget()
@@ -267,6 +272,17 @@ class BrokerConnection:
             self._waiting = waiting = {known: None for known in waiting if not known.finished}
         waiting[operation] = None
 
+    def _rights(self) -> Permissions | None:
+        """Returns what the peer may do now; None if there is no authorizer."""
+        authorizer = self._services.context.authorizer
+        if authorizer is None:
+            return None
+        permissions = self._permissions
+        if permissions is None or permissions.identity is not self._peer.identity:
+            self._permissions = permissions = authorizer.permissions(self._peer.identity)
+        permissions.refresh()
+        return permissions
+
     # --- hot path --------------------------------------------------------------------------------------------------
 
     def produce(self, frame: memoryview, version: int, checks: RequestChecks | None = None) -> Answer | Preparation:
@@ -282,6 +298,7 @@ class BrokerConnection:
             held=self._held > 0,
             checks=checks,
             budget=self._inline,
+            permissions=self._rights(),
         )
         if isinstance(answer, RequestChecks):
             return CheckedProduce(self, frame, version, answer)
@@ -311,8 +328,11 @@ class BrokerConnection:
             if version < _ERRORS_FIRST:
                 raise
             return services.fetch.encode_error(version, correlation_id, ErrorCode.INVALID_REQUEST)
+        rights = self._rights()
+        if rights is not None:
+            rights.api = ApiKey.FETCH
         if request.replica_id >= 0:
-            error = self._follower_error(request.replica_id, request.replica_epoch)
+            error = self._follower_error(request.replica_id, request.replica_epoch, rights)
             if error is not ErrorCode.NONE:
                 if version < _ERRORS_FIRST:
                     raise CloseConnection(f"a fetch of replica {request.replica_id}: {error.name}")
@@ -354,7 +374,14 @@ class BrokerConnection:
         )
         if session.error is not ErrorCode.NONE:
             return services.fetch.encode_error(version, correlation_id, session.error)
-        answer, operation = services.fetch.start(query, session, now_ms)
+        denied: dict[int, ErrorCode] = {}
+        if rights is not None and not query.from_follower:
+            denied = {
+                number: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                for number, wanted in enumerate(session.partitions)
+                if not rights.may_raw(AclOperation.READ, wanted.topic, by_id=version >= _TOPIC_IDS)
+            }
+        answer, operation = services.fetch.start(query, session, now_ms, denied)
         if operation is not None:
             self._remember(operation)
         return answer
@@ -365,7 +392,7 @@ class BrokerConnection:
             return ENTRIES_FREE  # the frame is too short for more
         return ENTRIES_FREE + 2 * self._services.context.metadata.partition_count()
 
-    def _follower_error(self, replica_id: int, replica_epoch: int) -> ErrorCode:
+    def _follower_error(self, replica_id: int, replica_epoch: int, rights: Permissions | None) -> ErrorCode:
         """Checks that a fetch with a replica id comes from that broker: followers read more than consumers do.
 
         Each partition later checks that the follower is a replica (NOT_LEADER_OR_FOLLOWER), and its broker epoch.
@@ -375,6 +402,8 @@ class BrokerConnection:
         metadata = context.metadata
         if services.listener_name != metadata.inter_broker_listener:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # brokers use the inter-broker listener, clients this one
+        if rights is not None and not rights.may_cluster(AclOperation.CLUSTER_ACTION):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         broker = metadata.image.brokers.get(replica_id)
         if broker is None or replica_id == context.broker_id:
             return ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -409,6 +438,13 @@ class BrokerConnection:
         # The compiled codec leaves bytes fields as views of the borrowed frame: handlers that wait need a copy.
         request = decode(api.request, header.api_version, bytes(frame[header.body_offset :]))
         assert api.handle is not None, f"{api.key.name} has no handler"
+        verdict = self._judge(request, header.api_version)
+        if verdict is not None:
+            if verdict.remainder is None:
+                assert verdict.refused is not None
+                return (encode_response(verdict.refused, call.version, call.correlation_id),)
+            request = verdict.remainder
+            call = replace(call, verdict=verdict)
         if api.waits:
             return HandlerAnswer(api, self._services.context, request, call, len(frame))
         outcome = api.handle(self._services.context, request, call)
@@ -419,7 +455,15 @@ class BrokerConnection:
         if isinstance(outcome, LongAnswer):
             return LateAnswer(outcome, call, len(frame))
         assert not isinstance(outcome, Awaitable)
-        return (encode_response(outcome, call.version, call.correlation_id),)
+        return call.encoded(outcome)
+
+    def _judge(self, request: Request, version: int) -> Verdict | None:
+        """Checks a request; None if it is served as it is."""
+        rights = self._rights()
+        if rights is None:
+            return disabled(request, version) if request.__api_key__ in SECURITY_APIS else None
+        creates_topics = self._services.context.config.get_bool("auto.create.topics.enable")
+        return check(request, version, rights, CHECKS, creates_topics=creates_topics)
 
     def _api_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
         entry = self._services.apis[ApiKey.API_VERSIONS]

@@ -118,10 +118,15 @@ class FetchService:
         self._max_bytes = max_bytes
         self.early_watermarks = early_watermarks
 
-    def start(self, query: FetchQuery, context: FetchContext, now_ms: float) -> tuple[Answer, FetchOperation | None]:
-        """Answers at once, or returns a waiting operation, which then is the answer."""
+    def start(
+        self, query: FetchQuery, context: FetchContext, now_ms: float, denied: dict[int, ErrorCode] | None = None
+    ) -> tuple[Answer, FetchOperation | None]:
+        """Answers at once, or returns a waiting operation, which then is the answer.
+
+        ``denied`` holds the errors of partitions that a consumer may not read, by number in the context.
+        """
         replicas = self._replicas
-        errors = self._note_follower(query, context.partitions, now_ms) if query.from_follower else {}
+        errors = self._note_follower(query, context.partitions, now_ms) if query.from_follower else denied or {}
         plan = self.plan(query, context.partitions, errors, incremental=context.incremental)
         if plan.urgent or plan.size_bytes >= query.min_bytes or query.max_wait_ms <= 0 or not context.partitions:
             return self.encode(query, context, plan), None

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
 from moldau.runtime.net.answers import CloseConnection
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.delayed import Waiters
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
+    from moldau_quorum.authorization.authorizer import Permissions
 
 _TOPIC_IDS = 13
 _LEADER_HINTS = 10
@@ -52,6 +55,9 @@ Results = list[tuple[bytes, list[ProducePartitionResult]]]
 Answered = tuple[ErrorCode, tuple[int, int]]
 """The coordinator's answer for a partition, and ``Partition.ends_seen`` from before the question."""
 Verified = Mapping[tuple[bytes, int], Answered]
+
+
+_NOTHING_DENIED: Results = []
 
 
 class ProduceService:
@@ -98,6 +104,7 @@ class ProduceService:
         budget: InlineBudget,
         checks: RequestChecks | None = None,
         held: bool = False,
+        permissions: Permissions | None = None,
     ) -> tuple[Answer | RequestChecks, ProduceOperation | None]:
         """Stages the batches of one request, or holds it until its transaction is verified (``VerifiedProduce``).
 
@@ -111,13 +118,16 @@ class ProduceService:
             CloseConnection: a request with acks=0 failed, so that no answer can report the error.
         """
         request = read_produce_request(frame, position, version, entries_max)
+        denied = _NOTHING_DENIED
+        if permissions is not None:
+            request, denied = permitted(request, version, permissions)
         if request.transactional_id is not None and (held or self._unverified(request, version)):
-            return VerifiedProduce(self, bytes(frame), position, version, correlation_id), None
+            return VerifiedProduce(self, bytes(frame), position, version, correlation_id, permissions), None
         if checks is None:
             checks = self.checks_of(request, version)
             if checks is not None and not checks.run_now(budget):
                 return checks, None
-        return self.append(request, version, correlation_id, touched, None, checks)
+        return self.append(request, version, correlation_id, touched, None, checks, denied)
 
     def checks_of(self, request: ProduceRequestView, version: int) -> RequestChecks | None:
         """Returns checks of batches that may take long: compressed ones, and those that the topic compresses."""
@@ -154,10 +164,12 @@ class ProduceService:
         touched: dict[Partition, int],
         verified: Verified | None,
         checks: RequestChecks | None,
+        denied: Results,
     ) -> tuple[Answer, ProduceOperation | None]:
         """Stages the batches of a request.
 
-        ``verified`` holds the coordinator's answers, if it was asked. ``checks`` have run before.
+        ``verified`` holds the coordinator's answers, if it was asked. ``checks`` have run before. ``denied`` are the
+        results of partitions that the client may not write, which are not part of the request any more.
         """
         acks = request.acks
         if acks not in (-1, 0, 1):
@@ -168,13 +180,13 @@ class ProduceService:
                 )
                 for topic, partitions in request.topics
             ]
-            return (write_produce_response(version, correlation_id, results),), None
+            return (write_produce_response(version, correlation_id, [*results, *denied]),), None
         replicas = self._replicas
         lookup = replicas.by_raw_id if version >= _TOPIC_IDS else replicas.by_raw_name
         results = []
         validations = checks.validations if checks is not None else {}
         waiting: dict[Partition, ProduceWait] = {}
-        failed = False
+        failed = bool(denied)
         number = 0
         for topic, partitions in request.topics:
             topic_results: list[ProducePartitionResult] = []
@@ -198,6 +210,7 @@ class ProduceService:
                 failed = failed or bool(result.error_code)
                 topic_results.append(result)
                 number += 1
+        results += denied  # behind the others: a waiting request finds its results by number
         if acks == 0:
             if failed:
                 raise CloseConnection(f"produce with acks=0 failed: {_first_error(results)}")
@@ -398,10 +411,19 @@ class VerifiedProduce:
     so that the batches of a producer keep their order.
     """
 
-    __slots__ = ("_correlation_id", "_frame", "_position", "_service", "_version", "on_done")
+    __slots__ = ("_correlation_id", "_frame", "_permissions", "_position", "_service", "_version", "on_done")
 
-    def __init__(self, service: ProduceService, frame: bytes, position: int, version: int, correlation_id: int) -> None:
+    def __init__(
+        self,
+        service: ProduceService,
+        frame: bytes,
+        position: int,
+        version: int,
+        correlation_id: int,
+        permissions: Permissions | None,
+    ) -> None:
         self._service = service
+        self._permissions = permissions
         self._frame = frame
         self._position = position
         self._version = version
@@ -413,12 +435,17 @@ class VerifiedProduce:
         service = self._service
         try:
             request = read_produce_request(memoryview(self._frame), self._position, self._version)
+            denied = _NOTHING_DENIED
+            if self._permissions is not None:
+                request, denied = permitted(request, self._version, self._permissions)
             checks = service.checks_of(request, self._version)
             if checks is not None:
                 await service.run_checks(checks)
             verified = await service.verify(request, self._version)
             touched: dict[Partition, int] = {}
-            answer, operation = service.append(request, self._version, self._correlation_id, touched, verified, checks)
+            answer, operation = service.append(
+                request, self._version, self._correlation_id, touched, verified, checks, denied
+            )
             service.flush(touched)
         finally:
             self.on_done()
@@ -430,6 +457,37 @@ class VerifiedProduce:
             return await operation.wait()
         finally:
             service.abandon(operation)
+
+
+def permitted(
+    request: ProduceRequestView, version: int, permissions: Permissions
+) -> tuple[ProduceRequestView, Results]:
+    """Returns the request without what the client may not write, and the results of that."""
+    permissions.api = ApiKey.PRODUCE
+    if any(
+        len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG
+        for _, partitions in request.topics
+        for _, records in partitions
+    ):
+        name = request.transactional_id
+        if name is None or not permissions.may(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return request._replace(topics=[]), [_refused(topic, found, code) for topic, found in request.topics]
+    by_id = version >= _TOPIC_IDS
+    allowed: list[tuple[bytes, list[tuple[int, memoryview]]]] = []
+    denied: Results = []
+    for topic, partitions in request.topics:
+        if permissions.may_raw(AclOperation.WRITE, topic, by_id=by_id):
+            allowed.append((topic, partitions))
+        else:
+            denied.append(_refused(topic, partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    return (request._replace(topics=allowed), denied) if denied else (request, _NOTHING_DENIED)
+
+
+def _refused(
+    topic: bytes, partitions: Sequence[tuple[int, memoryview]], code: ErrorCode
+) -> tuple[bytes, list[ProducePartitionResult]]:
+    return topic, [ProducePartitionResult(index, code) for index, _ in partitions]
 
 
 def _first_error(results: Results) -> str:

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.framing import encode_response
 from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS, LogLevels
 from moldau_broker.server.data_path.record_checks import CheckLanes
+from moldau_quorum.authorization.principals import address_bytes, principal_bytes
+from moldau_quorum.broker_side.controller_client import ForwardedClient
 
 if TYPE_CHECKING:
     import uuid
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
+    from moldau_quorum.authorization.authorizer import Authorizer
+    from moldau_quorum.authorization.checks import Verdict
     from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
 
 
@@ -45,6 +50,20 @@ class Call:
     listener_name: str
     identity: Identity
     """Principal, mechanism, address and listener of the peer."""
+
+    verdict: Verdict | None = None
+    """What authorization left of the request, and how the answer is completed; None if it left all."""
+
+    def encoded(self, response: Response) -> tuple[bytes]:
+        """Returns the frame of the answer."""
+        if self.verdict is not None:
+            response = self.verdict.answer(response, self.version)
+        return (encode_response(response, self.version, self.correlation_id),)
+
+    @property
+    def forwarded(self) -> ForwardedClient:
+        """The client, as the controller learns of it when the request is forwarded."""
+        return ForwardedClient(principal_bytes(self.identity), address_bytes(self.identity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,7 @@ class BrokerContext:
     markers: TransactionMarkers
     verifier: TransactionVerifier
     marker_checks: MarkerChecks
+    authorizer: Authorizer | None = None  # None: everyone may do everything
     log_levels: LogLevels = PROCESS_LOG_LEVELS
     checks: CheckLanes = field(default_factory=CheckLanes)
 

@@ -43,7 +43,7 @@ async def handle_alter_user_scram_credentials(
     before = context.metadata.image.scram_credentials
     try:
         response = await context.controller.request(
-            request, AlterUserScramCredentialsResponse, timeout_ms=FORWARD_TIMEOUT_MS
+            request, AlterUserScramCredentialsResponse, timeout_ms=FORWARD_TIMEOUT_MS, client=call.forwarded
         )
     except ControllerUnavailableError:
         why = "no active controller answered in time; the change may still happen"

@@ -81,7 +81,9 @@ async def relay(context: ForwardingContext, request: Request, call: Call) -> Res
 async def _forward(context: ForwardingContext, request: Request, response_class: type[R], call: Call) -> tuple[R, bool]:
     """Returns the controller's answer and True, or a refusal and False."""
     try:
-        response = await context.controller.request(request, response_class, timeout_ms=_timeout_ms(request))
+        response = await context.controller.request(
+            request, response_class, timeout_ms=_timeout_ms(request), client=call.forwarded
+        )
     except ControllerUnavailableError:
         return refusal_of(response_class, request, _TIMED_OUT, _WHY, version=call.version), False
     return response, True

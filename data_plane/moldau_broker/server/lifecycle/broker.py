@@ -66,6 +66,7 @@ from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
 from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_broker.server.replicas.replica_moves import move_replicas
+from moldau_quorum.authorization.configured import configured_authorizer
 from moldau_quorum.broker_side.reachability import named
 from moldau_quorum.broker_side.session import (
     BrokerRegistration,
@@ -338,6 +339,12 @@ class Broker:
             markers=coordinators.markers,
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
+            authorizer=configured_authorizer(
+                config,
+                lambda: self.metadata.image,
+                clock,
+                EventLogger("moldau.authorizer", node=self.broker_id),
+            ),
         )
         replicas.leadership_listeners.append(coordinators.leadership_changed)
         return Built(logs=logs, context=context, isr=isr, watch=watch, fetchers=fetchers, syncs=syncs, peers=peers)

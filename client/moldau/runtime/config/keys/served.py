@@ -9,14 +9,11 @@ from __future__ import annotations
 
 REFUSED = frozenset(
     {
-        "allow.everyone.if.no.acl.found",
-        "authorizer.class.name",
         "max.connection.creation.rate",
         "max.connections.per.ip.overrides",
         "metrics.listener",
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "ssl.cipher.suites",
-        "super.users",
     }
 )
 """Keys of brokers and topics that raise an error when they are set to something else than their default."""

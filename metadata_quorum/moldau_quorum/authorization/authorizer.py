@@ -1,0 +1,241 @@
+"""Decisions: may a principal do something to a resource? Kafka's StandardAuthorizer, without its plugin interface.
+
+A super user may do everything. Else one matching DENY refuses, and one matching ALLOW permits; ALLOW of some operations
+implies DESCRIBE or DESCRIBE_CONFIGS. A resource without any ACL is refused, unless
+``allow.everyone.if.no.acl.found`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from moldau.protocol.access import AclOperation, AclResource
+from moldau_quorum.authorization.rules import ALL_OPERATIONS, DENY, PREFIXED, WILDCARD, AclIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from moldau.protocol.api import ApiKey
+    from moldau.runtime.sasl.core.identity import Identity
+    from moldau_quorum.metadata.image import MetadataImage
+
+CLUSTER_NAME: Final = "kafka-cluster"
+DECISIONS_MAX: Final = 10_000
+"""Decisions that one connection remembers; a topic name comes from the client, so there must be a bound."""
+
+_IMPLIES: Final = {
+    AclOperation.DESCRIBE: frozenset(
+        (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER)
+    ),
+    AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)),
+}
+
+OPERATIONS: Final = {
+    AclResource.TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    AclResource.GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    AclResource.CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+}
+"""What responses list as authorized operations, per kind of resource."""
+
+
+class Decision(NamedTuple):
+    """Whether something is permitted, and why."""
+
+    is_allowed: bool
+    reason: str
+
+
+class Attempt(NamedTuple):
+    """What a peer tried, for the audit log."""
+
+    identity: Identity
+    api: ApiKey | None
+    operation: AclOperation
+    resource: AclResource
+    name: str
+    decision: Decision
+
+
+class Authorizer:
+    """Decides from the ACLs of the newest image."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        *,
+        super_users: Iterable[str] = (),
+        allows_without_acl: bool = False,
+        audit: Callable[[Attempt], None] = lambda _: None,
+    ) -> None:
+        """``image`` returns the newest metadata; ``audit`` takes each decision about a request."""
+        self._image = image
+        self._super_users = frozenset(super_users)
+        self._default = Decision(allows_without_acl, "no ACL of the resource exists")
+        self._index = AclIndex()
+        self.audit = audit
+        self.generation = 0
+        """Grows with each change of ACLs: decisions of older generations are void."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata."""
+        return self._image()
+
+    def follow(self) -> int:
+        """Takes the newest ACLs; returns the generation."""
+        if self._index.follow(self._image().acls):
+            self.generation += 1
+        return self.generation
+
+    def permissions(self, identity: Identity) -> Permissions:
+        """Returns what remembers the decisions about a peer."""
+        return Permissions(self, identity)
+
+    def decide(self, identity: Identity, operation: int, resource: int, name: str) -> Decision:
+        """Decides about one operation on one resource."""
+        if identity.principal in self._super_users:
+            return Decision(True, "super user")
+        self.follow()
+        found = False
+        permitting = None
+        for rule in self._index.matching(resource, name):
+            found = True
+            if not rule.fits(identity.principal, identity.host):
+                continue
+            if rule.permission == DENY:
+                if rule.operation in (ALL_OPERATIONS, operation):
+                    return Decision(False, str(rule))
+            elif permitting is None and _permits(rule.operation, operation):
+                permitting = rule
+        if permitting is not None:
+            return Decision(True, str(permitting))
+        return Decision(False, "no ACL permits it") if found else self._default
+
+    def allows_some(self, identity: Identity, operation: int, resource: int) -> bool:
+        """Returns whether the peer may do something to at least one resource of a type, existing or not (KIP-679)."""
+        if self.decide(identity, operation, resource, "hardcode").is_allowed:
+            return True
+        denied: tuple[set[str], set[str]] = (set(), set())
+        allowed: tuple[set[str], set[str]] = (set(), set())
+        for rule in self._index.of_type(resource):
+            if rule.operation not in (operation, ALL_OPERATIONS) or not rule.fits(identity.principal, identity.host):
+                continue
+            is_prefix = rule.pattern_type == PREFIXED
+            if rule.permission == DENY and rule.resource_name == WILDCARD and not is_prefix:
+                return False
+            (denied if rule.permission == DENY else allowed)[is_prefix].add(rule.resource_name)
+        if WILDCARD in allowed[False]:
+            return True
+        return any(
+            (is_prefix or name not in denied[False])
+            and not any(name[:length] in denied[True] for length in range(1, len(name) + 1))
+            for is_prefix in (False, True)
+            for name in allowed[is_prefix]
+        )
+
+
+def _permits(allowed: int, operation: int) -> bool:
+    if allowed in (ALL_OPERATIONS, operation):
+        return True
+    return operation in _IMPLIES and allowed in _IMPLIES[AclOperation(operation)]
+
+
+class Permissions:
+    """What the peer of one connection may do. Remembers decisions until an ACL changes."""
+
+    __slots__ = ("_authorizer", "_decisions", "_generation", "_raw", "api", "identity")
+
+    def __init__(self, authorizer: Authorizer, identity: Identity) -> None:
+        self._authorizer = authorizer
+        self.identity = identity
+        self.api: ApiKey | None = None
+        """The API of the request in hand, for the audit log."""
+        self._generation = authorizer.follow()
+        self._decisions: dict[tuple[int, int, str], Decision] = {}
+        self._raw: tuple[dict[bytes, bool], ...] = ({}, {}, {}, {})
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata."""
+        return self._authorizer.image
+
+    def refresh(self) -> None:
+        """Forgets the decisions if ACLs have changed; to be called before each request."""
+        generation = self._authorizer.follow()
+        if generation != self._generation:
+            self._generation = generation
+            self._decisions.clear()
+            for each in self._raw:
+                each.clear()
+
+    def may(self, operation: AclOperation, resource: AclResource, name: str, *, quiet: bool = False) -> bool:
+        """Returns whether the peer may do something; a ``quiet`` refusal is not logged, because nobody asked for it."""
+        key = (operation, resource, name)
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision = self._authorizer.decide(self.identity, operation, resource, name)
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[key] = decision
+        if not quiet:
+            self._authorizer.audit(Attempt(self.identity, self.api, operation, resource, name, decision))
+        return decision.is_allowed
+
+    def may_cluster(self, operation: AclOperation, *, quiet: bool = False) -> bool:
+        """Returns whether the peer may do something to the cluster."""
+        return self.may(operation, AclResource.CLUSTER, CLUSTER_NAME, quiet=quiet)
+
+    def may_some(self, operation: AclOperation, resource: AclResource) -> bool:
+        """Returns whether the peer may do something to at least one resource of a type."""
+        return self._authorizer.allows_some(self.identity, operation, resource)
+
+    def may_raw(self, operation: AclOperation, topic: bytes, *, by_id: bool) -> bool:
+        """Returns whether the peer may read or write a topic, named by the bytes on the wire.
+
+        An unknown id is permitted: the broker answers that it is unknown, and tells nothing by that.
+        """
+        table = self._raw[2 * (operation is AclOperation.WRITE) + by_id]
+        known = table.get(topic)
+        if known:
+            return True
+        name = self.topic_name(UUID(bytes=topic)) if by_id else topic.decode(errors="replace")
+        if name is None:
+            return True
+        allowed = self.may(operation, AclResource.TOPIC, name)
+        if len(table) >= DECISIONS_MAX:
+            table.clear()
+        table[topic] = allowed
+        return allowed
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Returns the name of a topic; None if no topic has the id."""
+        found = self.image.topics_by_id.get(topic_id)
+        return None if found is None else found.name
+
+    def operations(self, resource: AclResource, name: str) -> int:
+        """Returns the bit field of the operations that the peer may do to a resource."""
+        return sum(1 << each for each in OPERATIONS[resource] if self.may(each, resource, name, quiet=True))

@@ -1,0 +1,187 @@
+"""Changes of responses that authorization makes: entries that may not be seen, and bit fields of operations."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponse, TopicRequest
+from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from moldau.protocol.messages.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
+from moldau.values import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau_quorum.authorization.authorizer import Permissions
+
+__all__ = ["TopicRequest"]
+
+AnyMessage = Any
+"""A request, a response or an entry, of the class that the API has; the table of checks guarantees it."""
+NO_TOPIC_PARTITIONS: Final = DescribeTopicPartitionsResponse
+CLUSTER, GROUP, TOPIC = AclResource.CLUSTER, AclResource.GROUP, AclResource.TOPIC
+DESCRIBE = AclOperation.DESCRIBE
+DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def topic_of(entry: AnyMessage, permissions: Permissions) -> str | None:
+    """Returns the name of the topic that an entry names, by name or by id; None if no topic has the id."""
+    name = getattr(entry, "name", None)
+    if name is None:
+        name = getattr(entry, "topic", None)
+    topic_id = getattr(entry, "topic_id", ZERO_UUID)
+    if not name and topic_id != ZERO_UUID:
+        return permissions.topic_name(topic_id)
+    assert name is None or isinstance(name, str)
+    return name
+
+
+def allowed_topic(permissions: Permissions, name: str | None) -> bool:
+    """Returns whether a topic that nobody named may be described."""
+    return name is not None and permissions.may(DESCRIBE, TOPIC, name, quiet=True)
+
+
+def refused_topic(wanted: AnyMessage, version: int) -> MetadataResponseTopic:
+    """Returns the entry of Metadata for a topic that may not be described; it does not tell whether it exists."""
+    if wanted.name is None:
+        return MetadataResponseTopic(error_code=DENIED, name=None if version >= 12 else "", topic_id=wanted.topic_id)
+    return MetadataResponseTopic(error_code=DENIED, name=wanted.name, topic_id=ZERO_UUID)
+
+
+def refused_topics(topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    """Returns a response that only holds refused topics, to be joined to another."""
+    return MetadataResponse(topics=topics)
+
+
+def without_topics(response: AnyMessage) -> AnyMessage:
+    """Drops all topics."""
+    response.topics = []
+    return response
+
+
+def metadata(request: AnyMessage, response: AnyMessage, permissions: Permissions) -> AnyMessage:
+    """Fills the bit fields of Metadata."""
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            if topic.error_code == ErrorCode.NONE and topic.name is not None:
+                topic.topic_authorized_operations = permissions.operations(TOPIC, topic.name)
+    return cluster_operations(request, response, permissions)
+
+
+def cluster_operations(request: AnyMessage, response: AnyMessage, permissions: Permissions) -> AnyMessage:
+    """Fills the bit field of the cluster; 0 for those who may not describe it."""
+    if request.include_cluster_authorized_operations:
+        allowed = permissions.may_cluster(DESCRIBE, quiet=True)
+        response.cluster_authorized_operations = permissions.operations(CLUSTER, "kafka-cluster") if allowed else 0
+    return response
+
+
+def topic_operations(response: AnyMessage, permissions: Permissions) -> AnyMessage:
+    """Fills the bit fields of DescribeTopicPartitions."""
+    for topic in response.topics:
+        if topic.error_code == ErrorCode.NONE:
+            topic.topic_authorized_operations = permissions.operations(TOPIC, topic.name)
+    return response
+
+
+def created_topics(response: AnyMessage, permissions: Permissions) -> AnyMessage:
+    """Hides the configurations of new topics from those who may not describe them."""
+    for topic in response.topics:
+        may = topic.error_code != ErrorCode.NONE or permissions.may(
+            AclOperation.DESCRIBE_CONFIGS, TOPIC, topic.name, quiet=True
+        )
+        if not may:
+            topic.topic_config_error_code = DENIED
+            topic.num_partitions = topic.replication_factor = -1
+            topic.configs = None
+    return response
+
+
+def only_described(response: AnyMessage, permissions: Permissions) -> AnyMessage:
+    """Drops the topics that may not be described."""
+    response.topics = [
+        each for each in response.topics if (name := topic_of(each, permissions)) and allowed_topic(permissions, name)
+    ]
+    return response
+
+
+def narrowed_offset_fetch(
+    request: AnyMessage, permissions: Permissions
+) -> tuple[AnyMessage, Callable[[AnyMessage], AnyMessage]]:
+    """Returns the request without the topics that may not be described, and what answers these."""
+    request = copy(request)
+    groups: list[AnyMessage] = []
+    refused: dict[str, list[OffsetFetchResponseTopics] | None] = {}
+    for group in request.groups:
+        group = copy(group)
+        groups.append(group)
+        if group.topics is None:
+            refused[group.group_id] = None
+            continue
+        served: list[AnyMessage] = []
+        denied: list[AnyMessage] = []
+        for topic in group.topics:
+            name = topic_of(topic, permissions)
+            may = name is None or permissions.may(DESCRIBE, TOPIC, name)
+            (served if may else denied).append(topic)
+        group.topics = served
+        refused[group.group_id] = [_refused_offsets(topic) for topic in denied]
+    request.groups = groups
+
+    def amend(response: AnyMessage) -> AnyMessage:
+        for group in response.groups:
+            if group.error_code != ErrorCode.NONE or group.group_id not in refused:
+                continue
+            more = refused[group.group_id]
+            if more is None:
+                only_described(group, permissions)
+            else:
+                group.topics = [*group.topics, *more]
+        return response
+
+    return request, amend
+
+
+def _refused_offsets(topic: AnyMessage) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=DENIED)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def group_operations(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Fills the bit fields of DescribeGroups."""
+    for group in response.groups:
+        if asked.request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = asked.permissions.operations(GROUP, group.group_id)
+    return response
+
+
+def listed_groups(response: AnyMessage, permissions: Permissions) -> AnyMessage:
+    """Drops the groups that may not be described."""
+    response.groups = [each for each in response.groups if permissions.may(DESCRIBE, GROUP, each.group_id, quiet=True)]
+    return response
+
+
+def listed_transactions(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Drops the transactions that may not be described."""
+    response.transaction_states = [
+        each
+        for each in response.transaction_states
+        if asked.permissions.may(DESCRIBE, AclResource.TRANSACTIONAL_ID, each.transactional_id, quiet=True)
+    ]
+    return response
+
+
+def transaction_topics(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Drops topics that may not be described from the transactions that may be."""
+    for state in response.transaction_states:
+        state.topics = [each for each in state.topics if asked.permissions.may(DESCRIBE, TOPIC, each.topic)]
+    return response
