@@ -12,7 +12,14 @@ from moldau.protocol.field import FieldSpec
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from moldau.protocol.schema import Data, Message, Struct
 
-INTERNAL_MODULES = ("consumer_group", "end_txn_marker", "group_metadata", "offset_commit", "transaction_log")
+INTERNAL_MODULES = (
+    "consumer_group",
+    "default_principal",
+    "end_txn_marker",
+    "group_metadata",
+    "offset_commit",
+    "transaction_log",
+)
 BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 
 

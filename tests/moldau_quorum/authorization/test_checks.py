@@ -1,0 +1,319 @@
+"""Goal: each API of each listener is checked as Kafka checks it, and none is forgotten.
+
+Method: ``KAFKA`` lists the operations that Kafka's KafkaApis and ControllerApis ask for, written from their source; the
+rows of both tables must state exactly these. Sampled requests of all versions are checked for a super user, for nobody,
+and for somebody with every subset of the needed rights; all rights that a check asks for must stand in the row.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.codec import decode, encode
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestCursor,
+)
+from moldau.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from moldau.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from moldau.runtime.sasl.core.identity import Identity
+from moldau_broker.server.handlers.apis import BASE_APIS
+from moldau_quorum.authorization.authorizer import Authorizer
+from moldau_quorum.authorization.checks import CHECKS, CONTROLLER_CHECKS, check
+from moldau_quorum.metadata.persistent_map import PersistentMap
+from moldau_quorum.node.apis import CONTROLLER_APIS
+from support.protocol_samples import Sampler, versions_of
+
+BY_CONNECTION = {ApiKey.PRODUCE, ApiKey.FETCH}
+KAFKA = {
+    "Produce": "WRITE TRANSACTIONAL_ID, WRITE TOPIC",
+    "Fetch": "CLUSTER_ACTION CLUSTER, READ TOPIC",
+    "ListOffsets": "DESCRIBE TOPIC",
+    "Metadata": "DESCRIBE TOPIC, CREATE CLUSTER, CREATE TOPIC, DESCRIBE CLUSTER",
+    "OffsetCommit": "READ GROUP, READ TOPIC",
+    "OffsetFetch": "DESCRIBE GROUP, DESCRIBE TOPIC",
+    "FindCoordinator": "DESCRIBE GROUP, DESCRIBE TRANSACTIONAL_ID, CLUSTER_ACTION CLUSTER",
+    "JoinGroup": "READ GROUP",
+    "Heartbeat": "READ GROUP",
+    "LeaveGroup": "READ GROUP",
+    "SyncGroup": "READ GROUP",
+    "DescribeGroups": "DESCRIBE GROUP",
+    "ListGroups": "DESCRIBE CLUSTER, DESCRIBE GROUP",
+    "SaslHandshake": "",
+    "ApiVersions": "",
+    "CreateTopics": "CREATE CLUSTER, CREATE TOPIC, DESCRIBE_CONFIGS TOPIC",
+    "DeleteTopics": "DELETE CLUSTER, DESCRIBE TOPIC, DELETE TOPIC",
+    "DeleteRecords": "DELETE TOPIC",
+    "InitProducerId": "WRITE TRANSACTIONAL_ID, IDEMPOTENT_WRITE CLUSTER, WRITE TOPIC",
+    "OffsetForLeaderEpoch": "CLUSTER_ACTION CLUSTER, DESCRIBE TOPIC",
+    "AddPartitionsToTxn": "CLUSTER_ACTION CLUSTER, WRITE TRANSACTIONAL_ID, WRITE TOPIC",
+    "AddOffsetsToTxn": "WRITE TRANSACTIONAL_ID, READ GROUP",
+    "EndTxn": "WRITE TRANSACTIONAL_ID",
+    "WriteTxnMarkers": "ALTER CLUSTER, CLUSTER_ACTION CLUSTER",
+    "TxnOffsetCommit": "WRITE TRANSACTIONAL_ID, READ GROUP, READ TOPIC",
+    "DescribeAcls": "DESCRIBE CLUSTER",
+    "CreateAcls": "ALTER CLUSTER",
+    "DeleteAcls": "ALTER CLUSTER",
+    "DescribeConfigs": "DESCRIBE_CONFIGS CLUSTER, DESCRIBE_CONFIGS TOPIC, DESCRIBE_CONFIGS GROUP",
+    "AlterConfigs": "ALTER_CONFIGS CLUSTER, ALTER_CONFIGS TOPIC, ALTER_CONFIGS GROUP",
+    "AlterReplicaLogDirs": "ALTER CLUSTER",
+    "DescribeLogDirs": "DESCRIBE CLUSTER",
+    "SaslAuthenticate": "",
+    "CreatePartitions": "ALTER TOPIC",
+    "DeleteGroups": "DELETE GROUP",
+    "ElectLeaders": "ALTER CLUSTER",
+    "IncrementalAlterConfigs": "ALTER_CONFIGS CLUSTER, ALTER_CONFIGS TOPIC, ALTER_CONFIGS GROUP",
+    "AlterPartitionReassignments": "ALTER CLUSTER",
+    "ListPartitionReassignments": "DESCRIBE CLUSTER",
+    "OffsetDelete": "DELETE GROUP, READ TOPIC",
+    "DescribeClientQuotas": "DESCRIBE_CONFIGS CLUSTER",
+    "AlterClientQuotas": "ALTER_CONFIGS CLUSTER",
+    "DescribeUserScramCredentials": "DESCRIBE CLUSTER",
+    "AlterUserScramCredentials": "ALTER CLUSTER",
+    "DescribeQuorum": "DESCRIBE CLUSTER",
+    "UpdateFeatures": "ALTER CLUSTER",
+    "DescribeCluster": "DESCRIBE CLUSTER",
+    "DescribeProducers": "READ TOPIC",
+    "UnregisterBroker": "ALTER CLUSTER",
+    "DescribeTransactions": "DESCRIBE TRANSACTIONAL_ID, DESCRIBE TOPIC",
+    "ListTransactions": "DESCRIBE TRANSACTIONAL_ID",
+    "ListConfigResources": "DESCRIBE_CONFIGS CLUSTER",
+    "DescribeTopicPartitions": "DESCRIBE TOPIC",
+    "AddRaftVoter": "ALTER CLUSTER",
+    "RemoveRaftVoter": "ALTER CLUSTER",
+    "UpdateRaftVoter": "CLUSTER_ACTION CLUSTER",
+    "AlterPartition": "CLUSTER_ACTION CLUSTER",
+    "Envelope": "CLUSTER_ACTION CLUSTER",
+    "BrokerRegistration": "CLUSTER_ACTION CLUSTER",
+    "BrokerHeartbeat": "CLUSTER_ACTION CLUSTER",
+    "AllocateProducerIds": "CLUSTER_ACTION CLUSTER",
+    "AssignReplicasToDirs": "CLUSTER_ACTION CLUSTER",
+}
+"""The operations that Kafka asks for, in its order."""
+ON_CONTROLLERS = {"DescribeCluster": "ALTER CLUSTER, DESCRIBE CLUSTER"}
+"""What its controllers ask for instead."""
+
+TOPICS = {name: SimpleNamespace(name=name) for name in ("known", "other")}
+ROWS = [("broker", api) for api in BASE_APIS] + [("controller", api) for api in CONTROLLER_APIS]
+CASES = [
+    (role, api, version)
+    for role, api in ROWS
+    if api.key not in BY_CONNECTION
+    for version in versions_of(APIS[api.key].request)
+]
+
+
+class EveryId(dict):
+    """Ids of topics, each of which is known."""
+
+    def get(self, key, default=None):
+        return TOPICS["known"]
+
+
+def image(ids=None):
+    return SimpleNamespace(acls=PersistentMap(), topics_by_name=TOPICS, topics_by_id=EveryId() if ids is None else ids)
+
+
+class Grants:
+    """Permissions that grant chosen rights, and note what was asked."""
+
+    def __init__(self, granted=lambda operation, resource, name: False, ids=None):
+        self.granted, self.asked, self.api = granted, set(), None
+        self.image = image(ids)
+
+    def may(self, operation, resource, name, *, quiet=False):
+        self.asked.add((operation, resource))
+        return self.granted(operation, resource, name)
+
+    def may_cluster(self, operation, *, quiet=False):
+        return self.may(operation, AclResource.CLUSTER, "kafka-cluster")
+
+    def may_some(self, operation, resource):
+        return self.may(operation, resource, "some")
+
+    def topic_name(self, topic_id):
+        found = self.image.topics_by_id.get(topic_id)
+        return None if found is None else found.name
+
+    def operations(self, resource, name):
+        return 0
+
+
+def parse(text):
+    pairs = [each.split() for each in text.split(", ") if each]
+    return tuple((AclOperation[operation], AclResource[resource]) for operation, resource in pairs)
+
+
+def camel(key):
+    return "".join(part.capitalize() for part in key.name.split("_"))
+
+
+def requests_of(key, version):
+    for seed in range(12):
+        request = Sampler(seed).message(APIS[key].request, version)
+        for number, resource in enumerate(getattr(request, "resources", ())):
+            resource.resource_type = (2, 4, 32)[(seed + number) % 3]
+        yield request
+
+
+def checks_of(role):
+    return CONTROLLER_CHECKS if role == "controller" else CHECKS
+
+
+@pytest.mark.parametrize(("role", "api"), ROWS, ids=lambda each: each if isinstance(each, str) else each.key.name)
+def test_rows_state_what_kafka_asks_for(role, api):
+    name = camel(api.key)
+    expected = ON_CONTROLLERS.get(name, KAFKA[name]) if role == "controller" else KAFKA[name]
+    assert tuple(api.rules.needs) == parse(expected)
+    assert api.key in BY_CONNECTION or api.key in checks_of(role)
+
+
+@pytest.mark.parametrize(("role", "api", "version"), CASES)
+def test_checks_ask_for_what_the_row_states(role, api, version):
+    """Whoever has all rights is served whole; whoever has none is refused, with an answer of the right version."""
+    for request in requests_of(api.key, version):
+        allowed = Grants(lambda *q: True)
+        verdict = check(request, version, allowed, checks_of(role), creates_topics=True)
+        assert verdict.remainder is not None
+        assert verdict.refused is None
+        assert verdict.remainder == request or api.key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
+        nobody = Grants()
+        verdict = check(request, version, nobody, checks_of(role), creates_topics=True)
+        if verdict.refused is not None:
+            encoded = encode(verdict.refused, version)
+            decode(APIS[api.key].response, version, encoded)
+        asked = nobody.asked | allowed.asked
+        assert asked <= {tuple(need) for need in api.rules.needs}
+        if api.rules.needs and verdict.remainder == request and verdict.refused is None:
+            assert verdict.amend is not None or not has_entries(request)
+
+
+def has_entries(request):
+    return any(getattr(request, name) for name, spec in request.__fields__.items() if spec.is_array)
+
+
+def test_each_right_is_asked_for():
+    """Over all samples each right of a row is needed somewhere, if only for what an answer shows."""
+    never = {}
+    for role, api in ROWS:
+        if api.key in BY_CONNECTION:
+            continue
+        asked = set()
+        for version in versions_of(APIS[api.key].request):
+            for request in requests_of(api.key, version):
+                for granted in (
+                    lambda *q: False,
+                    lambda *q: True,
+                    lambda operation, resource, name: operation in (8, 5),
+                ):
+                    grants = Grants(granted)
+                    check(request, version, grants, checks_of(role), creates_topics=True)
+                    asked |= grants.asked
+        missing = {tuple(need) for need in api.rules.needs} - asked
+        if missing:
+            never[role, api.key.name] = missing
+    in_answers = {"METADATA", "LIST_GROUPS", "DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "CREATE_TOPICS"}
+    in_answers |= {"DESCRIBE_CLUSTER", "FIND_COORDINATOR", "DELETE_TOPICS"}
+    assert {name for _, name in never} <= in_answers
+
+
+def only(*allowed):
+    return lambda operation, resource, name: (operation.name, name) in allowed
+
+
+def test_topics_that_may_not_be_described_do_not_show():
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=n) for n in ("known", "other", "new")])
+    verdict = check(request, 12, Grants(only(("DESCRIBE", "known"), ("DESCRIBE", "new"))), CHECKS, creates_topics=True)
+    assert [each.name for each in verdict.remainder.topics] == ["known"]
+    assert [(each.name, each.error_code) for each in verdict.refused.topics] == [
+        ("other", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ("new", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ]
+    all_topics = check(MetadataRequest(topics=None), 12, Grants(only(("DESCRIBE", "known"))), CHECKS)
+
+    found = all_topics.answer(MetadataResponse(topics=[MetadataResponseTopic(name=n) for n in ("known", "other")]), 12)
+    assert [each.name for each in found.topics] == ["known"]
+
+
+def test_version_0_of_metadata_cannot_ask_for_none():
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="other")])
+    verdict = check(request, 0, Grants(), CHECKS)
+    answer = verdict.answer(MetadataResponse(topics=["all", "topics"]), 0)
+    assert [(each.name, each.error_code) for each in answer.topics] == [("other", 29)]
+
+
+def test_transactions_take_all_topics_or_none():
+    topics = [AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("known", "other")]
+    request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=topics)
+    verdict = check(request, 3, Grants(only(("WRITE", "x"), ("WRITE", "known"))), CHECKS)
+    assert verdict.remainder is None
+    codes = {
+        topic.name: topic.results_by_partition[0].partition_error_code
+        for topic in verdict.refused.results_by_topic_v3_and_below
+    }
+    assert codes == {"known": ErrorCode.OPERATION_NOT_ATTEMPTED, "other": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
+def test_committed_offsets_of_hidden_topics_do_not_show():
+    topics = [OffsetFetchRequestTopics(name=name, partition_indexes=[0, 1]) for name in ("known", "other")]
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(group_id="g", topics=topics),
+            OffsetFetchRequestGroup(group_id="h", topics=None),
+        ]
+    )
+    verdict = check(request, 9, Grants(only(("DESCRIBE", "g"), ("DESCRIBE", "known"))), CHECKS)
+    assert [[each.name for each in group.topics] for group in verdict.remainder.groups] == [["known"]]
+    answer = verdict.answer(OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[])]), 9)
+    assert [(group.group_id, group.error_code) for group in answer.groups] == [("g", 0), ("h", 30)]
+    assert [(p.partition_index, p.error_code) for p in answer.groups[0].topics[0].partitions] == [(0, 29), (1, 29)]
+
+
+def test_names_of_topics_do_not_show_for_ids():
+
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=UUID(int=7))])
+    for granted in (only(), only(("DELETE", "known"))):
+        verdict = check(request, 6, Grants(granted), CHECKS)
+        (refused,) = verdict.refused.responses
+        assert (refused.name, refused.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert check(request, 6, Grants(only(("DELETE", "known"), ("DESCRIBE", "known"))), CHECKS).refused is None
+    assert check(request, 6, Grants(ids={}), CHECKS).refused is None  # unknown: answered as such
+
+
+def test_cursors_name_no_hidden_topic():
+    """A page of all topics is made of those that may be described, so that its cursor cannot name another."""
+    cursor = DescribeTopicPartitionsRequestCursor(topic_name="a", partition_index=0)
+    request = DescribeTopicPartitionsRequest(topics=[], cursor=cursor)
+    verdict = check(request, 0, Grants(only(("DESCRIBE", "other"))), CHECKS)
+    assert [each.name for each in verdict.remainder.topics] == ["other"]
+    nothing = check(request, 0, Grants(), CHECKS)
+    assert nothing.remainder is None
+    assert not nothing.refused.topics
+
+
+def test_rights_are_asked_of_the_real_authorizer():
+    """The stand-in of these tests has the methods of the real one."""
+    identity = Identity(principal="User:a", host="h", listener_name="L", security_protocol="SSL")
+    real = Authorizer(image, super_users=["User:a"]).permissions(identity)
+    for _, api, version in CASES[::7]:
+        for request in requests_of(api.key, version):
+            assert check(request, version, real, CHECKS).refused is None
