@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from moldau_cli.commands import (
+    acls,
     chaos,
     cluster,
     configs,
@@ -49,6 +50,7 @@ application.add_typer(log.commands, name="log")
 application.add_typer(sim.commands, name="sim")
 application.add_typer(txns.commands, name="txns")
 application.add_typer(users.commands, name="users")
+application.add_typer(acls.commands, name="acls")
 application.command("produce")(produce.produce)
 application.command("consume")(consume.consume)
 application.command("demo")(demo.demo)

@@ -1,5 +1,6 @@
 """The admin client and the values it takes and returns."""
 
+from moldau.admin.acls import Acl, AclFilter
 from moldau.admin.admin import Admin
 from moldau.admin.failures import AdminError
 from moldau.admin.quorum import FeatureDescription
@@ -34,6 +35,8 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Acl",
+    "AclFilter",
     "Admin",
     "AdminError",
     "ClusterDescription",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from moldau.admin.acls import AclFilter, Acls
 from moldau.admin.configurations import Configurations
 from moldau.admin.groups import Groups
 from moldau.admin.quorum import NO_DIRECTORY, Quorum
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
+    from moldau.admin.acls import Acl
     from moldau.admin.quorum import FeatureDescription
     from moldau.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
     from moldau.admin.users import UserCredential
@@ -83,6 +85,7 @@ class Admin(AsyncOnly):
         self._groups = Groups(self._requester, self._config.get_list("bootstrap.servers"))
         self._replicas = Replicas(self._requester)
         self._users = Users(self._requester)
+        self._acls = Acls(self._requester)
         self._transactions = Transactions(self._requester, self._topics, self._quorum)
 
     async def __aenter__(self) -> Self:
@@ -350,6 +353,33 @@ class Admin(AsyncOnly):
             KafkaError: a broker is not alive or answered with an error.
         """
         return await self._replicas.describe_log_dirs(broker_ids)
+
+    # --- ACLs
+
+    async def describe_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
+        """Returns the ACLs that pass a filter, or all.
+
+        Raises:
+            KafkaError: the caller may not describe the cluster, or no authorizer is on (SECURITY_DISABLED).
+        """
+        return await self._acls.describe_acls(wanted or AclFilter())
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Adds ACLs; one that exists is not an error.
+
+        Raises:
+            AdminError: the cluster refused some.
+            ValueError: a kind, operation or permission is unknown.
+        """
+        await self._acls.create_acls(acls)
+
+    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
+        """Deletes the ACLs that pass a filter, and returns them.
+
+        Raises:
+            KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
+        """
+        return await self._acls.delete_acls(wanted)
 
     # --- users
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.describe_acls import DescribeAclsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
@@ -26,6 +27,7 @@ R = TypeVar("R", bound=Response)
 
 READ_ONLY_REQUESTS = (
     ApiVersionsRequest,
+    DescribeAclsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeQuorumRequest,

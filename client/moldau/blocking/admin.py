@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TransactionListing,
         UserCredential,
     )
+    from moldau.admin.acls import Acl, AclFilter
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer import CommittedOffset
     from moldau.producer import PreparedTransaction
@@ -130,6 +131,31 @@ class Admin(PortalClient):
             KafkaError: the broker or the client reports an error.
         """
         self._portal.call(self._admin.remove_voter, voter_id)
+
+    def describe_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
+        """Returns the ACLs that pass a filter, or all.
+
+        Raises:
+            KafkaError: the caller may not describe the cluster, or no authorizer is on (SECURITY_DISABLED).
+        """
+        return self._portal.call(self._admin.describe_acls, wanted)
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Adds ACLs; one that exists is not an error.
+
+        Raises:
+            AdminError: the cluster refused some.
+            ValueError: a kind, operation or permission is unknown.
+        """
+        self._portal.call(self._admin.create_acls, acls)
+
+    def delete_acls(self, wanted: AclFilter) -> list[Acl]:
+        """Deletes the ACLs that pass a filter, and returns them.
+
+        Raises:
+            KafkaError: the caller may not alter the cluster, or no authorizer is on (SECURITY_DISABLED).
+        """
+        return self._portal.call(self._admin.delete_acls, wanted)
 
     def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
         """Returns the SCRAM credentials of all users or of the named ones, without their secrets.

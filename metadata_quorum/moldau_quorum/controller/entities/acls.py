@@ -1,4 +1,4 @@
-"""Decisions about access control entries (KIP-140, KIP-290). The controller stores them; brokers enforce them."""
+"""Decisions about access control entries (KIP-140, KIP-290). `moldau_quorum.authorization` enforces them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from moldau.protocol.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+from moldau_quorum.authorization.rules import parse_network
 from moldau_quorum.controller.context import Context, RefusedError, Result
 from moldau_quorum.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 
@@ -92,6 +93,8 @@ def _check(creation: AclCreation) -> None:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "operation or permission type is unknown")
     if not creation.resource_name or not creation.host:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "resource name and host cannot be empty")
+    if "/" in creation.host and parse_network(creation.host) is None:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"host {creation.host!r} is not a network such as 10.0.0.0/8")
     if ":" not in creation.principal:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"principal {creation.principal!r} is not of the form User:name")
     if creation.resource_type == CLUSTER_RESOURCE and creation.resource_name != CLUSTER_NAME:

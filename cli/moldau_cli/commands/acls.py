@@ -1,0 +1,241 @@
+"""``moldau acls``: who may do what."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau.admin import Acl, AclFilter
+from moldau.admin.acls import CLUSTER_NAME, OPERATIONS
+from moldau_cli import output
+from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moldau import Admin
+
+commands = typer.Typer(help="List, add and remove ACLs: who may do what.", rich_markup_mode=None)
+COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
+
+
+class Pattern(enum.StrEnum):
+    """How names of resources are compared."""
+
+    LITERAL = "literal"
+    PREFIXED = "prefixed"
+
+
+class FilterPattern(enum.StrEnum):
+    """How the names of a filter are compared."""
+
+    ANY = "any"
+    MATCH = "match"
+    LITERAL = "literal"
+    PREFIXED = "prefixed"
+
+
+Allow = Annotated[list[str] | None, typer.Option("--allow-principal", metavar="TYPE:NAME", help="e.g. User:alice.")]
+Deny = Annotated[list[str] | None, typer.Option("--deny-principal", metavar="TYPE:NAME", help="Denies; wins.")]
+AllowHost = Annotated[list[str] | None, typer.Option("--allow-host", help="Address or network; default: all.")]
+DenyHost = Annotated[list[str] | None, typer.Option("--deny-host", help="Address or network; default: all.")]
+Operations = Annotated[list[str] | None, typer.Option("--operation", help="e.g. Read; default: All.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Topic, or * for all.")]
+Groups = Annotated[list[str] | None, typer.Option("--group", help="Consumer group, or * for all.")]
+TransactionalIds = Annotated[list[str] | None, typer.Option("--transactional-id", help="Or * for all.")]
+OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+OfPattern = Annotated[Pattern, typer.Option("--resource-pattern-type")]
+Searched = Annotated[FilterPattern, typer.Option("--resource-pattern-type")]
+AsProducer = Annotated[bool, typer.Option("--producer", help="What a producer to --topic needs.")]
+AsConsumer = Annotated[bool, typer.Option("--consumer", help="What a consumer of --topic in --group needs.")]
+Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: IdempotentWrite on the cluster.")]
+Principal = Annotated[list[str] | None, typer.Option("--principal", metavar="TYPE:NAME", help="Only theirs.")]
+
+
+@commands.command("list")
+def list_acls(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    principal: Principal = None,
+    resource_pattern_type: Searched = FilterPattern.ANY,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """List ACLs: all, or those of resources and principals."""
+    filters = list(_filters(_named(topic, group, transactional_id, cluster=cluster), principal, resource_pattern_type))
+
+    async def work(admin: Admin) -> list[Acl]:
+        found = {acl for wanted in filters for acl in await admin.describe_acls(wanted)}
+        return sorted(found)
+
+    output.answer_rows("acls", COLUMNS, [_row(each) for each in with_admin(bootstrap_server, work)])
+
+
+@commands.command()
+def add(
+    allow_principal: Allow = None,
+    deny_principal: Deny = None,
+    allow_host: AllowHost = None,
+    deny_host: DenyHost = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    resource_pattern_type: OfPattern = Pattern.LITERAL,
+    producer: AsProducer = False,
+    consumer: AsConsumer = False,
+    idempotent: Idempotent = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Add ACLs for each principal, host, operation and resource."""
+    if not allow_principal and not deny_principal:
+        raise UsageError("name somebody: --allow-principal or --deny-principal")
+    rights = _rights(
+        _named(topic, group, transactional_id, cluster=cluster),
+        operation,
+        producer=producer,
+        consumer=consumer,
+        idempotent=idempotent,
+    )
+    acls = [
+        replace(right, principal=who, host=host, permission=permission, pattern=_pattern(right, resource_pattern_type))
+        for permission, principals, hosts in (
+            ("allow", allow_principal, allow_host),
+            ("deny", deny_principal, deny_host),
+        )
+        for who in principals or ()
+        for host in hosts or ["*"]
+        for right in rights
+    ]
+
+    async def work(admin: Admin) -> None:
+        await admin.create_acls(acls)
+
+    with_admin(bootstrap_server, work)
+    output.answer_rows("added", COLUMNS, [_row(each) for each in acls])
+
+
+@commands.command()
+def remove(
+    allow_principal: Allow = None,
+    deny_principal: Deny = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    resource_pattern_type: Searched = FilterPattern.LITERAL,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Remove the ACLs of resources; all of them, or those of principals and operations."""
+    resources = _named(topic, group, transactional_id, cluster=cluster)
+    if not resources:
+        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+    filters = [
+        replace(wanted, permission=permission, operation=each)
+        for permission, principals in _permissions(allow_principal, deny_principal)
+        for wanted in _filters(resources, principals, resource_pattern_type)
+        for each in _operations(operation)
+    ]
+
+    async def work(admin: Admin) -> list[Acl]:
+        return sorted({acl for wanted in filters for acl in await admin.delete_acls(wanted)})
+
+    output.answer_rows("removed", COLUMNS, [_row(each) for each in with_admin(bootstrap_server, work)])
+
+
+def _permissions(allowed: list[str] | None, denied: list[str] | None) -> Iterator[tuple[str | None, list[str] | None]]:
+    if not allowed and not denied:
+        yield None, None
+    if allowed:
+        yield "allow", allowed
+    if denied:
+        yield "deny", denied
+
+
+def _named(
+    topics: list[str] | None, groups: list[str] | None, transactional_ids: list[str] | None, *, cluster: bool
+) -> list[tuple[str, str]]:
+    """Returns kind and name of the resources of the options."""
+    found = [("topic", name) for name in topics or ()]
+    found += [("group", name) for name in groups or ()]
+    found += [("transactional-id", name) for name in transactional_ids or ()]
+    return [*found, ("cluster", CLUSTER_NAME)] if cluster else found
+
+
+def _filters(
+    resources: list[tuple[str, str]], principals: list[str] | None, pattern: FilterPattern
+) -> Iterator[AclFilter]:
+    how = None if pattern is FilterPattern.ANY else pattern.value
+    everybody: list[str | None] = [None]
+    for who in principals or everybody:
+        if not resources:
+            yield AclFilter(principal=who, pattern=how)
+        for resource, name in resources:
+            yield AclFilter(resource=resource, name=name, principal=who, pattern=how)
+
+
+def _rights(
+    resources: list[tuple[str, str]],
+    operations: list[str] | None,
+    *,
+    producer: bool,
+    consumer: bool,
+    idempotent: bool,
+) -> list[Acl]:
+    """Returns entries without their principals."""
+    if not producer and not consumer:
+        if not resources:
+            raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+        wanted = [_operation(each) for each in operations or ["all"]]
+        return [_right(kind, name, each) for kind, name in resources for each in wanted]
+    if operations:
+        raise UsageError("--producer and --consumer choose the operations: leave --operation out")
+    kinds = {kind for kind, _ in resources}
+    if "topic" not in kinds or (consumer and "group" not in kinds):
+        raise UsageError("--producer needs --topic, --consumer needs --topic and --group")
+    rights: list[Acl] = []
+    for kind, name in resources:
+        if producer and kind == "topic":
+            rights += [_right(kind, name, each) for each in ("write", "describe", "create")]
+        if producer and kind == "transactional-id":
+            rights += [_right(kind, name, each) for each in ("write", "describe")]
+        if consumer and kind == "topic":
+            rights += [_right(kind, name, each) for each in ("read", "describe")]
+        if consumer and kind == "group":
+            rights.append(_right(kind, name, "read"))
+    if producer and idempotent:
+        rights.append(_right("cluster", CLUSTER_NAME, "idempotent-write"))
+    return list(dict.fromkeys(rights))
+
+
+def _right(kind: str, name: str, operation: str) -> Acl:
+    return Acl(resource=kind, name=name, principal="", operation=operation)
+
+
+def _pattern(right: Acl, chosen: Pattern) -> str:
+    return Pattern.LITERAL.value if right.resource == "cluster" else chosen.value
+
+
+def _operations(texts: list[str] | None) -> list[str | None]:
+    return [_operation(each) for each in texts] if texts else [None]
+
+
+def _operation(text: str) -> str:
+    """Returns an operation however it is written: Read, READ, IdempotentWrite, idempotent_write."""
+    plain = text.replace("-", "").replace("_", "").lower()
+    found = next((name for name in OPERATIONS if name.replace("-", "") == plain), None)
+    if found is None:
+        raise UsageError(f"operation {text!r} is not one of {', '.join(OPERATIONS)}")
+    return found
+
+
+def _row(acl: Acl) -> dict[str, str]:
+    values: dict[str, str] = asdict(acl)
+    return {column: values[column] for column in COLUMNS}

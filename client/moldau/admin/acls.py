@@ -1,0 +1,204 @@
+"""Access control lists: who may do what to which resource (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from moldau.admin.failures import error_of, raise_error, raise_failures
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from moldau.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from moldau.admin.requester import Requester
+    from moldau.protocol.errors import KafkaError
+
+RESOURCES: Final = {
+    "topic": 2,
+    "group": 3,
+    "cluster": 4,
+    "transactional-id": 5,
+    "delegation-token": 6,
+    "user": 7,
+}
+PATTERNS: Final = {"literal": 3, "prefixed": 4}
+OPERATIONS: Final = {
+    "all": 2,
+    "read": 3,
+    "write": 4,
+    "create": 5,
+    "delete": 6,
+    "alter": 7,
+    "describe": 8,
+    "cluster-action": 9,
+    "describe-configs": 10,
+    "alter-configs": 11,
+    "idempotent-write": 12,
+    "create-tokens": 13,
+    "describe-tokens": 14,
+}
+PERMISSIONS: Final = {"deny": 2, "allow": 3}
+CLUSTER_NAME: Final = "kafka-cluster"
+_ANY, _MATCH = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Acl:
+    """One entry: a principal may, or may not, do something to a resource.
+
+    ``resource`` is topic, group, cluster, transactional-id, delegation-token or user; ``name`` may be ``*``, and is
+    ``kafka-cluster`` for the cluster. ``permission`` is allow or deny, ``pattern`` literal or prefixed. ``host`` is an
+    address, a network (10.0.0.0/8), or ``*``.
+    """
+
+    resource: str
+    name: str
+    principal: str
+    operation: str
+    permission: str = "allow"
+    pattern: str = "literal"
+    host: str = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Which entries are meant; None fits all. ``pattern`` may be ``match``: all that concern the resource ``name``."""
+
+    resource: str | None = None
+    name: str | None = None
+    principal: str | None = None
+    operation: str | None = None
+    permission: str | None = None
+    pattern: str | None = None
+    host: str | None = None
+
+
+class Acls:
+    """Sends the requests about ACLs."""
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
+
+    async def describe_acls(self, wanted: AclFilter) -> list[Acl]:
+        """Implements ``Admin.describe_acls``."""
+        resource, pattern, operation, permission = _numbers("describe_acls", wanted)
+        response = await self._requester.ask(
+            DescribeAclsResponse,
+            DescribeAclsRequest(
+                resource_type_filter=resource,
+                resource_name_filter=wanted.name,
+                pattern_type_filter=pattern,
+                principal_filter=wanted.principal,
+                host_filter=wanted.host,
+                operation=operation,
+                permission_type=permission,
+            ),
+            code_of=lambda each: ErrorCode.of(each.error_code),
+        )
+        raise_error(response.error_code, response.error_message)
+        return sorted(
+            _acl(
+                found.resource_type,
+                found.resource_name,
+                found.pattern_type,
+                each.principal,
+                each.host,
+                each.operation,
+                each.permission_type,
+            )
+            for found in response.resources
+            for each in found.acls
+        )
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Implements ``Admin.create_acls``."""
+        entries = list(acls)
+        response = await self._requester.ask(
+            CreateAclsResponse, CreateAclsRequest(creations=[_creation(each) for each in entries])
+        )
+        failures: dict[str, KafkaError] = {}
+        for entry, result in zip(entries, response.results, strict=True):
+            error = error_of(result.error_code, result.error_message)
+            if error is not None:
+                failures[f"{entry.principal} {entry.operation} {entry.resource} {entry.name}"] = error
+        raise_failures(failures)
+
+    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
+        """Implements ``Admin.delete_acls``."""
+        resource, pattern, operation, permission = _numbers("delete_acls", wanted)
+        entry = DeleteAclsFilter(
+            resource_type_filter=resource,
+            resource_name_filter=wanted.name,
+            pattern_type_filter=pattern,
+            principal_filter=wanted.principal,
+            host_filter=wanted.host,
+            operation=operation,
+            permission_type=permission,
+        )
+        response = await self._requester.ask(DeleteAclsResponse, DeleteAclsRequest(filters=[entry]))
+        (result,) = response.filter_results
+        raise_error(result.error_code, result.error_message)
+        return sorted(
+            _acl(
+                each.resource_type,
+                each.resource_name,
+                each.pattern_type,
+                each.principal,
+                each.host,
+                each.operation,
+                each.permission_type,
+            )
+            for each in result.matching_acls
+        )
+
+
+def _creation(entry: Acl) -> AclCreation:
+    if not isinstance(entry, Acl):
+        raise TypeError(f"create_acls: takes values of Acl, not {type(entry).__name__}")
+    return AclCreation(
+        resource_type=_number("create_acls", "resource", RESOURCES, entry.resource),
+        resource_name=entry.name,
+        resource_pattern_type=_number("create_acls", "pattern", PATTERNS, entry.pattern),
+        principal=entry.principal,
+        host=entry.host,
+        operation=_number("create_acls", "operation", OPERATIONS, entry.operation),
+        permission_type=_number("create_acls", "permission", PERMISSIONS, entry.permission),
+    )
+
+
+def _numbers(call: str, wanted: AclFilter) -> tuple[int, int, int, int]:
+    def number(field: str, known: Mapping[str, int], value: str | None) -> int:
+        return _ANY if value is None else _number(call, field, known, value)
+
+    return (
+        number("resource", RESOURCES, wanted.resource),
+        number("pattern", {**PATTERNS, "match": _MATCH}, wanted.pattern),
+        number("operation", OPERATIONS, wanted.operation),
+        number("permission", PERMISSIONS, wanted.permission),
+    )
+
+
+def _number(call: str, field: str, known: Mapping[str, int], value: str) -> int:
+    if value not in known:
+        raise ValueError(f"{call}: {field} must be one of {', '.join(known)}, not {value!r}")
+    return known[value]
+
+
+def _acl(resource: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int) -> Acl:
+    return Acl(
+        resource=_name(RESOURCES, resource),
+        name=name,
+        pattern="prefixed" if pattern == PATTERNS["prefixed"] else "literal",
+        principal=principal,
+        host=host,
+        operation=_name(OPERATIONS, operation),
+        permission="deny" if permission == PERMISSIONS["deny"] else "allow",
+    )
+
+
+def _name(known: Mapping[str, int], number: int) -> str:
+    return next((name for name, each in known.items() if each == number), str(number))

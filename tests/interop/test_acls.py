@@ -1,0 +1,256 @@
+"""Goal: unmodified Kafka clients and the command line manage ACLs, and are told what they may not do.
+
+Method: one real node with PLAIN logins and the authorizer on. The admin clients of confluent-kafka and kafka-python
+create, list and delete ACLs as the super user; producers and consumers of both work with them, and fail without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.interop.clients import WAIT_S, wait_until
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # kafka-python leaves the socket pairs of its wake-ups to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+USERS = " ".join(f'user_{user}="p-{user}"' for user in ("node", "root", "alice", "bob", "carol"))
+JAAS = f'{PLAIN} username="node" password="p-node" {USERS};'
+
+
+class Node:
+    def __init__(self, directory):
+        self.log_file = directory / "node.log"
+        outside, inside, controller = take_free_ports(3)
+        self.address = f"127.0.0.1:{outside}"
+        settings = {
+            "node.id": 1,
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"OUTSIDE://127.0.0.1:{outside},INSIDE://127.0.0.1:{inside},"
+            f"CONTROLLER://127.0.0.1:{controller}",
+            "listener.security.protocol.map": "OUTSIDE:SASL_PLAINTEXT,INSIDE:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            "sasl.jaas.config": JAAS,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:node;User:root",
+            "log.dirs": directory / "data",
+            "num.partitions": 1,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        path = directory / "node.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        with self.log_file.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "moldau_cli", "server", str(path), "--with-parent"],
+                stderr=log,
+                env=environment(),
+            )
+
+    def is_ready(self):
+        assert self.process.poll() is None, self.log_file.read_text()
+        return " ready " in self.log_file.read_text()
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    running = Node(tmp_path_factory.mktemp("node"))
+    try:
+        wait_until(running.is_ready, "the node starts")
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def confluent(node, user, **more):
+    return {
+        "bootstrap.servers": node.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": f"p-{user}",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+
+
+def python(node, user):
+    return {
+        "bootstrap_servers": node.address,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": f"p-{user}",
+    }
+
+
+def confluent_produce(node, user, topic):
+    from confluent_kafka import Producer
+
+    errors = []
+    producer = Producer(confluent(node, user, message_timeout_ms=10_000))
+    producer.produce(topic, b"v", on_delivery=lambda error, _: errors.append(error and error.name()))
+    producer.flush(WAIT_S)
+    return errors[0]
+
+
+def confluent_read(node, user, topic, group="g"):
+    """Returns the first value, or the name of the error."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(confluent(node, user, group_id=group, auto_offset_reset="earliest"))
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(WAIT_S)
+        return message.error().name() if message.error() else message.value()
+    finally:
+        consumer.close()
+
+
+def test_confluent_kafka(node):
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclBindingFilter,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        NewTopic,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    root = AdminClient(confluent(node, "root"))
+    root.create_topics([NewTopic("c-1", 1, 1)])["c-1"].result(WAIT_S)
+
+    def binding(kind, name, pattern, operation):
+        return AclBinding(kind, name, pattern, "User:alice", "*", operation, AclPermissionType.ALLOW)
+
+    assert confluent_produce(node, "alice", "c-1") == "TOPIC_AUTHORIZATION_FAILED"
+    assert confluent_read(node, "alice", "c-1") in ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED")
+    wanted = [
+        binding(ResourceType.TOPIC, "c-", ResourcePatternType.PREFIXED, AclOperation.WRITE),
+        binding(ResourceType.TOPIC, "c-1", ResourcePatternType.LITERAL, AclOperation.READ),
+        binding(ResourceType.GROUP, "*", ResourcePatternType.LITERAL, AclOperation.READ),
+    ]
+    for created in root.create_acls(wanted).values():
+        created.result(WAIT_S)
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, "User:alice", None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    assert set(root.describe_acls(every).result(WAIT_S)) == set(wanted)
+    wait_until(lambda: confluent_produce(node, "alice", "c-1") is None, "the ACLs hold")
+    assert confluent_read(node, "alice", "c-1") == b"v"
+    assert list(AdminClient(confluent(node, "alice")).list_topics(timeout=WAIT_S).topics) == ["c-1"]
+    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+        AdminClient(confluent(node, "alice")).describe_acls(every).result(WAIT_S)
+    assert set(root.delete_acls([every])[every].result(WAIT_S)) == set(wanted)
+    wait_until(lambda: confluent_produce(node, "alice", "c-1") == "TOPIC_AUTHORIZATION_FAILED", "the ACLs are gone")
+
+
+def test_kafka_python(node):
+    from kafka import KafkaProducer
+    from kafka.admin import (
+        ACL,
+        ACLFilter,
+        ACLOperation,
+        ACLPermissionType,
+        KafkaAdminClient,
+        NewTopic,
+        ResourcePattern,
+        ResourceType,
+    )
+    from kafka.errors import TopicAuthorizationFailedError
+
+    root = KafkaAdminClient(**python(node, "root"))
+    root.create_topics([NewTopic("p-1", 1, 1)])
+
+    def produces():
+        producer = KafkaProducer(**python(node, "bob"), enable_idempotence=False, max_block_ms=10_000)
+        try:
+            producer.send("p-1", b"v").get(WAIT_S)
+        except TopicAuthorizationFailedError:
+            return False
+        finally:
+            producer.close()
+        return True
+
+    assert not produces()
+    acl = ACL("User:bob", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, ResourcePattern(ResourceType.TOPIC, "p-1"))
+    assert root.create_acls([acl])["failed"] == []
+    wait_until(produces, "the ACL holds")
+    wanted = ACLFilter(
+        principal="User:bob",
+        host=None,
+        operation=ACLOperation.ANY,
+        permission_type=ACLPermissionType.ANY,
+        resource_pattern=ResourcePattern(ResourceType.TOPIC, "p-1"),
+    )
+    found, _ = root.describe_acls(wanted)
+    assert found == [acl]
+    root.delete_acls([wanted])
+    wait_until(lambda: not produces(), "the ACL is gone")
+    root.close()
+
+
+def test_the_command_line(node, tmp_path):
+    """``moldau acls`` adds what a producer and a consumer need, lists it, and removes it."""
+    config = tmp_path / "root.properties"
+    config.write_text(
+        f"bootstrap.servers={node.address}\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.username=root\nsasl.password=p-root\n"
+    )
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "moldau_cli", *arguments, "--command-config", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            env=environment(),
+            check=False,
+        )
+
+    assert run("topics", "create", "m-1").returncode == 0
+    who = ("--allow-principal", "User:carol")
+    added = run("acls", "add", *who, "--producer", "--consumer", "--topic", "m-1", "--group", "m-group")
+    assert added.returncode == 0, added.stderr
+    denied = run("acls", "add", "--deny-principal", "User:eve", "--topic", "m-", "--resource-pattern-type", "prefixed")
+    assert denied.returncode == 0, denied.stderr
+    listed = json.loads(run("acls", "list", "--topic", "m-1", "--resource-pattern-type", "match", "--json").stdout)
+    assert sorted((each["principal"], each["operation"], each["permission"]) for each in listed["acls"]) == [
+        ("User:carol", "create", "allow"),
+        ("User:carol", "describe", "allow"),
+        ("User:carol", "read", "allow"),
+        ("User:carol", "write", "allow"),
+        ("User:eve", "all", "deny"),
+    ]
+    wait_until(lambda: confluent_produce(node, "carol", "m-1") is None, "the ACLs hold")
+    assert confluent_read(node, "carol", "m-1", "m-group") == b"v"
+    removed = json.loads(run("acls", "remove", *who, "--operation", "Write", "--topic", "m-1", "--json").stdout)
+    assert [each["operation"] for each in removed["removed"]] == ["write"]
+    nobody = run("acls", "add", "--topic", "m-1")
+    assert (nobody.returncode, nobody.stderr.count("\n")) == (2, 1)
+    wrong = run("acls", "add", *who, "--topic", "m-1", "--operation", "fly")
+    assert wrong.returncode == 2
+    assert "fly" in wrong.stderr
