@@ -161,9 +161,10 @@ def test_confluent_kafka(node):
     assert set(root.describe_acls(every).result(WAIT_S)) == set(wanted)
     wait_until(lambda: confluent_produce(node, "alice", "c-1") is None, "the ACLs hold")
     assert confluent_read(node, "alice", "c-1") == b"v"
-    assert list(AdminClient(confluent(node, "alice")).list_topics(timeout=WAIT_S).topics) == ["c-1"]
+    alice = AdminClient(confluent(node, "alice"))
+    assert list(alice.list_topics(timeout=WAIT_S).topics) == ["c-1"]
     with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
-        AdminClient(confluent(node, "alice")).describe_acls(every).result(WAIT_S)
+        alice.describe_acls(every).result(WAIT_S)
     assert set(root.delete_acls([every])[every].result(WAIT_S)) == set(wanted)
     wait_until(lambda: confluent_produce(node, "alice", "c-1") == "TOPIC_AUTHORIZATION_FAILED", "the ACLs are gone")
 

@@ -97,19 +97,15 @@ class Authorizer:
         self._default = Decision(allows_without_acl, "no ACL of the resource exists")
         self._index = AclIndex()
         self.audit = audit
-        self.generation = 0
-        """Grows with each change of ACLs: decisions of older generations are void."""
 
     @property
     def image(self) -> MetadataImage:
         """The newest metadata."""
         return self._image()
 
-    def follow(self) -> int:
-        """Takes the newest ACLs; returns the generation."""
-        if self._index.follow(self._image().acls):
-            self.generation += 1
-        return self.generation
+    def follow(self) -> None:
+        """Takes the newest ACLs."""
+        self._index.follow(self._image().acls)
 
     def permissions(self, identity: Identity) -> Permissions:
         """Returns what remembers the decisions about a peer."""
@@ -167,16 +163,16 @@ def _permits(allowed: int, operation: int) -> bool:
 class Permissions:
     """What the peer of one connection may do. Remembers decisions until an ACL changes."""
 
-    __slots__ = ("_authorizer", "_decisions", "_generation", "_raw", "api", "identity")
+    __slots__ = ("_acls", "_authorizer", "_decisions", "_raw", "api", "identity")
 
     def __init__(self, authorizer: Authorizer, identity: Identity) -> None:
         self._authorizer = authorizer
         self.identity = identity
         self.api: ApiKey | None = None
         """The API of the request in hand, for the audit log."""
-        self._generation = authorizer.follow()
+        self._acls = authorizer.image.acls
         self._decisions: dict[tuple[int, int, str], Decision] = {}
-        self._raw: tuple[dict[bytes, bool], ...] = ({}, {}, {}, {})
+        self._raw: tuple[set[bytes], ...] = (set(), set(), set(), set())
 
     @property
     def image(self) -> MetadataImage:
@@ -185,9 +181,9 @@ class Permissions:
 
     def refresh(self) -> None:
         """Forgets the decisions if ACLs have changed; to be called before each request."""
-        generation = self._authorizer.follow()
-        if generation != self._generation:
-            self._generation = generation
+        acls = self._authorizer.image.acls
+        if acls is not self._acls:
+            self._acls = acls
             self._decisions.clear()
             for each in self._raw:
                 each.clear()
@@ -213,23 +209,27 @@ class Permissions:
         """Returns whether the peer may do something to at least one resource of a type."""
         return self._authorizer.allows_some(self.identity, operation, resource)
 
+    def known(self, operation: AclOperation, *, by_id: bool) -> set[bytes]:
+        """Returns the topics, as the bytes on the wire, that the peer is known to be allowed to read or write."""
+        return self._raw[2 * (operation is AclOperation.WRITE) + by_id]
+
     def may_raw(self, operation: AclOperation, topic: bytes, *, by_id: bool) -> bool:
         """Returns whether the peer may read or write a topic, named by the bytes on the wire.
 
         An unknown id is permitted: the broker answers that it is unknown, and tells nothing by that.
         """
-        table = self._raw[2 * (operation is AclOperation.WRITE) + by_id]
-        known = table.get(topic)
-        if known:
+        known = self.known(operation, by_id=by_id)
+        if topic in known:
             return True
         name = self.topic_name(UUID(bytes=topic)) if by_id else topic.decode(errors="replace")
         if name is None:
             return True
-        allowed = self.may(operation, AclResource.TOPIC, name)
-        if len(table) >= DECISIONS_MAX:
-            table.clear()
-        table[topic] = allowed
-        return allowed
+        if not self.may(operation, AclResource.TOPIC, name):
+            return False
+        if len(known) >= DECISIONS_MAX:
+            known.clear()
+        known.add(topic)
+        return True
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Returns the name of a topic; None if no topic has the id."""

@@ -56,10 +56,10 @@ class AclIndex:
         self._prefixed: dict[tuple[int, str], tuple[Rule, ...]] = {}
         self._lengths: dict[int, dict[int, int]] = {}  # per resource type: how many prefixed resources have a length
 
-    def follow(self, acls: PersistentMap[UUID, AccessControlEntryRecord]) -> bool:
-        """Takes the entries of a newer image; returns whether they may have changed."""
+    def follow(self, acls: PersistentMap[UUID, AccessControlEntryRecord]) -> None:
+        """Takes the entries of a newer image; costs nothing if they are those of the last one."""
         if acls is self.acls:
-            return False
+            return
         before, self.acls = self.acls, acls
         for acl_id in before.changed_keys(acls):
             old, new = before.get(acl_id), acls.get(acl_id)
@@ -67,7 +67,6 @@ class AclIndex:
                 self._remove(_rule(old))
             if new is not None:
                 self._add(_rule(new))
-        return True
 
     def matching(self, resource_type: int, name: str) -> Iterator[Rule]:
         """Yields the rules of a resource, whoever they speak of: literal ones, then those of prefixes."""

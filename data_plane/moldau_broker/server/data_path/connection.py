@@ -376,10 +376,12 @@ class BrokerConnection:
             return services.fetch.encode_error(version, correlation_id, session.error)
         denied: dict[int, ErrorCode] = {}
         if rights is not None and not query.from_follower:
+            by_id = version >= _TOPIC_IDS
+            known = rights.known(AclOperation.READ, by_id=by_id)
             denied = {
                 number: ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 for number, wanted in enumerate(session.partitions)
-                if not rights.may_raw(AclOperation.READ, wanted.topic, by_id=version >= _TOPIC_IDS)
+                if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id)
             }
         answer, operation = services.fetch.start(query, session, now_ms, denied)
         if operation is not None:

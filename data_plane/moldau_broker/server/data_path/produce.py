@@ -464,23 +464,24 @@ def permitted(
 ) -> tuple[ProduceRequestView, Results]:
     """Returns the request without what the client may not write, and the results of that."""
     permissions.api = ApiKey.PRODUCE
-    if any(
-        len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG
-        for _, partitions in request.topics
-        for _, records in partitions
-    ):
-        name = request.transactional_id
-        if name is None or not permissions.may(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name):
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return request._replace(topics=[]), [_refused(topic, found, code) for topic, found in request.topics]
     by_id = version >= _TOPIC_IDS
     allowed: list[tuple[bytes, list[tuple[int, memoryview]]]] = []
     denied: Results = []
-    for topic, partitions in request.topics:
-        if permissions.may_raw(AclOperation.WRITE, topic, by_id=by_id):
-            allowed.append((topic, partitions))
+    is_transactional = False
+    known = permissions.known(AclOperation.WRITE, by_id=by_id)
+    for topic in request.topics:
+        for _, records in topic[1]:
+            if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_FLAG:
+                is_transactional = True
+        if topic[0] in known or permissions.may_raw(AclOperation.WRITE, topic[0], by_id=by_id):
+            allowed.append(topic)
         else:
-            denied.append(_refused(topic, partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            denied.append(_refused(*topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    if is_transactional:
+        name = request.transactional_id
+        if name is None or not permissions.may(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return request._replace(topics=[]), [_refused(*topic, code) for topic in request.topics]
     return (request._replace(topics=allowed), denied) if denied else (request, _NOTHING_DENIED)
 
 
