@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Collection, Mapping
 
+    from moldau.values import BrokerId
     from moldau_quorum.metadata.image import PartitionImage
 
 AssignmentKey = tuple["uuid.UUID", int]
@@ -46,7 +47,7 @@ class Placement(enum.Enum):
     OFFLINE = "offline"  # nowhere: its log may be in a failed directory
 
 
-def may_be_needed(partition: PartitionImage, broker_id: int) -> bool:
+def may_be_needed(partition: PartitionImage, broker_id: BrokerId) -> bool:
     """Returns whether a replica may be the only one with acknowledged records: it leads or may be elected.
 
     A replica outside these sets enters them only by following a leader, with a log.

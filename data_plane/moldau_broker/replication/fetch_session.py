@@ -29,9 +29,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import LeaderEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -55,7 +57,7 @@ class FetchPartition:
     partition: int
     fetch_offset: int
     max_bytes: int
-    current_leader_epoch: int = -1
+    current_leader_epoch: LeaderEpoch = LeaderEpoch(-1)
     last_fetched_epoch: int = -1
     log_start_offset: int = -1  # of the follower; -1 from a consumer
     sent_high_watermark: int = -1

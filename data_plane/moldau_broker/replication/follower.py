@@ -31,13 +31,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import Offset
 from moldau_broker.replication.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, next_epoch
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable
 
-    from moldau.values import Buffer
+    from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.log.values import TopicPartition
 
 
@@ -70,10 +71,10 @@ class Followed:
         key: TopicPartition,
         topic_id: uuid.UUID,
         *,
-        leader_epoch: int,
-        fetch_offset: int,
+        leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
         last_fetched_epoch: int,
-        log_start_offset: int,
+        log_start_offset: Offset,
     ) -> None:
         self.key = key
         self.topic_id = topic_id
@@ -103,11 +104,11 @@ class PartitionAnswer:
     topic_id: uuid.UUID
     partition: int
     error: ErrorCode
-    high_watermark: int
-    log_start_offset: int
+    high_watermark: Offset
+    log_start_offset: Offset
     records: Buffer
     diverging_epoch: int = -1
-    diverging_end_offset: int = -1
+    diverging_end_offset: Offset = Offset(-1)
 
 
 class StepKind(enum.Enum):
@@ -305,7 +306,7 @@ class FollowerFetcher:
         """Returns whether the partition has not been replaced since the step was made."""
         return self._partitions.get(followed.key) is followed
 
-    def appended(self, followed: Followed, log_end_offset: int, last_epoch: int, log_start_offset: int) -> None:
+    def appended(self, followed: Followed, log_end_offset: Offset, last_epoch: int, log_start_offset: Offset) -> None:
         """Records that the log now ends at ``log_end_offset``, with a batch of ``last_epoch``."""
         assert log_end_offset >= followed.fetch_offset
         if (
@@ -318,7 +319,7 @@ class FollowerFetcher:
             followed.log_start_offset = log_start_offset
             self._dirty[followed.topic_id, followed.key.partition] = None
 
-    def truncated(self, followed: Followed, log_end_offset: int, last_epoch: int, log_start_offset: int) -> None:
+    def truncated(self, followed: Followed, log_end_offset: Offset, last_epoch: int, log_start_offset: Offset) -> None:
         """Records that the log was truncated or emptied to ``log_end_offset``, and fetches from there."""
         followed.fetch_offset = log_end_offset
         followed.last_fetched_epoch = last_epoch

@@ -43,27 +43,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NO_BROKER = -1
-UNKNOWN_OFFSET = -1
+
+NO_BROKER = BrokerId(-1)
+UNKNOWN_OFFSET = Offset(-1)
 UNKNOWN_BROKER_EPOCH = -1
-NO_LEADER_EPOCH = -1
+NO_LEADER_EPOCH = LeaderEpoch(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """The committed metadata of one partition."""
 
-    leader: int  # NO_BROKER while there is none
-    leader_epoch: int
+    leader: BrokerId  # NO_BROKER while there is none
+    leader_epoch: LeaderEpoch
     partition_epoch: int  # grows with each committed change of the partition
-    replicas: tuple[int, ...]  # adding ones included, preferred leader first
-    isr: tuple[int, ...]
-    adding_replicas: tuple[int, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
+    replicas: tuple[BrokerId, ...]  # adding ones included, preferred leader first
+    isr: tuple[BrokerId, ...]
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
     recovering: bool = False  # the leader was elected uncleanly and has not reported recovery (KIP-704)
 
 
@@ -88,11 +90,11 @@ class Applied(enum.Enum):
 class IsrProposal:
     """A proposed change of the ISR; compared by identity."""
 
-    isr: tuple[int, ...]
+    isr: tuple[BrokerId, ...]
     broker_epochs: tuple[int, ...]  # of ``isr``, same order; -1 where unknown (KIP-903)
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     partition_epoch: int
-    joining: int = NO_BROKER  # the replica to admit; NO_BROKER for a removal
+    joining: BrokerId = NO_BROKER  # the replica to admit; NO_BROKER for a removal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,12 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
 
     def fetched(
-        self, fetch_offset: int, log_start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: float
+        self,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        broker_epoch: int,
+        leader_end_offset: Offset,
+        now_ms: float,
     ) -> None:
         """Records a fetch.
 
@@ -149,7 +156,7 @@ class FollowerProgress:
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end_offset = leader_end_offset
 
-    def caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:
+    def caught_up(self, leader_end_offset: Offset, now_ms: float, lag_time_max_ms: float) -> bool:
         """Returns whether the follower has the whole log, or had it within the limit."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
@@ -180,10 +187,10 @@ class Replica:
 
     def __init__(
         self,
-        broker_id: int,
+        broker_id: BrokerId,
         *,
-        high_watermark: int,
-        log_end_offset: int,
+        high_watermark: Offset,
+        log_end_offset: Offset,
         lag_time_max_ms: float,
         min_insync_replicas: int,
     ) -> None:
@@ -195,9 +202,9 @@ class Replica:
         )
         self.high_watermark = min(high_watermark, log_end_offset)
         self.log_end_offset = log_end_offset
-        self.settled_end_offset = 0  # of a leader; set by ``apply``
+        self.settled_end_offset = Offset(0)  # of a leader; set by ``apply``
         self.epoch_start_offset = UNKNOWN_OFFSET  # start of the present leader epoch; set on the leader only
-        self._followers: dict[int, FollowerProgress] = {}
+        self._followers: dict[BrokerId, FollowerProgress] = {}
         self._proposal: IsrProposal | None = None
         self._lag_time_max_ms = lag_time_max_ms
         self._min_insync_replicas = min_insync_replicas
@@ -232,11 +239,11 @@ class Replica:
             return (*self.state.isr, self._proposal.joining)
         return self.state.isr
 
-    def follower(self, broker_id: int) -> FollowerProgress | None:
+    def follower(self, broker_id: BrokerId) -> FollowerProgress | None:
         """Returns a leader's view of a follower; None for other brokers, and if this broker is a follower."""
         return self._followers.get(broker_id)
 
-    def low_watermark(self, log_start_offset: int, eligible: Mapping[int, int]) -> int:
+    def low_watermark(self, log_start_offset: Offset, eligible: Mapping[BrokerId, int]) -> Offset:
         """Returns the smallest log start offset of the leader and its live followers, for DeleteRecords."""
         return min(
             [
@@ -249,7 +256,7 @@ class Replica:
             ]
         )
 
-    def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
+    def check_leader_epoch(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:
         """Compares the leader epoch of a request with the present one; -1 is not checked (KIP-320)."""
         if current_leader_epoch in (NO_LEADER_EPOCH, self.state.leader_epoch):
             return ErrorCode.NONE
@@ -257,7 +264,7 @@ class Replica:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    def check_access(self, current_leader_epoch: int, *, leader_only: bool) -> ErrorCode:
+    def check_access(self, current_leader_epoch: LeaderEpoch, *, leader_only: bool) -> ErrorCode:
         """Checks whether a request with that leader epoch may be served here."""
         error = self.check_leader_epoch(current_leader_epoch)
         if error is ErrorCode.NONE and self.role is not Role.LEADER and (leader_only or self.role is Role.NONE):
@@ -272,7 +279,7 @@ class Replica:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
-    def acknowledgement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+    def acknowledgement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         """Returns the code to answer an acks=all append that ends at ``required_offset`` (exclusive).
 
         Returns None while the append has to wait. ``leader_epoch`` is the epoch of the append: after a change of
@@ -286,7 +293,7 @@ class Replica:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
-    def settlement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+    def settlement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         """Returns the code to answer an acks=1 append; None until the append is settled here."""
         if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -299,7 +306,7 @@ class Replica:
         *,
         min_insync_replicas: int | None = None,
         lag_time_max_ms: float | None = None,
-        offline: tuple[int, ...] | None = None,
+        offline: tuple[BrokerId, ...] | None = None,
     ) -> None:
         """Applies changed configuration. On a leader call ``reconsider`` afterwards.
 
@@ -313,7 +320,7 @@ class Replica:
             self._lag_time_max_ms = lag_time_max_ms
 
     def apply(
-        self, state: PartitionState, log_end_offset: int, now_ms: float, settled_end_offset: int | None = None
+        self, state: PartitionState, log_end_offset: Offset, now_ms: float, settled_end_offset: Offset | None = None
     ) -> Applied:
         """Applies committed metadata. After LEADER or ISR_CHANGED call ``reconsider``.
 
@@ -344,18 +351,22 @@ class Replica:
         }
         return Applied.LEADER if began else Applied.ISR_CHANGED
 
-    def _follower_of_new_state(self, broker_id: int, *, began: bool, now_ms: float) -> FollowerProgress:
+    def _follower_of_new_state(self, broker_id: BrokerId, *, began: bool, now_ms: float) -> FollowerProgress:
         known = self._followers.get(broker_id)
         if began or known is None:
             return FollowerProgress(now_ms if broker_id in self.state.isr else float("-inf"))
         return known
 
-    def reconsider(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+    def reconsider(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> ReplicaEffects:
         """Computes the high watermark again after a change of metadata or configuration."""
         return self._leader_effects(now_ms, eligible)
 
     def log_end_moved(
-        self, log_end_offset: int, now_ms: float, eligible: Mapping[int, int], settled_end_offset: int | None = None
+        self,
+        log_end_offset: Offset,
+        now_ms: float,
+        eligible: Mapping[BrokerId, int],
+        settled_end_offset: Offset | None = None,
     ) -> ReplicaEffects:
         """Records that the local log grew (leader: appended; follower: replicated), or that more of it is settled.
 
@@ -367,14 +378,14 @@ class Replica:
         assert self.settled_end_offset <= log_end_offset, "settled records have been written"
         return self._leader_effects(now_ms, eligible)
 
-    def truncated(self, log_end_offset: int) -> None:
+    def truncated(self, log_end_offset: Offset) -> None:
         """Records that the local log of a follower was truncated to ``log_end_offset``."""
         assert self.role is not Role.LEADER, "a leader never truncates"
         self.log_end_offset = log_end_offset
         self.settled_end_offset = min(self.settled_end_offset, log_end_offset)
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
-    def restarted(self, log_start_offset: int) -> None:
+    def restarted(self, log_start_offset: Offset) -> None:
         """Records that the local log of a follower was emptied and now starts at ``log_start_offset``.
 
         The leader has no records below that offset.
@@ -383,7 +394,7 @@ class Replica:
         self.log_end_offset = self.settled_end_offset = log_start_offset
         self.high_watermark = log_start_offset
 
-    def leader_high_watermark(self, high_watermark: int, log_start_offset: int = 0) -> bool:
+    def leader_high_watermark(self, high_watermark: Offset, log_start_offset: Offset = Offset(0)) -> bool:
         """Applies the leader's high watermark on a follower; returns True if its own advanced."""
         assert self.role is not Role.LEADER, "a leader does not follow"
         candidate = max(min(high_watermark, self.log_end_offset), min(log_start_offset, self.log_end_offset))
@@ -394,12 +405,12 @@ class Replica:
 
     def followed(
         self,
-        broker_id: int,
+        broker_id: BrokerId,
         broker_epoch: int,
-        fetch_offset: int,
-        log_start_offset: int,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
         now_ms: float,
-        eligible: Mapping[int, int],
+        eligible: Mapping[BrokerId, int],
     ) -> ReplicaEffects:
         """Handles a follower's fetch from ``fetch_offset`` in the present leader epoch.
 
@@ -423,7 +434,7 @@ class Replica:
             return _ADVANCED if advanced else NO_EFFECTS
         return ReplicaEffects(high_watermark_advanced=advanced, proposal=proposal)
 
-    def tick(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+    def tick(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> ReplicaEffects:
         """Proposes to remove lagging members of the ISR; call it every half of ``replica.lag.time.max.ms``."""
         if self.role is not Role.LEADER or self._proposal is not None:
             return NO_EFFECTS
@@ -445,7 +456,7 @@ class Replica:
         proposal: IsrProposal,
         error: ErrorCode,
         now_ms: float,
-        eligible: Mapping[int, int],
+        eligible: Mapping[BrokerId, int],
     ) -> ReplicaEffects:
         """Handles the controller's answer to a proposal.
 
@@ -468,14 +479,14 @@ class Replica:
 
     # --- rules -----------------------------------------------------------------------------------------------------
 
-    def _leader_effects(self, now_ms: float, eligible: Mapping[int, int]) -> ReplicaEffects:
+    def _leader_effects(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> ReplicaEffects:
         return _ADVANCED if self._advance_high_watermark(now_ms, eligible) else NO_EFFECTS
 
     def _stale_broker_epoch(self, follower: FollowerProgress, broker_epoch: int) -> bool:
         """Returns whether the fetch comes from an earlier registration of the broker."""
         return broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < follower.broker_epoch
 
-    def _eligible(self, broker_id: int, follower: FollowerProgress, eligible: Mapping[int, int]) -> bool:
+    def _eligible(self, broker_id: BrokerId, follower: FollowerProgress, eligible: Mapping[BrokerId, int]) -> bool:
         """Returns whether the controller would admit the follower.
 
         It must be registered, not fenced, and fetch with the broker epoch of its registration (KIP-903).
@@ -485,7 +496,7 @@ class Replica:
             return False
         return follower.broker_epoch in (UNKNOWN_BROKER_EPOCH, registered)
 
-    def _may_join(self, broker_id: int, follower: FollowerProgress, eligible: Mapping[int, int]) -> bool:
+    def _may_join(self, broker_id: BrokerId, follower: FollowerProgress, eligible: Mapping[BrokerId, int]) -> bool:
         """Returns whether an outsider has all committed records and all records of earlier epochs."""
         return (
             follower.log_end_offset >= self.high_watermark
@@ -494,14 +505,14 @@ class Replica:
         )
 
     def _waits_to_join(
-        self, broker_id: int, follower: FollowerProgress, now_ms: float, eligible: Mapping[int, int]
+        self, broker_id: BrokerId, follower: FollowerProgress, now_ms: float, eligible: Mapping[BrokerId, int]
     ) -> bool:
         """Returns whether the high watermark waits for an outsider that is close; it might never catch up otherwise."""
         return follower.caught_up(self.log_end_offset, now_ms, self._lag_time_max_ms) and self._eligible(
             broker_id, follower, eligible
         )
 
-    def _high_watermark_candidate(self, now_ms: float, eligible: Mapping[int, int]) -> int:
+    def _high_watermark_candidate(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> Offset:
         """Returns the smallest log end offset of the maximal ISR and of the replicas about to join it."""
         candidate = self.settled_end_offset
         maximal_isr = self.maximal_isr
@@ -512,7 +523,7 @@ class Replica:
                 candidate = follower.log_end_offset
         return candidate
 
-    def _advance_high_watermark(self, now_ms: float, eligible: Mapping[int, int]) -> bool:
+    def _advance_high_watermark(self, now_ms: float, eligible: Mapping[BrokerId, int]) -> bool:
         if self.role is not Role.LEADER or len(self.state.isr) < self.effective_min_isr:
             return False
         candidate = self._high_watermark_candidate(now_ms, eligible)
@@ -522,7 +533,9 @@ class Replica:
         self.high_watermark = candidate
         return True
 
-    def _propose(self, isr: tuple[int, ...], *, joining: int, eligible: Mapping[int, int]) -> IsrProposal:
+    def _propose(
+        self, isr: tuple[BrokerId, ...], *, joining: BrokerId, eligible: Mapping[BrokerId, int]
+    ) -> IsrProposal:
         assert self._proposal is None
         assert self.broker_id in isr, "a leader is always in its own ISR"
         self._proposal = IsrProposal(
@@ -534,7 +547,7 @@ class Replica:
         )
         return self._proposal
 
-    def _broker_epoch_of(self, broker_id: int, eligible: Mapping[int, int]) -> int:
+    def _broker_epoch_of(self, broker_id: BrokerId, eligible: Mapping[BrokerId, int]) -> int:
         """Returns the broker epoch of the last fetch; the registered one for this broker and without a fetch."""
         follower = self._followers.get(broker_id)
         if follower is not None and follower.broker_epoch != UNKNOWN_BROKER_EPOCH:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau.values import BrokerId
+
 UNLIMITED = float((1 << 63) - 1)
 
 
@@ -61,6 +63,6 @@ class ReplicationThrottle:
             self._updated_ms = now_ms
 
 
-def is_throttled(replicas: Sequence[str], partition: int, broker_id: int) -> bool:
+def is_throttled(replicas: Sequence[str], partition: int, broker_id: BrokerId) -> bool:
     """Returns whether a list of throttled replicas contains one: ``*`` for all, else ``partition:broker``."""
     return "*" in replicas or f"{partition}:{broker_id}" in replicas

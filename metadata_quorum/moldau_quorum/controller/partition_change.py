@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
+    from moldau.values import BrokerId
     from moldau_quorum.metadata.image import PartitionImage
 
 RECOVERED = 0
@@ -46,7 +47,7 @@ class Election(enum.Enum):
 class Elected:
     """The outcome of an election."""
 
-    leader: int
+    leader: BrokerId
     unclean: bool = False
     """The leader was neither in the ISR nor in the ELR: acknowledged records may be lost."""
 
@@ -58,24 +59,24 @@ class PartitionChange:
     topic_id: UUID
     partition_id: int
     partition: PartitionImage
-    acceptable: Callable[[int], bool]
+    acceptable: Callable[[BrokerId], bool]
     """Whether a broker may lead: registered, not fenced, not shutting down, and the replica's directory works."""
     min_isr: int
     elr_enabled: bool = True
     election: Election = Election.ONLINE
-    isr: tuple[int, ...] | None = None
-    replicas: tuple[int, ...] | None = None
-    adding: tuple[int, ...] | None = None
-    removing: tuple[int, ...] | None = None
+    isr: tuple[BrokerId, ...] | None = None
+    replicas: tuple[BrokerId, ...] | None = None
+    adding: tuple[BrokerId, ...] | None = None
+    removing: tuple[BrokerId, ...] | None = None
     recovery_state: int | None = None
-    lost_state: frozenset[int] = frozenset()
+    lost_state: frozenset[BrokerId] = frozenset()
     """Brokers that stopped uncleanly: they leave the ELR."""
-    new_directory: Callable[[int], UUID] | None = None
+    new_directory: Callable[[BrokerId], UUID] | None = None
     """The directory of a new replica on a broker; None where directories are not recorded."""
-    assigned: dict[int, UUID] = field(default_factory=dict)
+    assigned: dict[BrokerId, UUID] = field(default_factory=dict)
     """Directories of replicas as their brokers reported them, by broker id."""
 
-    def directory(self, broker_id: int) -> UUID:
+    def directory(self, broker_id: BrokerId) -> UUID:
         """Returns the directory of a replica after the change."""
         if broker_id in self.assigned:
             return self.assigned[broker_id]
@@ -94,12 +95,12 @@ class PartitionChange:
                 isr = before.isr  # without an ELR the last member must stay, or no replica could ever be elected
         elif elected.leader not in isr:
             isr = (elected.leader,)
-        elr: tuple[int, ...] = ()
+        elr: tuple[BrokerId, ...] = ()
         if elected.unclean:
             recovery = RECOVERING
         else:
             elr = self._eligible(replicas, isr)
-        last_known: tuple[int, ...] = ()
+        last_known: tuple[BrokerId, ...] = ()
         if not isr and self.elr_enabled:
             last_known = before.last_known_elr if before.leader == NO_LEADER else (before.leader,)
         leader_changed = elected.leader != before.leader
@@ -121,7 +122,7 @@ class PartitionChange:
         )
         return record if changes_anything(record) else None
 
-    def _directories(self, replicas: tuple[int, ...]) -> tuple[UUID, ...] | None:
+    def _directories(self, replicas: tuple[BrokerId, ...]) -> tuple[UUID, ...] | None:
         """Returns the directories of the new replicas; None if they do not change or are not recorded."""
         if self.new_directory is None:
             return None
@@ -130,7 +131,9 @@ class PartitionChange:
         unknown = not before and all(directory == MIGRATING for directory in after)
         return None if unknown or after == before else after
 
-    def _after_reassignment(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    def _after_reassignment(
+        self,
+    ) -> tuple[tuple[BrokerId, ...], tuple[BrokerId, ...], tuple[BrokerId, ...], tuple[BrokerId, ...]]:
         """Returns replicas, adding, removing and ISR; completes a reassignment whose target is in sync."""
         before = self.partition
         replicas = before.replicas if self.replicas is None else self.replicas
@@ -146,11 +149,11 @@ class PartitionChange:
             return target, (), (), tuple(replica for replica in isr if replica in target)
         return replicas, adding, removing, isr
 
-    def _elect(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> Elected:
+    def _elect(self, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...]) -> Elected:
         before = self.partition
         elr = tuple(r for r in before.elr if r not in self.lost_state and r in replicas)
 
-        def eligible(replica: int) -> bool:
+        def eligible(replica: BrokerId) -> bool:
             clean = replica in isr or (self.elr_enabled and replica in elr)
             return clean and replica in replicas and self.acceptable(replica)
 
@@ -172,7 +175,7 @@ class PartitionChange:
                     return Elected(leader=replica, unclean=True)
         return Elected(leader=NO_LEADER)
 
-    def _eligible(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:
+    def _eligible(self, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
         """Returns the ELR that goes with the new ISR."""
         before = self.partition
         if not self.elr_enabled or len(isr) >= min(self.min_isr, len(replicas)):
@@ -186,5 +189,5 @@ class PartitionChange:
         )
 
 
-def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+def _if_changed(before: tuple[BrokerId, ...], after: tuple[BrokerId, ...]) -> tuple[BrokerId, ...] | None:
     return None if before == after else after

@@ -21,6 +21,7 @@ from moldau.protocol.messages.elect_leaders import (
     ReplicaElectionResult,
     TopicPartitions,
 )
+from moldau.values import BrokerId
 from moldau_quorum.controller.context import (
     SLICE_RECORDS,
     Context,
@@ -40,21 +41,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
+
 PREFERRED_ELECTION = 0
 UNCLEAN_ELECTION = 1
 
 
-def acceptable_leader(image: MetadataImage, context: Context) -> Callable[[int], bool]:
+def acceptable_leader(image: MetadataImage, context: Context) -> Callable[[BrokerId], bool]:
     """Returns a predicate that says whether a broker may become a leader."""
 
-    def acceptable(broker_id: int) -> bool:
+    def acceptable(broker_id: BrokerId) -> bool:
         broker = image.brokers.get(broker_id)
         return broker is not None and broker.active and context.usable(broker_id)
 
     return acceptable
 
 
-def new_directory(image: MetadataImage, broker_id: int) -> UUID:
+def new_directory(image: MetadataImage, broker_id: BrokerId) -> UUID:
     """Returns the directory of a new replica: the broker's only one, else UNASSIGNED (KIP-858).
 
     A broker with several directories chooses one and reports it with AssignReplicasToDirs.
@@ -70,7 +72,7 @@ def begin_change(
     partition_id: int,
     partition: PartitionImage,
     *,
-    unfencing: int | None = None,
+    unfencing: BrokerId | None = None,
 ) -> PartitionChange:
     """Begins a change of one partition under the topic's configuration.
 
@@ -79,7 +81,7 @@ def begin_change(
     unclean = unclean_election_enabled(image, context, topic.name)
     live = acceptable_leader(image, context)
 
-    def acceptable(broker_id: int) -> bool:
+    def acceptable(broker_id: BrokerId) -> bool:
         broker = image.brokers.get(broker_id)
         return (
             broker is not None
@@ -137,7 +139,7 @@ def _alter_each(
                     raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition appears twice in the request")
                 done[key] = None
                 topic = view.image.topics_by_id.get(topic_data.topic_id)
-                alteration = _alter_one(request.broker_id, topic, data, view.image, view.context)
+                alteration = _alter_one(BrokerId(request.broker_id), topic, data, view.image, view.context)
             except RefusedError as refusal:
                 partitions.append(
                     AlterPartitionResponsePartitionData(partition_index=data.partition_index, error_code=refusal.code)
@@ -154,7 +156,7 @@ def _alter_each(
 
 
 def _alter_one(
-    broker_id: int,
+    broker_id: BrokerId,
     topic: TopicImage | None,
     data: AlterPartitionRequestPartitionData,
     image: MetadataImage,
@@ -167,7 +169,8 @@ def _alter_one(
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has no such partition")
     _check_epochs(broker_id, partition, data)
     epochs = {state.broker_id: state.broker_epoch for state in data.new_isr_with_epochs}
-    isr = tuple(state.broker_id for state in data.new_isr_with_epochs) or tuple(data.new_isr)
+    proposed = [state.broker_id for state in data.new_isr_with_epochs] or data.new_isr
+    isr = tuple(BrokerId(replica) for replica in proposed)
     _check_isr(broker_id, partition, isr, data.leader_recovery_state)
     try:
         _check_eligible(partition, isr, epochs, image)
@@ -210,7 +213,7 @@ def _alter_one(
     )
 
 
-def _check_epochs(broker_id: int, partition: PartitionImage, data: AlterPartitionRequestPartitionData) -> None:
+def _check_epochs(broker_id: BrokerId, partition: PartitionImage, data: AlterPartitionRequestPartitionData) -> None:
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         # The leader has seen newer metadata than this controller, so this controller is deposed or about to be.
         raise RefusedError(ErrorCode.NOT_CONTROLLER, "the leader is ahead of this controller")
@@ -222,7 +225,7 @@ def _check_epochs(broker_id: int, partition: PartitionImage, data: AlterPartitio
         raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION, f"the partition epoch is {partition.partition_epoch}")
 
 
-def _check_isr(broker_id: int, partition: PartitionImage, isr: tuple[int, ...], recovery_state: int) -> None:
+def _check_isr(broker_id: BrokerId, partition: PartitionImage, isr: tuple[BrokerId, ...], recovery_state: int) -> None:
     unique = dict.fromkeys(isr)
     if len(unique) != len(isr) or not all(replica in partition.replicas for replica in isr):
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"the ISR must be a part of {partition.replicas}")
@@ -237,7 +240,7 @@ def _check_isr(broker_id: int, partition: PartitionImage, isr: tuple[int, ...], 
 
 
 def _check_eligible(
-    partition: PartitionImage, isr: tuple[int, ...], epochs: dict[int, int], image: MetadataImage
+    partition: PartitionImage, isr: tuple[BrokerId, ...], epochs: dict[int, int], image: MetadataImage
 ) -> None:
     """Checks that each member of the new ISR is alive and has the epoch that the leader saw (KIP-841, KIP-903).
 

@@ -17,12 +17,14 @@ from moldau_quorum.controller.context import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau.values import BrokerId
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableBroker:
     """A broker that may hold replicas."""
 
-    broker_id: int
+    broker_id: BrokerId
     rack: str | None = None
     fenced: bool = False
     """A fenced broker is used only if there are not enough others, and never leads."""
@@ -30,7 +32,7 @@ class UsableBroker:
 
 def place_replicas(
     brokers: Sequence[UsableBroker], *, partitions: int, replication_factor: int, start: int
-) -> list[tuple[int, ...]]:
+) -> list[tuple[BrokerId, ...]]:
     """Returns the replicas of each new partition, the preferred leader first.
 
     ``start`` is a number that the caller draws; it shifts the rotation.
@@ -67,15 +69,15 @@ class _Placement:
         self._unfenced = unfenced
         self._all = list(self._turn)
 
-    def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+    def place(self, partitions: int, replication_factor: int) -> list[tuple[BrokerId, ...]]:
         candidates = self._unfenced if len(self._unfenced) >= replication_factor else self._all
         return [self._place_one(candidates, replication_factor) for _ in range(partitions)]
 
-    def _place_one(self, candidates: list[int], replication_factor: int) -> tuple[int, ...]:
-        chosen: list[int] = []
+    def _place_one(self, candidates: list[BrokerId], replication_factor: int) -> tuple[BrokerId, ...]:
+        chosen: list[BrokerId] = []
         used_racks: dict[str | None, int] = {}
 
-        def cost(broker: int) -> tuple[bool, int, int, int]:
+        def cost(broker: BrokerId) -> tuple[bool, int, int, int]:
             rack = self._racks[broker]
             crowd = 0 if rack is None else used_racks.get(rack, 0)
             return self._fenced[broker], crowd, self._held[broker], self._turn[broker]

@@ -30,6 +30,7 @@ from moldau.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
+from moldau.values import BrokerId
 from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
 from moldau_quorum.controller.partitions import begin_change
 from moldau_quorum.controller.topics import check_replicas
@@ -102,7 +103,7 @@ def _alter_one(
     if wanted.replicas is None:
         _cancel(change, partition)
     else:
-        target = tuple(wanted.replicas)
+        target = tuple(BrokerId(replica) for replica in wanted.replicas)
         check_replicas(target, image)
         factor = len(partition.replicas) - len(partition.removing_replicas)
         if not factor_may_change and len(target) != factor:
@@ -113,12 +114,12 @@ def _alter_one(
     return change.build()
 
 
-def original_replicas(partition: PartitionImage) -> tuple[int, ...]:
+def original_replicas(partition: PartitionImage) -> tuple[BrokerId, ...]:
     """Returns the replicas without those that a move is adding."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 
-def _start(change: PartitionChange, partition: PartitionImage, target: tuple[int, ...]) -> None:
+def _start(change: PartitionChange, partition: PartitionImage, target: tuple[BrokerId, ...]) -> None:
     """Moves the partition from its present state towards ``target``; all replicas stay until the target is in sync."""
     original = original_replicas(partition)
     removing = tuple(replica for replica in partition.replicas if replica not in target)

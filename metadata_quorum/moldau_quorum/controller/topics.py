@@ -27,7 +27,7 @@ from moldau.protocol.messages.delete_topics import (
 )
 from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import TOPIC_CONFIG
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, BrokerId
 from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import check_topic_config
 from moldau_quorum.controller.entities.configs import topic_values
@@ -245,12 +245,15 @@ def _overrides(topic: CreatableTopic) -> dict[str, str]:
     return overrides
 
 
-def _manual_assignment(topic: CreatableTopic, image: MetadataImage) -> list[tuple[int, ...]]:
+def _manual_assignment(topic: CreatableTopic, image: MetadataImage) -> list[tuple[BrokerId, ...]]:
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, "with an assignment, the partition count and replication factor must be -1"
         )
-    by_index = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
+    by_index = {
+        entry.partition_index: tuple(BrokerId(broker_id) for broker_id in entry.broker_ids)
+        for entry in topic.assignments
+    }
     if sorted(by_index) != list(range(len(topic.assignments))):
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered from 0 without gaps"
@@ -281,7 +284,7 @@ def check_replicas(replicas: Sequence[int], image: MetadataImage, *, expected: i
         )
 
 
-def _place(image: MetadataImage, context: Context, count: int, factor: int) -> list[tuple[int, ...]]:
+def _place(image: MetadataImage, context: Context, count: int, factor: int) -> list[tuple[BrokerId, ...]]:
     acceptable = acceptable_leader(image, context)
     brokers = [
         UsableBroker(broker_id=broker.broker_id, rack=broker.rack, fenced=not acceptable(broker.broker_id))
@@ -295,7 +298,7 @@ def _place(image: MetadataImage, context: Context, count: int, factor: int) -> l
 
 
 def _partition_records(
-    topic_id: UUID, first: int, assignment: list[tuple[int, ...]], image: MetadataImage, context: Context
+    topic_id: UUID, first: int, assignment: list[tuple[BrokerId, ...]], image: MetadataImage, context: Context
 ) -> list[MetadataRecord]:
     acceptable = acceptable_leader(image, context)
     records: list[MetadataRecord] = []
@@ -447,7 +450,7 @@ def _add_partitions(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{added} partitions are added, but {len(wanted.assignments)} are assigned",
             )
-        assignment = [tuple(entry.broker_ids) for entry in wanted.assignments]
+        assignment = [tuple(BrokerId(broker_id) for broker_id in entry.broker_ids) for entry in wanted.assignments]
         for replicas in assignment:
             check_replicas(replicas, image, expected=factor)
     return _partition_records(topic.topic_id, present, assignment, image, context)

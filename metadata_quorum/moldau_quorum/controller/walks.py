@@ -19,6 +19,7 @@ from moldau_quorum.metadata.records import NO_LEADER, MetadataRecord, PartitionC
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from moldau.values import BrokerId
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
     Slices = Generator[list[MetadataRecord], None, list[MetadataRecord]]
@@ -74,7 +75,7 @@ def with_last(slices: Slices) -> Iterator[list[MetadataRecord]]:
     yield (yield from slices)
 
 
-def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool = False) -> Slices:
+def brokers_gone(view: DecisionView, gone: dict[BrokerId, None], *, lost_state: bool = False) -> Slices:
     """Removes brokers from all ISRs and leaderships.
 
     The brokers are still registered and unfenced in ``view``. ``lost_state`` says that they stopped uncleanly and must
@@ -97,7 +98,7 @@ def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool 
     return walk(view, change)
 
 
-def broker_unfenced(view: DecisionView, broker_id: int, first: list[MetadataRecord]) -> Slices:
+def broker_unfenced(view: DecisionView, broker_id: BrokerId, first: list[MetadataRecord]) -> Slices:
     """Elects leaders for leaderless partitions that have a replica on the broker that ``first`` unfences."""
 
     def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
@@ -156,7 +157,7 @@ def balance_leaders(view: DecisionView, *, limit: int) -> Slices:
     return (yield from walk(view, change, wanted=moves_back, limit=limit))
 
 
-def leads_any(image: MetadataImage, broker_id: int) -> bool:
+def leads_any(image: MetadataImage, broker_id: BrokerId) -> bool:
     """Returns whether a broker leads any partition."""
     return any(
         partition.leader == broker_id

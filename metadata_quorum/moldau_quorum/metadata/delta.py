@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from moldau.values import BrokerId
 from moldau_quorum.metadata.persistent_map import PersistentMap
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class MetadataDelta:
     name is in both tuples, with two ids."""
     changed_partitions: tuple[PartitionDelta, ...] = ()
     """Created, changed and removed partitions (those of deleted topics too), by topic id and number."""
-    changed_brokers: tuple[int, ...] = ()
+    changed_brokers: tuple[BrokerId, ...] = ()
     """Ids of registered, changed and unregistered brokers."""
     changed_configs: tuple[ResourceKey, ...] = ()
     changed_quotas: tuple[QuotaEntity, ...] = ()
@@ -110,7 +111,7 @@ def delta_between(previous: MetadataImage, image: MetadataImage, *, accepted: bo
         created_topics=tuple(sorted(created, key=lambda topic: topic.name)),
         deleted_topics=tuple(sorted(deleted, key=lambda topic: topic.name)),
         changed_partitions=tuple(partitions),
-        changed_brokers=_differing(previous.brokers, image.brokers),
+        changed_brokers=tuple(map(BrokerId, _differing(previous.brokers, image.brokers))),
         changed_configs=tuple(sorted(previous.configs.changed_keys(image.configs))),
         changed_quotas=tuple(sorted(previous.quotas.changed_keys(image.quotas), key=quota_sort_key)),
         changed_scram_credentials=tuple(sorted(previous.scram_credentials.changed_keys(image.scram_credentials))),

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
+    from moldau.values import BrokerId
+
 __all__ = [
     "RESOURCE_BROKER",
     "RESOURCE_BROKER_LOGGER",
@@ -106,7 +108,7 @@ class MetadataImage:
         """Whether partition records name the log directories of their replicas."""
         return self.metadata_level >= r.METADATA_LEVEL_DIRECTORIES
 
-    def replica_online(self, partition: PartitionImage, broker_id: int) -> bool:
+    def replica_online(self, partition: PartitionImage, broker_id: BrokerId) -> bool:
         """Returns whether the log directory of a replica works, as far as is known.
 
         The broker itself may be fenced all the same.
@@ -281,7 +283,7 @@ class ImageEditor:
             log_dirs=record.log_dirs,
         )
 
-    def _broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+    def _broker(self, broker_id: BrokerId, broker_epoch: int) -> BrokerImage:
         broker = self._brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             known = "none" if broker is None else str(broker.broker_epoch)

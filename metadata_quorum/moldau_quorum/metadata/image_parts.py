@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import LeaderEpoch
 from moldau_quorum.metadata import directory_ids
 from moldau_quorum.metadata import records as r
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from moldau.values import BrokerId
     from moldau_quorum.metadata.persistent_map import PersistentMap
 
 RESOURCE_TOPIC: Final = 2
@@ -42,7 +44,7 @@ class ControllerImage:
 class BrokerImage:
     """A registered broker."""
 
-    broker_id: int
+    broker_id: BrokerId
     broker_epoch: int
     incarnation_id: UUID
     endpoints: tuple[r.Endpoint, ...]
@@ -75,19 +77,19 @@ class PartitionImage:
     ``directories`` is empty or as long as ``replicas``.
     """
 
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int = 0
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
     partition_epoch: int = 0
-    adding_replicas: tuple[int, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    elr: tuple[BrokerId, ...] = ()
+    last_known_elr: tuple[BrokerId, ...] = ()
     leader_recovery_state: int = 0
     directories: tuple[UUID, ...] = ()
 
-    def directory(self, broker_id: int) -> UUID:
+    def directory(self, broker_id: BrokerId) -> UUID:
         """Returns the log directory of a replica, as far as is known (``directory_ids``)."""
         if not self.directories or broker_id not in self.replicas:
             return directory_ids.MIGRATING
@@ -139,7 +141,7 @@ def changed_partition(before: PartitionImage, record: r.PartitionChangeRecord) -
     return replace(
         before,
         leader=record.leader if new_leader else before.leader,
-        leader_epoch=before.leader_epoch + new_leader,
+        leader_epoch=LeaderEpoch(before.leader_epoch + new_leader),
         partition_epoch=record.partition_epoch,
         **{name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None},
     )
@@ -150,7 +152,7 @@ def changes_anything(record: r.PartitionChangeRecord) -> bool:
     return record.leader != r.NO_LEADER_CHANGE or any(getattr(record, name) is not None for name in _CHANGEABLE)
 
 
-def check_directories(directories: tuple[UUID, ...], replicas: tuple[int, ...]) -> None:
+def check_directories(directories: tuple[UUID, ...], replicas: tuple[BrokerId, ...]) -> None:
     """Checks that each replica has a directory, or none has.
 
     Raises:

@@ -36,13 +36,15 @@ from uuid import UUID
 import msgpack
 import xxhash
 
+from moldau.values import BrokerId, LeaderEpoch
+
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-NO_LEADER: Final = -1
+NO_LEADER: Final = BrokerId(-1)
 """``leader`` of a partition without a leader."""
 
-NO_LEADER_CHANGE: Final = -2
+NO_LEADER_CHANGE: Final = BrokerId(-2)
 """``PartitionChangeRecord.leader`` if the leader, and so the leader epoch, stays."""
 
 METADATA_VERSION: Final = "metadata.version"
@@ -123,7 +125,7 @@ class RegisterBrokerRecord(MetadataRecord):
     """The registration of a broker's new incarnation. It replaces every earlier registration of the id."""
 
     TYPE: ClassVar[int] = 4
-    broker_id: int
+    broker_id: BrokerId
     incarnation_id: UUID
     broker_epoch: int
     """The offset at which the registration was decided; it grows with each registration in the cluster."""
@@ -141,7 +143,7 @@ class UnregisterBrokerRecord(MetadataRecord):
     """Removes a broker's registration."""
 
     TYPE: ClassVar[int] = 5
-    broker_id: int
+    broker_id: BrokerId
     broker_epoch: int
 
 
@@ -150,7 +152,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
     """Changes one incarnation: fenced or not, in controlled shutdown or not, or its log directories."""
 
     TYPE: ClassVar[int] = 6
-    broker_id: int
+    broker_id: BrokerId
     broker_epoch: int
     fenced: bool | None = None
     """None leaves it as it was."""
@@ -185,16 +187,16 @@ class PartitionRecord(MetadataRecord):
     LEVELS: ClassVar[tuple[int, ...]] = (METADATA_LEVEL_FIRST, METADATA_LEVEL_DIRECTORIES)
     topic_id: UUID
     partition_id: int
-    replicas: tuple[int, ...]
+    replicas: tuple[BrokerId, ...]
     """Broker ids in order of preference."""
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int = 0
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
     partition_epoch: int = 0
-    adding_replicas: tuple[int, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    elr: tuple[BrokerId, ...] = ()
+    last_known_elr: tuple[BrokerId, ...] = ()
     leader_recovery_state: int = 0
     """0 recovered, 1 recovering after an unclean election (KIP-704)."""
     directories: tuple[UUID, ...] = field(default=(), metadata={"since": 1})
@@ -211,14 +213,14 @@ class PartitionChangeRecord(MetadataRecord):
     partition_id: int
     partition_epoch: int
     """The epoch after the change; the change applies to exactly the epoch before it."""
-    leader: int = NO_LEADER_CHANGE
+    leader: BrokerId = NO_LEADER_CHANGE
     """The new leader; any value but ``NO_LEADER_CHANGE`` raises the leader epoch by one."""
-    isr: tuple[int, ...] | None = None
-    replicas: tuple[int, ...] | None = None
-    adding_replicas: tuple[int, ...] | None = None
-    removing_replicas: tuple[int, ...] | None = None
-    elr: tuple[int, ...] | None = None
-    last_known_elr: tuple[int, ...] | None = None
+    isr: tuple[BrokerId, ...] | None = None
+    replicas: tuple[BrokerId, ...] | None = None
+    adding_replicas: tuple[BrokerId, ...] | None = None
+    removing_replicas: tuple[BrokerId, ...] | None = None
+    elr: tuple[BrokerId, ...] | None = None
+    last_known_elr: tuple[BrokerId, ...] | None = None
     leader_recovery_state: int | None = None
     directories: tuple[UUID, ...] | None = field(default=None, metadata={"since": 1})
     """In the order of the replicas after the change."""
@@ -252,7 +254,7 @@ class ProducerIdsRecord(MetadataRecord):
     """Allocates a block of producer ids to a broker."""
 
     TYPE: ClassVar[int] = 13
-    broker_id: int
+    broker_id: BrokerId
     broker_epoch: int
     next_producer_id: int
     """The first id that is not allocated yet."""
@@ -402,6 +404,8 @@ def _allowed_types(hint: object) -> frozenset[type]:
         return frozenset().union(*(_allowed_types(part) for part in typing.get_args(hint)))
     if origin is tuple:
         return frozenset((tuple,))
+    if isinstance(hint, typing.NewType):
+        return _allowed_types(hint.__supertype__)
     if hint is float:
         return frozenset((float, int))
     assert isinstance(hint, type), hint

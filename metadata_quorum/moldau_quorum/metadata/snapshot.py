@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import BrokerId
 from moldau_quorum.metadata import records as r
 from moldau_quorum.metadata.image import ImageEditor, MetadataImage, quota_sort_key
 from moldau_quorum.metadata.image_parts import partition_record
@@ -58,7 +59,7 @@ def _setting_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
         for name, value in sorted(image.configs[resource_type, resource_name].items()):
             yield r.ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
     if image.next_producer_id:
-        yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
+        yield r.ProducerIdsRecord(broker_id=BrokerId(-1), broker_epoch=-1, next_producer_id=image.next_producer_id)
     for entity in sorted(image.quotas, key=quota_sort_key):
         for key, quota in sorted(image.quotas[entity].items()):
             yield r.ClientQuotaRecord(entity=entity, key=key, value=quota)

@@ -29,6 +29,7 @@ from moldau.protocol.messages.broker_registration import BrokerRegistrationReque
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import plain_environment
+from moldau.values import BrokerId
 from moldau_quorum.broker_side.controller_client import REPEATABLE_APIS
 from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import (
@@ -289,7 +290,7 @@ class ActiveController:
                 self._probe(broker_id)
             self._wake()
 
-    def _probe(self, broker_id: int) -> None:
+    def _probe(self, broker_id: BrokerId) -> None:
         """Asks the host of a broker that went silent whether its process is dead."""
         broker, session = self._projection.brokers.get(broker_id), self._sessions.get(broker_id)
         if broker is None or session is None or not broker.endpoints:
@@ -586,7 +587,7 @@ class ActiveController:
         broker = self._projection.brokers.get(request.broker_id)
         if broker is not None and broker.broker_epoch == request.broker_epoch:
             self._sessions.touch(
-                request.broker_id,
+                broker.broker_id,
                 request.broker_epoch,
                 now_ms,
                 connection=connection,
@@ -597,9 +598,9 @@ class ActiveController:
         """Soft state that follows from a decision."""
         if isinstance(request, BrokerRegistrationRequest) and isinstance(response, BrokerRegistrationResponse):
             if response.error_code == ErrorCode.NONE:
-                self._sessions.touch(request.broker_id, response.broker_epoch, now_ms, connection=connection)
+                self._sessions.touch(BrokerId(request.broker_id), response.broker_epoch, now_ms, connection=connection)
         elif isinstance(request, BrokerHeartbeatRequest) and isinstance(response, BrokerHeartbeatResponse):
-            session = self._sessions.get(request.broker_id)
+            session = self._sessions.get(BrokerId(request.broker_id))
             broker = self._projection.brokers.get(request.broker_id)
             if session is None or broker is None:
                 return

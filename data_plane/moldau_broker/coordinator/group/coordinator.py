@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import LeaderEpoch
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.runtime.effects import Marker
     from moldau_broker.coordinator.runtime.ports import InternalLog, TopicNames
@@ -71,7 +72,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         self._memory = MemberMemory(config.coordinator_metadata_bytes_max)
         self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
 
-    def _led(self, partition: int, leader_epoch: int) -> GroupShard:
+    def _led(self, partition: int, leader_epoch: LeaderEpoch) -> GroupShard:
         return GroupShard(
             partition=partition,
             leader_epoch=leader_epoch,

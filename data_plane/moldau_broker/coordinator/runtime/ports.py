@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.protocol.errors import ErrorCode
-    from moldau.values import Buffer
+    from moldau.values import Buffer, LeaderEpoch, Offset
     from moldau_broker.coordinator.runtime.effects import Marker
 
 
@@ -25,7 +25,7 @@ class InternalLog(Protocol):
     record before it sees the topic in the metadata.
     """
 
-    def append(self, partition: int, leader_epoch: int, batch: Buffer) -> int:
+    def append(self, partition: int, leader_epoch: LeaderEpoch, batch: Buffer) -> Offset:
         """Appends one record batch (offsets are assigned here) as a write with acks=all; does not wait for replicas.
 
         Batches of one partition are in the log in the order of the calls. Returns the log end offset after the batch:
@@ -37,7 +37,7 @@ class InternalLog(Protocol):
         """
         ...
 
-    async def wait_committed(self, partition: int, leader_epoch: int, end_offset: int) -> None:
+    async def wait_committed(self, partition: int, leader_epoch: LeaderEpoch, end_offset: Offset) -> None:
         """Waits until the high watermark is at least ``end_offset``. It has no deadline of its own; callers cancel it.
 
         Raises:
@@ -45,7 +45,7 @@ class InternalLog(Protocol):
         """
         ...
 
-    def log_start_offset(self, partition: int, leader_epoch: int) -> int:
+    def log_start_offset(self, partition: int, leader_epoch: LeaderEpoch) -> Offset:
         """Returns the first offset of the log.
 
         Raises:
@@ -53,7 +53,7 @@ class InternalLog(Protocol):
         """
         ...
 
-    def log_end_offset(self, partition: int, leader_epoch: int) -> int:
+    def log_end_offset(self, partition: int, leader_epoch: LeaderEpoch) -> Offset:
         """Returns the offset after the last record of the leader's log.
 
         Raises:
@@ -61,7 +61,7 @@ class InternalLog(Protocol):
         """
         ...
 
-    async def read(self, partition: int, leader_epoch: int, offset: int, max_bytes: int) -> Buffer:
+    async def read(self, partition: int, leader_epoch: LeaderEpoch, offset: Offset, max_bytes: int) -> Buffer:
         """Reads whole record batches below the high watermark, from the one that holds ``offset`` on.
 
         Returns at most ``max_bytes`` but at least one batch if there is one; empty at the high watermark. The result

@@ -25,6 +25,7 @@ from moldau.records import (
     parse_end_txn_marker,
 )
 from moldau.runtime.tasks.sync import Signal
+from moldau.values import Offset
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Answer, Append, Moment
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.telemetry.log import EventLogger
-    from moldau.values import Buffer
+    from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.coordinator.runtime.effects import Effect
     from moldau_broker.coordinator.runtime.ports import InternalLog
 
@@ -95,7 +96,7 @@ class ReplicatedShard(Generic[C]):
         self,
         *,
         partition: int,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         clock: Clock,
         log: InternalLog,
         new_core: Callable[[], C],
@@ -116,7 +117,7 @@ class ReplicatedShard(Generic[C]):
         self._logger = logger.bind(partition=partition, leader_epoch=leader_epoch)
         self._completions: dict[int, Completion] = {}
         self._next_request_id = 0
-        self._to_commit: deque[tuple[int, int]] = deque()
+        self._to_commit: deque[tuple[int, Offset]] = deque()
         self._written = Signal()
         self._deadline_changed = Signal()
         self._timer_due_ms: int | None = None
@@ -281,7 +282,7 @@ class ReplicatedShard(Generic[C]):
                         core.replay(record.key, record.value, producer_id)
                     elif control_record_type(record) in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
                         core.replay_marker(header.producer_id, parse_end_txn_marker(record).is_commit)
-                offset = header.next_offset
+                offset = Offset(header.next_offset)
             if offset == before:
                 self._logger.warning("coordinator-load-stalled", offset=offset, end_offset=end_offset)
                 await trio.sleep(_LOAD_RETRY_SECONDS)

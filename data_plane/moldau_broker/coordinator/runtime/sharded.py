@@ -14,6 +14,8 @@ from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.values import LeaderEpoch
+
 S = TypeVar("S", bound=ReplicatedShard[Any])
 
 
@@ -24,7 +26,7 @@ class ShardedCoordinator(Generic[S]):
     ``new_shard`` creates the shard of a partition under a leader epoch.
     """
 
-    def __init__(self, partition_count: Callable[[], int], new_shard: Callable[[int, int], S]) -> None:
+    def __init__(self, partition_count: Callable[[], int], new_shard: Callable[[int, LeaderEpoch], S]) -> None:
         """Starts no task before `run`."""
         self._partition_count = partition_count
         self._new_shard = new_shard
@@ -46,7 +48,7 @@ class ShardedCoordinator(Generic[S]):
 
     # Leadership
 
-    def become_leader(self, partition: int, leader_epoch: int) -> None:
+    def become_leader(self, partition: int, leader_epoch: LeaderEpoch) -> None:
         """Starts to coordinate a partition under this leader epoch; ignores older epochs."""
         current = self._shards.get(partition)
         if current is not None:
@@ -57,7 +59,7 @@ class ShardedCoordinator(Generic[S]):
         if self._tasks.accepts:
             self._tasks.start(shard.run)
 
-    def resign(self, partition: int, leader_epoch: int) -> None:
+    def resign(self, partition: int, leader_epoch: LeaderEpoch) -> None:
         """Stops to coordinate a partition if its shard has ``leader_epoch`` or an older one."""
         current = self._shards.get(partition)
         if current is not None and current.leader_epoch <= leader_epoch:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import LeaderEpoch
     from moldau_broker.coordinator.runtime.effects import Effect
     from moldau_broker.coordinator.runtime.ports import InternalLog, MarkerWriter, ProducerIdSource, TopicNames
     from moldau_broker.coordinator.transaction.core.config import TransactionConfig
@@ -154,7 +155,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         self._offsets_partition_count = offsets_partition_count
         self._logger = logger if logger is not None else EventLogger("moldau.broker.transactions")
 
-    def _led(self, partition: int, leader_epoch: int) -> TransactionShard:
+    def _led(self, partition: int, leader_epoch: LeaderEpoch) -> TransactionShard:
         shard = TransactionShard(
             partition=partition,
             leader_epoch=leader_epoch,

@@ -237,7 +237,7 @@ class Housekeeping:
             if starts:
                 works.append(directory.log_starts.work(log_starts_of(logs), path, on_error))
             if watermarks:
-                marks = {log.topic_partition: log.high_watermark for log in logs}
+                marks: dict[TopicPartition, int] = {log.topic_partition: log.high_watermark for log in logs}
                 works.append(directory.high_watermarks.work(marks, path, on_error))
         return [work for work in works if work is not None]
 

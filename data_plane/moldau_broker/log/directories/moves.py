@@ -143,7 +143,7 @@ def _agreed_end(future: PartitionLog, current: PartitionLog) -> int:
     Comparing lengths is not enough: a follower's log may be truncated and grow past its old end between two calls.
     Records of one leader epoch at one offset are identical, so the newest common epoch decides (as in KIP-101).
     """
-    end = future.log_end_offset
+    end: int = future.log_end_offset
     for entry in reversed(future.epochs.entries):
         found = current.end_offset_for_epoch(entry.leader_epoch)
         if found.leader_epoch == entry.leader_epoch:

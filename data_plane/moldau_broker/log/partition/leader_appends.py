@@ -15,7 +15,7 @@ from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, AppendOrigin, Sta
 
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
-    from moldau.values import Buffer
+    from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.log.partition.producer_state import EndMarker
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.staged_writes import StagedWrites
@@ -33,7 +33,7 @@ class LeaderAppends:
         self,
         records: memoryview,
         *,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         validation: BatchValidation | None = None,
@@ -83,7 +83,7 @@ class LeaderAppends:
         return self._storage.config.message_timestamp_type == LOG_APPEND_TIME
 
     def _check_producer(
-        self, header: BatchHeader, buffer: Buffer, leader_epoch: int, origin: AppendOrigin, now_ms: int
+        self, header: BatchHeader, buffer: Buffer, leader_epoch: LeaderEpoch, origin: AppendOrigin, now_ms: int
     ) -> tuple[AppendInfo | None, EndMarker | None]:
         """Checks the producer of a batch; returns the answer if it is a duplicate, and the marker if it has one."""
         producers = self._storage.producer_state
@@ -107,7 +107,7 @@ class LeaderAppends:
         )
         return duplicate, None
 
-    def _make_room(self, header: BatchHeader, size: int, leader_epoch: int, now_ms: int) -> bool:
+    def _make_room(self, header: BatchHeader, size: int, leader_epoch: LeaderEpoch, now_ms: int) -> bool:
         """Rolls, flushes or records a new epoch before the next batch as needed; returns whether it rolled."""
         storage, staged = self._storage, self._staged
         if header.attributes & CONTROL_BIT or staged.is_full:

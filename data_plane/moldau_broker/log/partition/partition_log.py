@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import encode_end_txn_marker
+from moldau.values import Offset
 from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
 from moldau_broker.log.partition import lookups, retention
 from moldau_broker.log.partition.follower_appends import FollowerAppends
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Generator, Sequence
 
+    from moldau.values import LeaderEpoch
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.segmented_log import SegmentedLog
@@ -79,14 +81,14 @@ class PartitionLog:
         return self.storage.segments.size_bytes
 
     @property
-    def log_start_offset(self) -> int:
+    def log_start_offset(self) -> Offset:
         """First offset that readers may see."""
-        return self.storage.log_start_offset
+        return Offset(self.storage.log_start_offset)
 
     @property
-    def log_end_offset(self) -> int:
+    def log_end_offset(self) -> Offset:
         """Offset of the next record."""
-        return self.storage.log_end_offset
+        return Offset(self.storage.log_end_offset)
 
     @property
     def recovery_point(self) -> int:
@@ -94,9 +96,9 @@ class PartitionLog:
         return self.storage.recovery_point
 
     @property
-    def settled_end_offset(self) -> int:
+    def settled_end_offset(self) -> Offset:
         """Offset (exclusive) up to which the log may be acknowledged now, see ``watermarks``."""
-        return self.watermarks.settled_end_offset
+        return Offset(self.watermarks.settled_end_offset)
 
     @property
     def is_settled(self) -> bool:
@@ -104,14 +106,14 @@ class PartitionLog:
         return self.watermarks.is_settled
 
     @property
-    def high_watermark(self) -> int:
+    def high_watermark(self) -> Offset:
         """Offset (exclusive) up to which all in-sync replicas have the log, as set by replication."""
-        return self.watermarks.high_watermark
+        return Offset(self.watermarks.high_watermark)
 
     @property
-    def last_stable_offset(self) -> int:
+    def last_stable_offset(self) -> Offset:
         """First offset that a ``read_committed`` consumer may not see yet, at most the high watermark."""
-        return self.watermarks.last_stable_offset
+        return Offset(self.watermarks.last_stable_offset)
 
     @property
     def latest_epoch(self) -> int:
@@ -119,9 +121,9 @@ class PartitionLog:
         return self.epochs.latest_epoch
 
     @property
-    def staged_end_offset(self) -> int:
+    def staged_end_offset(self) -> Offset:
         """Offset that the next staged batch gets."""
-        return self._staged.end_offset
+        return Offset(self._staged.end_offset)
 
     @property
     def has_staged(self) -> bool:
@@ -217,7 +219,7 @@ class PartitionLog:
 
     # Leader ----------------------------------------------------------------------------------------------------------
 
-    def begin_leader_epoch(self, leader_epoch: int) -> int:
+    def begin_leader_epoch(self, leader_epoch: LeaderEpoch) -> int:
         """Records that this replica leads in ``leader_epoch`` from the log end offset on; returns that offset.
 
         In memory: see ``epoch_cache``.
@@ -230,7 +232,7 @@ class PartitionLog:
         self,
         records: memoryview,
         *,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         validation: BatchValidation | None = None,
@@ -266,7 +268,7 @@ class PartitionLog:
         self,
         records: memoryview,
         *,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
@@ -282,7 +284,7 @@ class PartitionLog:
         producer_epoch: int,
         coordinator_epoch: int,
         commit: bool,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         now_ms: int,
     ) -> AppendInfo:
         """Appends a commit or abort marker; on return the transaction has ended in this log."""
@@ -300,7 +302,12 @@ class PartitionLog:
     # Follower ---------------------------------------------------------------------------------------------------------
 
     def append_as_follower(
-        self, records: memoryview, *, now_ms: int, leader_epoch: int | None = None, leader_log_start_offset: int = -1
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        leader_epoch: LeaderEpoch | None = None,
+        leader_log_start_offset: int = -1,
     ) -> AppendInfo:
         """Appends batches as a leader sent them, with their offsets and epochs, without a partial batch at the end.
 

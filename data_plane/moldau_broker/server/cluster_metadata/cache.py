@@ -11,6 +11,7 @@ from moldau_quorum.metadata.image import MetadataImage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.values import BrokerId
     from moldau_broker.server.replicas.partition import Partition
     from moldau_quorum.metadata.image import PartitionImage, TopicImage
     from moldau_quorum.metadata.records import Endpoint
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 class MetadataCache:
     """The newest image. Readers take ``image`` once: an image is immutable, and a newer one replaces it."""
 
-    def __init__(self, broker_id: int, inter_broker_listener: str, *, rack_aware_reads: bool) -> None:
+    def __init__(self, broker_id: BrokerId, inter_broker_listener: str, *, rack_aware_reads: bool) -> None:
         self.image = MetadataImage()
         self._broker_id = broker_id
         self._inter_broker_listener = inter_broker_listener
         self._rack_aware_reads = rack_aware_reads
-        self.is_suspect: Callable[[int], bool] = lambda _: False
+        self.is_suspect: Callable[[BrokerId], bool] = lambda _: False
         self._counted: tuple[MetadataImage, int] | None = None
 
     def partition_count(self) -> int:
@@ -45,7 +46,7 @@ class MetadataCache:
         image = self.image.topics_by_name.get(topic)
         return None if image is None else image.partitions.get(partition)
 
-    def endpoint(self, broker_id: int, listener_name: str) -> Endpoint | None:
+    def endpoint(self, broker_id: BrokerId, listener_name: str) -> Endpoint | None:
         """Returns an endpoint of a live broker; None while it is fenced or lacks the listener."""
         broker = self.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else broker.endpoint(listener_name)
@@ -55,7 +56,7 @@ class MetadataCache:
         """Name of the listener for requests between brokers."""
         return self._inter_broker_listener
 
-    def inter_broker_address(self, broker_id: int) -> tuple[str, int] | None:
+    def inter_broker_address(self, broker_id: BrokerId) -> tuple[str, int] | None:
         """Returns host and port of a registered broker's inter-broker listener, fenced or not."""
         broker = self.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(self._inter_broker_listener)
@@ -64,12 +65,12 @@ class MetadataCache:
     def suspects(self) -> frozenset[int]:
         """Returns the unfenced brokers that seem to have crashed a moment ago."""
         return frozenset(
-            broker_id
-            for broker_id, broker in self.image.brokers.items()
-            if not broker.fenced and self.is_suspect(broker_id)
+            broker.broker_id
+            for broker in self.image.brokers.values()
+            if not broker.fenced and self.is_suspect(broker.broker_id)
         )
 
-    def is_alive(self, broker_id: int) -> bool:
+    def is_alive(self, broker_id: BrokerId) -> bool:
         """Whether the broker is registered and not fenced."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.fenced
@@ -80,7 +81,7 @@ class ListenerHints:
 
     __slots__ = ("_broker_id", "_cache", "_listener_name")
 
-    def __init__(self, cache: MetadataCache, broker_id: int, listener_name: str) -> None:
+    def __init__(self, cache: MetadataCache, broker_id: BrokerId, listener_name: str) -> None:
         self._cache = cache
         self._broker_id = broker_id
         self._listener_name = listener_name
@@ -91,7 +92,7 @@ class ListenerHints:
         found = None if image is None else image.partitions.get(partition)
         return None if found is None else (found.leader, found.leader_epoch)
 
-    def endpoint_hint(self, broker_id: int) -> NodeEndpointResult | None:
+    def endpoint_hint(self, broker_id: BrokerId) -> NodeEndpointResult | None:
         """Returns the endpoint on which a broker serves clients (KIP-951)."""
         endpoint = self._cache.endpoint(broker_id, self._listener_name)
         if endpoint is None:

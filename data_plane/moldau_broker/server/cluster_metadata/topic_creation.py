@@ -22,6 +22,7 @@ from moldau_quorum.broker_side.controller_client import ControllerUnavailableErr
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from moldau.values import BrokerId
     from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
 
 CREATE_TIMEOUT_MS = 5_000
@@ -35,7 +36,7 @@ INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 class TopicCreation:
     """Asks the controller to create topics, each only once at a time."""
 
-    def __init__(self, controller: ControllerClient, follower: MetadataFollower, broker_id: int) -> None:
+    def __init__(self, controller: ControllerClient, follower: MetadataFollower, broker_id: BrokerId) -> None:
         self._controller = controller
         self._follower = follower
         self._under_way: dict[str, trio.Event] = {}

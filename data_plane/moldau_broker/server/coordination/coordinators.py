@@ -23,6 +23,7 @@ from moldau_broker.server.coordination.transactions import TransactionMarkers
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import BrokerId
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.coordination.producer_ids import ProducerIds
     from moldau_broker.server.coordination.transactions import Peers
@@ -62,7 +63,7 @@ class Coordinators:
 def build_coordinators(
     environment: Environment,
     config: Config,
-    broker_id: int,
+    broker_id: BrokerId,
     metadata: MetadataCache,
     replicas: ReplicaManager,
     peers: Peers,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import iterate_batches
+from moldau.values import Offset
 from moldau_broker.log.errors import LogStorageError, storage_failure
 from moldau_broker.log.values import AppendOrigin
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.values import Buffer
+    from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
@@ -29,17 +30,17 @@ class InternalTopicLog:
         self._replicas = replicas
         self._metadata = metadata
 
-    def _led(self, partition: int, leader_epoch: int) -> Partition:
+    def _led(self, partition: int, leader_epoch: LeaderEpoch) -> Partition:
         found = self._replicas.partitions.get((self._topic, partition))
         if found is None or not found.is_leader or found.replica.state.leader_epoch != leader_epoch:
             raise self._not_led(partition, leader_epoch)
         return found
 
-    def _not_led(self, partition: int, leader_epoch: int) -> KafkaError:
+    def _not_led(self, partition: int, leader_epoch: LeaderEpoch) -> KafkaError:
         text = f"{self._topic}-{partition} is not led here in leader epoch {leader_epoch}"
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
 
-    def append(self, partition: int, leader_epoch: int, batch: Buffer) -> int:
+    def append(self, partition: int, leader_epoch: LeaderEpoch, batch: Buffer) -> Offset:
         """Appends with acks=all, without waiting; returns the log end offset after the batch."""
         found = self._led(partition, leader_epoch)
         newest = self._metadata.partition(self._topic, partition)
@@ -48,9 +49,9 @@ class InternalTopicLog:
                 partition, leader_epoch
             )  # another leader is elected, and the replica has yet to apply that
         info = self._replicas.append_now(found, batch, acks=-1, origin=AppendOrigin.COORDINATOR)
-        return info.next_offset
+        return Offset(info.next_offset)
 
-    async def wait_committed(self, partition: int, leader_epoch: int, end_offset: int) -> None:
+    async def wait_committed(self, partition: int, leader_epoch: LeaderEpoch, end_offset: Offset) -> None:
         """Waits until the high watermark is at least ``end_offset``.
 
         Raises:
@@ -58,15 +59,15 @@ class InternalTopicLog:
         """
         await self._replicas.waits.wait_committed(self._led(partition, leader_epoch), leader_epoch, end_offset)
 
-    def log_start_offset(self, partition: int, leader_epoch: int) -> int:
+    def log_start_offset(self, partition: int, leader_epoch: LeaderEpoch) -> Offset:
         """Returns the log start offset."""
         return self._led(partition, leader_epoch).log.log_start_offset
 
-    def log_end_offset(self, partition: int, leader_epoch: int) -> int:
+    def log_end_offset(self, partition: int, leader_epoch: LeaderEpoch) -> Offset:
         """Returns the offset after the last record."""
         return self._led(partition, leader_epoch).log.log_end_offset
 
-    async def read(self, partition: int, leader_epoch: int, offset: int, max_bytes: int) -> Buffer:
+    async def read(self, partition: int, leader_epoch: LeaderEpoch, offset: Offset, max_bytes: int) -> Buffer:
         """Returns whole batches from ``offset`` up to the high watermark."""
         found = self._led(partition, leader_epoch)
         upper = found.replica.high_watermark

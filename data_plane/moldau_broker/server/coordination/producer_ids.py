@@ -17,6 +17,7 @@ from moldau_quorum.broker_side.controller_client import ControllerUnavailableErr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.values import BrokerId
     from moldau_quorum.broker_side.controller_client import ControllerClient
 
 ALLOCATION_TIMEOUT_MS = 10_000.0
@@ -25,7 +26,7 @@ ALLOCATION_TIMEOUT_MS = 10_000.0
 class ProducerIds:
     """The present block of producer ids of this broker."""
 
-    def __init__(self, broker_id: int, controller: ControllerClient, broker_epoch: Callable[[], int]) -> None:
+    def __init__(self, broker_id: BrokerId, controller: ControllerClient, broker_epoch: Callable[[], int]) -> None:
         self._broker_id = broker_id
         self._controller = controller
         self._next = 0

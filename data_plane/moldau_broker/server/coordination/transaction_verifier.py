@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from moldau.protocol.schema import Request, Response
+    from moldau.values import BrokerId
     from moldau_broker.coordinator.runtime.effects import Marker
     from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
@@ -51,7 +52,7 @@ class TransactionVerifier:
     Invariant: ``_known`` has only confirmed ids; a producer id never changes its transactional id.
     """
 
-    def __init__(self, broker_id: int, metadata: MetadataCache, peers: Peers) -> None:
+    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, peers: Peers) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
         self._peers = peers
@@ -195,7 +196,7 @@ class TransactionVerifier:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return await self._ask_broker(partition.leader, request, version)
 
-    async def _ask_broker(self, broker_id: int, request: Request, version: int) -> Response:
+    async def _ask_broker(self, broker_id: BrokerId, request: Request, version: int) -> Response:
         """Asks the coordinator of a broker.
 
         Raises:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import BrokerId, LeaderEpoch, Offset
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.runtime.effects import Marker
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
@@ -51,14 +52,14 @@ class Peers:
     Answers keep the order of the requests, and markers wait for their commit: other requests must not wait for that.
     """
 
-    def __init__(self, environment: Environment, broker_id: int, metadata: MetadataCache) -> None:
+    def __init__(self, environment: Environment, broker_id: BrokerId, metadata: MetadataCache) -> None:
         self._environment = environment
         self._client_id = f"broker-{broker_id}-transactions"
         self._metadata = metadata
         self._connections: dict[tuple[int, int], RpcConnection] = {}
         self._opening: dict[tuple[int, int], trio.Lock] = {}
 
-    async def request(self, broker_id: int, message: Request, version: int) -> Response:
+    async def request(self, broker_id: BrokerId, message: Request, version: int) -> Response:
         """Sends a request to a broker, and sends it again over a new connection if an old one breaks.
 
         The peer closes idle connections, and requests sent at that moment are lost. All requests here are repeatable.
@@ -77,7 +78,7 @@ class Peers:
         connection, _ = await self._connection(broker_id, message.__api_key__)
         return await connection.request(message, version, timeout_ms=REQUEST_TIMEOUT_MS)
 
-    async def _connection(self, broker_id: int, api_key: int) -> tuple[RpcConnection, bool]:
+    async def _connection(self, broker_id: BrokerId, api_key: int) -> tuple[RpcConnection, bool]:
         """Returns the connection for an API, and whether it is new."""
         key = (broker_id, api_key)
         async with self._opening.setdefault(key, trio.Lock()):
@@ -102,7 +103,7 @@ class Peers:
 class TransactionMarkers:
     """Writes markers; see ``coordinator.runtime.ports.MarkerWriter``."""
 
-    def __init__(self, broker_id: int, metadata: MetadataCache, replicas: ReplicaManager, peers: Peers) -> None:
+    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, replicas: ReplicaManager, peers: Peers) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
         self._replicas = replicas
@@ -119,7 +120,7 @@ class TransactionMarkers:
     ) -> Mapping[TopicPartitionName, ErrorCode]:
         """Tries once to write the marker to each partition at its present leader; returns the error codes."""
         codes: dict[TopicPartitionName, ErrorCode] = {}
-        by_leader: dict[int, list[TopicPartitionName]] = {}
+        by_leader: dict[BrokerId, list[TopicPartitionName]] = {}
         for key in partitions:
             image = self._metadata.partition(*key)
             if image is None:
@@ -136,7 +137,7 @@ class TransactionMarkers:
 
     async def _write_here(
         self,
-        leader: int,
+        leader: BrokerId,
         marker: Marker,
         keys: Sequence[TopicPartitionName],
         codes: dict[TopicPartitionName, ErrorCode],
@@ -146,7 +147,7 @@ class TransactionMarkers:
 
     async def _write_there(
         self,
-        leader: int,
+        leader: BrokerId,
         marker: Marker,
         keys: Sequence[TopicPartitionName],
         codes: dict[TopicPartitionName, ErrorCode],
@@ -217,7 +218,7 @@ class TransactionMarkers:
             return error.code
         return lambda: self._wait_committed(partition, leader_epoch, end_offset)
 
-    async def _wait_committed(self, partition: Partition, leader_epoch: int, end_offset: int) -> ErrorCode:
+    async def _wait_committed(self, partition: Partition, leader_epoch: LeaderEpoch, end_offset: Offset) -> ErrorCode:
         try:
             await self._replicas.waits.wait_committed(partition, leader_epoch, end_offset)
         except KafkaError as error:

@@ -23,6 +23,7 @@ from moldau.protocol.hot import TooManyEntriesError, read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.net.answers import CloseConnection, Preparation
+from moldau.values import LeaderEpoch
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.replication.fetch_session import FetchPartition
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
@@ -354,7 +355,7 @@ class BrokerConnection:
                 wanted.partition,
                 wanted.fetch_offset,
                 wanted.partition_max_bytes,
-                wanted.current_leader_epoch,
+                LeaderEpoch(wanted.current_leader_epoch),
                 wanted.last_fetched_epoch,
                 wanted.log_start_offset,
             )

@@ -19,6 +19,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchPartitionResult, write_fetch_response
 from moldau.runtime.net.answers import FileRange, ResponsePart
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
 from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.replication.purgatory import PurgatoryFullError
@@ -76,7 +77,7 @@ class Hints(Protocol):
         """Returns leader id (-1: none) and leader epoch; None if the partition does not exist."""
         ...
 
-    def endpoint_hint(self, broker_id: int) -> NodeEndpointResult | None:
+    def endpoint_hint(self, broker_id: BrokerId) -> NodeEndpointResult | None:
         """Returns the endpoint on which a broker serves clients (KIP-951)."""
         ...
 
@@ -184,10 +185,10 @@ class FetchService:
             ):
                 continue  # ``plan`` reports it
             effects = partition.replica.followed(
-                query.replica_id,
+                BrokerId(query.replica_id),
                 query.replica_epoch,
-                wanted.fetch_offset,
-                wanted.log_start_offset,
+                Offset(wanted.fetch_offset),
+                Offset(wanted.log_start_offset),
                 now_ms,
                 replicas.eligible,
             )
@@ -313,7 +314,7 @@ class FetchService:
         if query.from_follower:
             upper = log.log_end_offset
             if self._replicas.holds_back(partition, query.replica_id, self._clock.monotonic_ms()):
-                upper = min(upper, wanted.fetch_offset)
+                upper = min(upper, Offset(wanted.fetch_offset))
         elif query.isolation_level == READ_COMMITTED:
             upper = stable
         else:
@@ -422,7 +423,7 @@ class FetchService:
         session = context.session
         topics: dict[bytes, list[Result]] = {}
         answered: list[tuple[bytes, int]] = []
-        leaders: dict[int, None] = {}
+        leaders: dict[BrokerId, None] = {}
         for wanted, result in plan.results:
             if session is not None:
                 news = bool(
@@ -437,7 +438,7 @@ class FetchService:
                 if result.records_size:
                     answered.append(wanted.key)
             if result.current_leader is not None:
-                leaders[result.current_leader[0]] = None
+                leaders[BrokerId(result.current_leader[0])] = None
             topics.setdefault(wanted.topic, []).append(result)
         if session is not None:
             session.rotate(answered)

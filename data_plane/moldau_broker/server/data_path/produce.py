@@ -17,6 +17,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, write_produce_response
 from moldau.runtime.net.answers import CloseConnection
+from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
 from moldau_broker.log.values import AppendOrigin
@@ -203,9 +204,9 @@ class ProduceService:
                         wait = waiting.get(partition)
                         if wait is None:
                             leader_epoch = partition.replica.state.leader_epoch
-                            waiting[partition] = ProduceWait(leader_epoch, required_offset, number)
+                            waiting[partition] = ProduceWait(leader_epoch, Offset(required_offset), number)
                         else:  # the request names the partition twice
-                            wait.required_offset = max(wait.required_offset, required_offset)
+                            wait.required_offset = max(wait.required_offset, Offset(required_offset))
                             wait.indexes.append(number)
                 failed = failed or bool(result.error_code)
                 topic_results.append(result)
@@ -398,7 +399,7 @@ class ProduceService:
             for _, topic_results in results:
                 for result in topic_results:
                     if result.leader_id >= 0 and result.leader_id not in endpoints:
-                        endpoint = self._hints.endpoint_hint(result.leader_id)
+                        endpoint = self._hints.endpoint_hint(BrokerId(result.leader_id))
                         if endpoint is not None:
                             endpoints[result.leader_id] = endpoint
         return write_produce_response(version, correlation_id, results, 0, tuple(endpoints.values()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import encode_response
 from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS, LogLevels
+from moldau.values import LeaderEpoch
 from moldau_broker.server.data_path.record_checks import CheckLanes
 from moldau_quorum.authorization.principals import address_bytes, principal_bytes
 from moldau_quorum.broker_side.controller_client import ForwardedClient
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.sasl.core.identity import Identity
+    from moldau.values import BrokerId
     from moldau_broker.coordinator.group.coordinator import GroupCoordinator
     from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau_broker.log.directories.manager import LogManager
@@ -81,7 +83,7 @@ class BrokerContext:
     config: Config
     static_config: Config
     dynamic: DynamicConfig
-    broker_id: int
+    broker_id: BrokerId
     incarnation_id: uuid.UUID
     metadata: MetadataCache
     follower: MetadataFollower
@@ -114,7 +116,7 @@ class BrokerContext:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
             known = self.metadata.partition(topic, partition) is not None
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        error = found.check_access(current_leader_epoch, leader_only=True)
+        error = found.check_access(LeaderEpoch(current_leader_epoch), leader_only=True)
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
         return found

@@ -26,6 +26,7 @@ from moldau.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from moldau.values import Offset
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import TopicPartition
 
@@ -82,7 +83,7 @@ async def handle_delete_records(
         results.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
     with trio.move_on_after(min(max(0, request.timeout_ms), _TIMEOUT_MS_MAX) / 1000):
         for partition, start, _ in waiting:
-            await context.replicas.waits.wait_low_watermark(partition, start)
+            await context.replicas.waits.wait_low_watermark(partition, Offset(start))
     for partition, start, result in waiting:
         low_watermark = context.replicas.low_watermark(partition)
         if not partition.is_leader:

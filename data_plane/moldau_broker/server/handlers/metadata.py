@@ -31,8 +31,9 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, BrokerId
 from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -250,7 +251,8 @@ async def ensure_transactions_topic(context: InternalTopicsContext) -> ErrorCode
 
 def _some_controller(context: MetadataContext) -> int:
     """Returns a live broker, which forwards to the active controller; clients may only see brokers (KIP-590)."""
-    alive = [broker_id for broker_id in sorted(context.metadata.image.brokers) if context.metadata.is_alive(broker_id)]
+    brokers = map(BrokerId, sorted(context.metadata.image.brokers))
+    alive = [broker for broker in brokers if context.metadata.is_alive(broker)]
     if context.broker_id in alive:
         return context.broker_id
     return alive[0] if alive else -1
@@ -275,10 +277,10 @@ def _partition(
 ) -> MetadataResponsePartition:
     leader, error = partition.leader, ErrorCode.NONE
     if leader < 0 or not context.metadata.is_alive(leader):
-        leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
+        leader, error = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
     elif context.metadata.endpoint(leader, call.listener_name) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if call.version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        leader = -1
+        leader = NO_LEADER
     return MetadataResponsePartition(
         error_code=error,
         partition_index=index,

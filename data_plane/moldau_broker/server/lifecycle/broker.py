@@ -34,6 +34,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import brokers_environment, controllers_environment, listener_tls
+from moldau.values import BrokerId
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.server.cluster_metadata.applier import MetadataApplier
@@ -104,7 +105,7 @@ class Broker:
         self._features = features
         self._environment = environment
         self._config = config
-        self.broker_id = config.get_int("node.id")
+        self.broker_id = BrokerId(config.get_int("node.id"))
         self._logger = EventLogger("moldau.broker", node=self.broker_id)
         self._voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
         if not self._voters:

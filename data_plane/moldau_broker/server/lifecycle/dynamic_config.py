@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config, Value
     from moldau.runtime.telemetry.log import EventLogger
+    from moldau.values import BrokerId
     from moldau_quorum.metadata.image import MetadataImage
 
 
 class DynamicConfig:
     """The configuration of a broker: the values of its file, overridden by those of the metadata."""
 
-    def __init__(self, static: Config, broker_id: int, logger: EventLogger) -> None:
+    def __init__(self, static: Config, broker_id: BrokerId, logger: EventLogger) -> None:
         self._static = static
         self._layers = ("", str(broker_id))  # resources of metadata, the later one on top
         self._logger = logger

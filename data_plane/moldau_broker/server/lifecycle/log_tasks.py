@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.telemetry.log import EventLogger
+    from moldau.values import BrokerId
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import Work
@@ -32,7 +33,9 @@ SYNCS_PER_DIRECTORY_MAX = 4
 The journal of a file system commits them together; the bound leaves threads of the disk to other work."""
 
 
-def known_log_configs(config: Config, image: MetadataImage, broker_id: int) -> tuple[LogConfig, dict[str, LogConfig]]:
+def known_log_configs(
+    config: Config, image: MetadataImage, broker_id: BrokerId
+) -> tuple[LogConfig, dict[str, LogConfig]]:
     """Returns the broker's log configuration, and those of topics with overrides, in the present metadata.
 
     ``config`` is the static one. Unusable values are left out without a log message: replicas that claim their logs

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.ports.environment import Disk, Environment, Listener
+    from moldau.values import BrokerId
 
 _UNBOUNDED_CONNECTIONS = 100_000
 
@@ -42,7 +43,7 @@ def known_cluster_id(disk: Disk, config: Config) -> str:
     return config.get_str_or_none("cluster.id") or ""
 
 
-def log_manager(environment: Environment, config: Config, broker_id: int, cluster_id: str) -> LogManager:
+def log_manager(environment: Environment, config: Config, broker_id: BrokerId, cluster_id: str) -> LogManager:
     """Returns the log manager of a broker before it has read or locked anything.
 
     Raises:
@@ -129,7 +130,7 @@ def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
 # --- settings
 
 
-def fetcher_settings(config: Config, broker_id: int) -> FetcherSettings:
+def fetcher_settings(config: Config, broker_id: BrokerId) -> FetcherSettings:
     """Returns the settings with which this broker fetches from leaders."""
     return FetcherSettings(
         broker_id=broker_id,

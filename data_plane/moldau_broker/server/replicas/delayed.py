@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.net.answers import ResponsePart
     from moldau.runtime.ports.environment import Clock
+    from moldau.values import LeaderEpoch, Offset
     from moldau_broker.server.replicas.partition import Partition
 
 K = TypeVar("K")
@@ -73,7 +74,7 @@ class ProduceWait:
 
     __slots__ = ("indexes", "leader_epoch", "required_offset")
 
-    def __init__(self, leader_epoch: int, required_offset: int, index: int) -> None:
+    def __init__(self, leader_epoch: LeaderEpoch, required_offset: Offset, index: int) -> None:
         self.leader_epoch = leader_epoch
         self.required_offset = required_offset
         self.indexes = [index]

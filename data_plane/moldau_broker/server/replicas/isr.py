@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Clock
+    from moldau.values import BrokerId
     from moldau_broker.log.values import TopicPartition
     from moldau_broker.replication.replica import IsrProposal
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
@@ -35,7 +36,7 @@ class IsrAlterations:
     """One task that sends the proposals of the replicas, one request at a time."""
 
     def __init__(
-        self, clock: Clock, broker_id: int, controller: ControllerClient, broker_epoch: Callable[[], int]
+        self, clock: Clock, broker_id: BrokerId, controller: ControllerClient, broker_epoch: Callable[[], int]
     ) -> None:
         self._clock = clock
         self._broker_id = broker_id

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import uuid
 
     from moldau.runtime.ports.environment import Clock
+    from moldau.values import BrokerId
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import TopicPartition
@@ -78,7 +79,7 @@ class LogChanges:
     """The queue. Its methods are synchronous and are called from the event loop."""
 
     def __init__(
-        self, clock: Clock, broker_id: int, logs: LogManager, directories: ReplicaDirectories, owner: ReplicaOwner
+        self, clock: Clock, broker_id: BrokerId, logs: LogManager, directories: ReplicaDirectories, owner: ReplicaOwner
     ) -> None:
         """Starts with an empty queue."""
         self._clock = clock

@@ -10,6 +10,7 @@ from moldau_broker.replication.replica import NO_BROKER, PartitionState, Replica
 if TYPE_CHECKING:
     import uuid
 
+    from moldau.values import BrokerId, LeaderEpoch, Offset
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import TopicPartition
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
@@ -75,19 +76,19 @@ class Partition:
         """
         return self.replica.state.leader_epoch, self.marker_count
 
-    def check_access(self, current_leader_epoch: int, *, leader_only: bool) -> ErrorCode:
+    def check_access(self, current_leader_epoch: LeaderEpoch, *, leader_only: bool) -> ErrorCode:
         """Returns NONE if the replica may serve a request of that leader epoch, else the error."""
         if self.error is not ErrorCode.NONE:
             return self.error
         return self.replica.check_access(current_leader_epoch, leader_only=leader_only)
 
-    def acknowledgement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+    def acknowledgement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         """See ``Replica.acknowledgement``."""
         if self.error is not ErrorCode.NONE:
             return self.error
         return self.replica.acknowledgement(leader_epoch, required_offset)
 
-    def settlement(self, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+    def settlement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         """See ``Replica.settlement``."""
         if self.error is not ErrorCode.NONE:
             return self.error
@@ -108,6 +109,6 @@ def partition_state(image: PartitionImage) -> PartitionState:
     )
 
 
-def offline_replicas(image: MetadataImage, partition: PartitionImage) -> tuple[int, ...]:
+def offline_replicas(image: MetadataImage, partition: PartitionImage) -> tuple[BrokerId, ...]:
     """Returns the replicas whose log directory is offline."""
     return tuple(replica for replica in partition.replicas if not image.replica_online(partition, replica))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Clock
+    from moldau.values import BrokerId
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.replication.directory_assignment import AssignmentKey
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
@@ -72,7 +73,7 @@ class ReplicaDirectories:
     def __init__(
         self,
         clock: Clock,
-        broker_id: int,
+        broker_id: BrokerId,
         controller: ControllerClient,
         broker_epoch: Callable[[], int],
         logs: LogManager,

@@ -31,15 +31,18 @@ from moldau.protocol.messages.list_offsets import (
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import Offset
 from moldau_broker.log.errors import DescriptorsShortError, LogError, LogStorageError
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau_broker.replication.follower import Followed, FollowerFetcher, PartitionAnswer, Step, StepKind
+from moldau_broker.replication.replica import UNKNOWN_OFFSET
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Iterable
 
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import BrokerId
     from moldau_broker.log.values import TopicPartition
     from moldau_broker.replication.follower import FollowRequest
     from moldau_broker.server.replicas.partition import Partition
@@ -56,7 +59,7 @@ SUSPICION_MS = 2_000.0
 class FetcherSettings:
     """Configuration of the fetchers; names are Kafka's without ``replica.`` and with ``_`` for ``.``."""
 
-    broker_id: int
+    broker_id: BrokerId
     fetch_wait_max_ms: int = 500
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 1 << 20  # of one partition
@@ -68,7 +71,7 @@ class FetcherSettings:
 class SourceKey(NamedTuple):
     """Key of one task: the source broker, and whether its partitions have a flush policy."""
 
-    broker_id: int
+    broker_id: BrokerId
     settles: bool
 
 
@@ -80,7 +83,7 @@ class ReplicaFetchers:
         environment: Environment,
         settings: FetcherSettings,
         replicas: ReplicaManager,
-        endpoint: Callable[[int], tuple[str, int] | None],
+        endpoint: Callable[[BrokerId], tuple[str, int] | None],
         broker_epoch: Callable[[], int],
         connect: Callable[[str, int], Awaitable[RpcConnection]] | None = None,
     ) -> None:
@@ -147,7 +150,7 @@ class ReplicaFetchers:
         if source_key is not None and source_key.settles != partition.log.config.bounds_unsynced:
             self.follow(partition)
 
-    def broker_changed(self, broker_id: int) -> None:
+    def broker_changed(self, broker_id: BrokerId) -> None:
         """Retries a broker that registered again at once, at its new address."""
         for settles in (False, True):
             source = self._sources.get(SourceKey(broker_id, settles))
@@ -155,7 +158,7 @@ class ReplicaFetchers:
                 source.core.reset_backoff()
                 source.work.notify()
 
-    def is_suspect(self, broker_id: int) -> bool:
+    def is_suspect(self, broker_id: BrokerId) -> bool:
         """Whether a broker seems to have crashed a moment ago, so that new leaders will be elected.
 
         True for ``SUSPICION_MS`` after it dropped or refused our connection, which a running broker does not do.
@@ -163,12 +166,12 @@ class ReplicaFetchers:
         until_ms = self._suspects.get(broker_id)
         return until_ms is not None and self._environment.clock.monotonic_ms() < until_ms
 
-    def suspect(self, broker_id: int) -> None:
+    def suspect(self, broker_id: BrokerId) -> None:
         """Suspects a broker that dropped our connection; only the first drop in a row counts."""
         if broker_id not in self._suspects:
             self._suspects[broker_id] = self._environment.clock.monotonic_ms() + SUSPICION_MS
 
-    def trust(self, broker_id: int) -> None:
+    def trust(self, broker_id: BrokerId) -> None:
         """Ends the suspicion of a broker that has answered."""
         self._suspects.pop(broker_id, None)
 
@@ -188,7 +191,7 @@ class _Source:
     Invariant: ``unsettled`` holds each partition whose fetch offset may be above its log's settled end offset.
     """
 
-    def __init__(self, fetchers: ReplicaFetchers, broker_id: int) -> None:
+    def __init__(self, fetchers: ReplicaFetchers, broker_id: BrokerId) -> None:
         settings = fetchers._settings
         self._fetchers = fetchers
         self._settings = settings
@@ -370,14 +373,14 @@ class _Source:
         log = partition.log
         answer = step.answer
         local = log.end_offset_for_epoch(answer.diverging_epoch)
-        target = answer.diverging_end_offset
+        target: int = answer.diverging_end_offset
         if local.end_offset >= 0:
             target = min(target, local.end_offset)
         target = min(target, log.log_end_offset)
         self._logger.info(
             "truncate", partition=partition.key, log_end=log.log_end_offset, to=target, epoch=answer.diverging_epoch
         )
-        self._replicas.follower_truncated(partition, target)
+        self._replicas.follower_truncated(partition, Offset(target))
         self.claims(partition)
         self.core.truncated(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
@@ -393,7 +396,8 @@ class _Source:
             partition = self._replicas.partitions.get(followed.key)
             if partition is None or partition.replica.is_leader or not self.core.is_current(followed):
                 continue
-            start, end = earliest.get(followed.key, -1), latest.get(followed.key, -1)
+            start = earliest.get(followed.key, UNKNOWN_OFFSET)
+            end = latest.get(followed.key, UNKNOWN_OFFSET)
             if start < 0 or end < 0:
                 self.core.delay(followed, now_ms)
                 continue
@@ -421,7 +425,7 @@ class _Source:
 
     async def _list_offsets(
         self, connection: RpcConnection, steps: list[Step], timestamp: int
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, Offset]:
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for step in steps:
             followed = step.followed
@@ -441,7 +445,7 @@ class _Source:
         )
         by_key = {(step.followed.key.topic, step.followed.key.partition): step.followed.key for step in steps}
         return {
-            by_key[topic.name, partition.partition_index]: partition.offset
+            by_key[topic.name, partition.partition_index]: Offset(partition.offset)
             for topic in response.topics
             for partition in topic.partitions
             if partition.error_code == ErrorCode.NONE and (topic.name, partition.partition_index) in by_key
@@ -455,9 +459,9 @@ def _answers(response: FetchResponse) -> Iterable[PartitionAnswer]:
                 topic_id=topic.topic_id,
                 partition=data.partition_index,
                 error=ErrorCode(data.error_code),
-                high_watermark=data.high_watermark,
-                log_start_offset=data.log_start_offset,
+                high_watermark=Offset(data.high_watermark),
+                log_start_offset=Offset(data.log_start_offset),
                 records=data.records if data.records is not None else b"",
                 diverging_epoch=data.diverging_epoch.epoch,
-                diverging_end_offset=data.diverging_epoch.end_offset,
+                diverging_end_offset=Offset(data.diverging_epoch.end_offset),
             )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import Offset
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from moldau.runtime.ports.environment import Clock
-    from moldau.values import Buffer
+    from moldau.values import BrokerId, Buffer
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.partition.partition_log import PartitionLog
@@ -61,7 +62,7 @@ class TopicSettings:
 class ReplicaSettings:
     """The part of the broker's configuration that replicas use."""
 
-    broker_id: int
+    broker_id: BrokerId
     lag_time_max_ms: float
     waiting_operations_max: int = 100_000  # bound of each purgatory
     alter_partition_batch_max: int = 1000
@@ -115,7 +116,7 @@ class ReplicaManager:
         on_directory_failure: Callable[[str], None],
     ) -> None:
         self._clock = clock
-        self.eligible: Mapping[int, int] = {}
+        self.eligible: Mapping[BrokerId, int] = {}
         """Broker epochs of the registered, unfenced brokers that are not shutting down, by broker id."""
         self.waits = ReplicaWaits(clock, settings.waiting_operations_max, self.low_watermark)
         self.settled = Signal()
@@ -231,7 +232,7 @@ class ReplicaManager:
 
     # --- following -------------------------------------------------------------------------------------------------
 
-    def follower_advanced(self, partition: Partition, high_watermark: int, leader_log_start_offset: int) -> None:
+    def follower_advanced(self, partition: Partition, high_watermark: Offset, leader_log_start_offset: Offset) -> None:
         """Takes over a fetch answer of the leader: its high watermark and log start, after any append."""
         replica = partition.replica
         log = partition.log
@@ -243,7 +244,7 @@ class ReplicaManager:
         if log.log_start_offset < leader_log_start_offset <= replica.high_watermark:
             log.increment_log_start_offset(leader_log_start_offset)
 
-    def follower_truncated(self, partition: Partition, offset: int) -> None:
+    def follower_truncated(self, partition: Partition, offset: Offset) -> None:
         """Truncates the log of a follower to ``offset``, and lowers its high watermark if needed.
 
         If its log start lies above the log end of a leader that has lost records, the log restarts at that end, so that
@@ -258,7 +259,7 @@ class ReplicaManager:
         partition.log.update_high_watermark(partition.replica.high_watermark)
         self.log_end_moved(partition, self._clock.monotonic_ms())
 
-    def follower_restarted(self, partition: Partition, offset: int) -> None:
+    def follower_restarted(self, partition: Partition, offset: Offset) -> None:
         """Restarts the log of a follower at the leader's log start; the leader has deleted the earlier records."""
         partition.log.truncate_fully_and_start_at(offset, self._clock.wall_ms())
         partition.replica.restarted(offset)
@@ -266,7 +267,7 @@ class ReplicaManager:
 
     def append_marker(
         self, partition: Partition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
-    ) -> int:
+    ) -> Offset:
         """Appends a transaction marker to a partition that this broker leads.
 
         Returns:
@@ -291,7 +292,7 @@ class ReplicaManager:
             now_ms=self._clock.wall_ms(),
         )
         self.log_end_moved(partition, self._clock.monotonic_ms())
-        return info.next_offset
+        return Offset(info.next_offset)
 
     # --- effects ---------------------------------------------------------------------------------------------------
 
@@ -339,7 +340,7 @@ class ReplicaManager:
         """
         image = self.image = delta.image
         self.eligible = {
-            broker_id: broker.broker_epoch for broker_id, broker in sorted(image.brokers.items()) if broker.active
+            broker.broker_id: broker.broker_epoch for _, broker in sorted(image.brokers.items()) if broker.active
         }
         configured = self._configured_topics(delta)
         for topic in configured:
@@ -569,7 +570,7 @@ class ReplicaManager:
             self.partitions[key] for key in sorted(self.partitions) if self.partitions[key].replica.role is Role.LEADER
         ]
 
-    def low_watermark(self, partition: Partition) -> int:
+    def low_watermark(self, partition: Partition) -> Offset:
         """Returns the smallest log start offset over the leader and its live followers."""
         return partition.replica.low_watermark(partition.log.log_start_offset, self.eligible)
 

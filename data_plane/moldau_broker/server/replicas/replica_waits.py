@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Clock
+    from moldau.values import LeaderEpoch, Offset
     from moldau_broker.server.replicas.delayed import Operation, WaitingFetch
     from moldau_broker.server.replicas.partition import Partition, WatchKey
 
@@ -55,7 +56,7 @@ class ReplicaWaits:
         if isinstance(operation, ProduceOperation) and operation.delayed is not None and operation.waiters is not None:
             operation.waiters.abandon(operation.delayed)
 
-    async def wait_low_watermark(self, partition: Partition, offset: int) -> None:
+    async def wait_low_watermark(self, partition: Partition, offset: Offset) -> None:
         """Waits until all live replicas start at ``offset`` or later, or until leadership here ends.
 
         The caller sets the deadline.
@@ -73,7 +74,7 @@ class ReplicaWaits:
         if self._low_watermark_waiters:
             self._low_watermark_changed.notify()
 
-    async def wait_committed(self, partition: Partition, leader_epoch: int, end_offset: int) -> None:
+    async def wait_committed(self, partition: Partition, leader_epoch: LeaderEpoch, end_offset: Offset) -> None:
         """Waits until the high watermark is at least ``end_offset``.
 
         The caller sets the deadline, if any. ``operations_max`` does not bound these waits: coordinators and
@@ -106,7 +107,7 @@ class ReplicaWaits:
         self,
         waiters: Waiters[Partition, ProduceOperation],
         partition: Partition,
-        answer: Callable[[int, int], ErrorCode | None],
+        answer: Callable[[LeaderEpoch, Offset], ErrorCode | None],
     ) -> None:
         purgatory = waiters.purgatory
         for delayed in purgatory.watchers(partition):

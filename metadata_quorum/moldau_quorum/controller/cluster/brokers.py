@@ -10,7 +10,7 @@ from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRe
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, BrokerId
 from moldau_quorum.controller.cluster.directories import directories_failed, newly_offline
 from moldau_quorum.controller.cluster.features import unsupported_feature
 from moldau_quorum.controller.context import PRODUCER_ID_BLOCK, Context, DecisionView, Result
@@ -56,7 +56,7 @@ def register_broker(
     clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch
     epoch = max([image.offset, *[broker.broker_epoch for broker in image.brokers.values()]]) + 1
     registration = RegisterBrokerRecord(
-        broker_id=request.broker_id,
+        broker_id=BrokerId(request.broker_id),
         incarnation_id=request.incarnation_id,
         broker_epoch=epoch,
         endpoints=_endpoints(request),
@@ -70,7 +70,7 @@ def register_broker(
     def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
         records: list[MetadataRecord] = []
         if existing is not None:
-            records = yield from brokers_gone(view, {request.broker_id: None}, lost_state=not clean)
+            records = yield from brokers_gone(view, {existing.broker_id: None}, lost_state=not clean)
         yield [*records, registration]
 
     return Result(response=BrokerRegistrationResponse(broker_epoch=epoch), steps=steps)
@@ -125,7 +125,7 @@ def _registration_refusal(
     if (
         existing is not None
         and existing.incarnation_id != request.incarnation_id
-        and sessions.alive(request.broker_id, context.now_ms)
+        and sessions.alive(BrokerId(request.broker_id), context.now_ms)
     ):
         return ErrorCode.DUPLICATE_BROKER_REGISTRATION
     if unsupported_feature(_features(request), image) is not None:
@@ -163,15 +163,15 @@ def heartbeat(
     elif request.want_fence:
         fenced = True
         should_shut_down = request.want_shut_down
-        steps = partial(fence, broker_ids={request.broker_id: None})
+        steps = partial(fence, broker_ids={broker.broker_id: None})
     elif request.want_shut_down and not broker.in_controlled_shutdown:
         steps = partial(_begin_shutdown, broker=broker)
     elif broker.in_controlled_shutdown:
-        session = sessions.get(request.broker_id)
-        should_shut_down = _may_stop(request.broker_id, image, context, sessions, session)
+        session = sessions.get(broker.broker_id)
+        should_shut_down = _may_stop(broker.broker_id, image, context, sessions, session)
         if should_shut_down:  # fence it, so that its next incarnation need not wait until this session ends
             fenced = True
-            steps = partial(fence, broker_ids={request.broker_id: None})
+            steps = partial(fence, broker_ids={broker.broker_id: None})
     return Result(
         steps=steps,
         response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
@@ -189,7 +189,7 @@ def _begin_shutdown(view: DecisionView, broker: BrokerImage) -> Iterator[list[Me
 
 
 def _may_stop(
-    broker_id: int, image: MetadataImage, context: Context, sessions: BrokerSessions, session: Session | None
+    broker_id: BrokerId, image: MetadataImage, context: Context, sessions: BrokerSessions, session: Session | None
 ) -> bool:
     """Returns whether the broker leads no partition and the other brokers have seen that."""
     if session is not None and session.shutdown_offset >= 0:
@@ -205,7 +205,7 @@ def unfence(view: DecisionView, broker: BrokerImage) -> Iterator[list[MetadataRe
     yield (yield from broker_unfenced(view, broker.broker_id, [record]))
 
 
-def fence(view: DecisionView, broker_ids: dict[int, None]) -> Iterator[list[MetadataRecord]]:
+def fence(view: DecisionView, broker_ids: dict[BrokerId, None]) -> Iterator[list[MetadataRecord]]:
     """Moves all leaderships of brokers and removes them from all ISRs, then fences them.
 
     The order keeps the rule that a fenced broker leads no partition and is in no ISR (KIP-841). The brokers get no new
@@ -247,7 +247,7 @@ def unregister_broker(
     removal = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
 
     def steps(view: DecisionView) -> Iterator[list[MetadataRecord]]:
-        records = yield from brokers_gone(view, {request.broker_id: None}, lost_state=True)
+        records = yield from brokers_gone(view, {broker.broker_id: None}, lost_state=True)
         yield [*records, removal]
 
     return Result(response=UnregisterBrokerResponse(), steps=steps)
@@ -264,7 +264,7 @@ def allocate_producer_ids(
     if first > PRODUCER_ID_MAX - PRODUCER_ID_BLOCK:
         return Result(response=AllocateProducerIdsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
     record = ProducerIdsRecord(
-        broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
     )
     response = AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK)
     return Result(records=(record,), response=response)

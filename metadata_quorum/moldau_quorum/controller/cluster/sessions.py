@@ -10,6 +10,10 @@ depends on sessions; they only decide when the controller asks for records that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.values import BrokerId
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +38,9 @@ class BrokerSessions:
         """Takes ``broker.session.timeout.ms`` and ``broker.session.grace.ms``."""
         self._timeout_ms = timeout_ms
         self._grace_ms = grace_ms
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[BrokerId, Session] = {}
 
-    def get(self, broker_id: int) -> Session | None:
+    def get(self, broker_id: BrokerId) -> Session | None:
         """Returns the session of a broker, or None."""
         return self._sessions.get(broker_id)
 
@@ -44,7 +48,7 @@ class BrokerSessions:
         """Removes all sessions."""
         self._sessions.clear()
 
-    def start(self, broker_id: int, broker_epoch: int, deadline_ms: float) -> None:
+    def start(self, broker_id: BrokerId, broker_epoch: int, deadline_ms: float) -> None:
         """Starts a session for a registered broker that has not yet sent this controller a heartbeat."""
         self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=deadline_ms)
 
@@ -54,7 +58,13 @@ class BrokerSessions:
             session.deadline_ms += delay_ms
 
     def touch(
-        self, broker_id: int, broker_epoch: int, now_ms: float, *, connection: object | None, metadata_offset: int = -1
+        self,
+        broker_id: BrokerId,
+        broker_epoch: int,
+        now_ms: float,
+        *,
+        connection: object | None,
+        metadata_offset: int = -1,
     ) -> Session:
         """Renews a session after a heartbeat or a registration."""
         session = self._sessions.get(broker_id)
@@ -65,11 +75,11 @@ class BrokerSessions:
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
 
-    def remove(self, broker_id: int) -> None:
+    def remove(self, broker_id: BrokerId) -> None:
         """Removes a broker's session."""
         self._sessions.pop(broker_id, None)
 
-    def connection_closed(self, connection: object, now_ms: float) -> list[int]:
+    def connection_closed(self, connection: object, now_ms: float) -> list[BrokerId]:
         """Shortens the sessions whose last heartbeat came over the connection; returns their brokers."""
         silent = []
         for broker, session in self._sessions.items():
@@ -79,7 +89,7 @@ class BrokerSessions:
                 silent.append(broker)
         return silent
 
-    def silent(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
+    def silent(self, broker_id: BrokerId, broker_epoch: int, now_ms: float) -> bool:
         """Returns whether the session holds, its connection closed, and no heartbeat arrived since."""
         session = self._sessions.get(broker_id)
         return (
@@ -89,17 +99,17 @@ class BrokerSessions:
             and session.deadline_ms > now_ms
         )
 
-    def end(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
+    def end(self, broker_id: BrokerId, broker_epoch: int, now_ms: float) -> None:
         """Ends the session of a broker whose process is dead, unless the broker has registered again."""
         session = self._sessions.get(broker_id)
         if session is not None and session.broker_epoch == broker_epoch:
             session.deadline_ms = min(session.deadline_ms, now_ms)
 
-    def expired(self, now_ms: float) -> list[int]:
+    def expired(self, now_ms: float) -> list[BrokerId]:
         """Returns the brokers whose session has ended, sorted."""
         return sorted(broker for broker, session in self._sessions.items() if session.deadline_ms <= now_ms)
 
-    def alive(self, broker_id: int, now_ms: float) -> bool:
+    def alive(self, broker_id: BrokerId, now_ms: float) -> bool:
         """Returns whether the broker's session holds."""
         session = self._sessions.get(broker_id)
         return session is not None and session.deadline_ms > now_ms
@@ -108,7 +118,7 @@ class BrokerSessions:
         """Returns the time at which the next session ends; None if there is no session."""
         return min((session.deadline_ms for session in self._sessions.values()), default=None)
 
-    def lowest_offset(self, excluding: int, now_ms: float) -> int | None:
+    def lowest_offset(self, excluding: BrokerId, now_ms: float) -> int | None:
         """Returns the lowest metadata offset of the live brokers except ``excluding``; None if there is none."""
         offsets = [
             session.metadata_offset

@@ -8,6 +8,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.net.connection_loop import ConnectionLoop
+from moldau.values import Offset
 from moldau_broker.replication.follower import StepKind
 from moldau_broker.replication.purgatory import Purgatory
 from moldau_broker.replication.replica import Replica, Role
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.net.answers import Deferred, ResponsePart
-    from moldau.values import Buffer
+    from moldau.values import Buffer, LeaderEpoch
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.replication.purgatory import Delayed
     from moldau_jepsen.planted_bug import Patch
@@ -38,7 +39,9 @@ def follower_acks_before_append() -> list[Patch]:
             return original(self, step, now_ms)
         held[step.followed] = step
         last = headers[-1]
-        self.core.appended(step.followed, last.next_offset, last.partition_leader_epoch, step.followed.log_start_offset)
+        self.core.appended(
+            step.followed, Offset(last.next_offset), last.partition_leader_epoch, step.followed.log_start_offset
+        )
         return True
 
     return [(_Source, "_perform", perform)]
@@ -58,7 +61,7 @@ def deposed_leader_acknowledges() -> list[Patch]:
     """What waits when leadership ends is answered as if it were committed."""
     original = Replica.acknowledgement
 
-    def acknowledgement(self: Replica, leader_epoch: int, required_offset: int) -> ErrorCode | None:
+    def acknowledgement(self: Replica, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         if self.role is not Role.LEADER or self.state.leader_epoch != leader_epoch:
             return ErrorCode.NONE
         return original(self, leader_epoch, required_offset)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
+    from moldau.values import BrokerId
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
     from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment
     from moldau_broker.server.replicas.partition import Partition
@@ -170,7 +171,7 @@ def others_hear_of_no_commit() -> list[Patch]:
 
     async def write_there(
         self: TransactionMarkers,
-        leader: int,
+        leader: BrokerId,
         marker: Marker,
         keys: Sequence[tuple[str, int]],
         codes: dict[tuple[str, int], ErrorCode],

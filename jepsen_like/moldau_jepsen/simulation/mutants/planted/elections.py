@@ -11,6 +11,7 @@ from moldau_quorum.controller.partition_change import Election, PartitionChange
 from moldau_quorum.metadata import image
 
 if TYPE_CHECKING:
+    from moldau.values import BrokerId
     from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.controller.context import DecisionView
     from moldau_quorum.metadata.image import PartitionImage, TopicImage
@@ -30,7 +31,7 @@ def unclean_election() -> list[Patch]:
 def elects_any_replica() -> list[Patch]:
     original = PartitionChange._elect
 
-    def elect(self: PartitionChange, replicas: tuple[int, ...], isr: tuple[int, ...]) -> object:
+    def elect(self: PartitionChange, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...]) -> object:
         elected = original(self, replicas, isr)
         if elected.leader == self.partition.leader:
             return elected
@@ -72,7 +73,7 @@ def epoch_kept_in_handover() -> list[Patch]:
 def unfenced_is_in_sync() -> list[Patch]:
     """A broker whose fence is lifted is back in every ISR at once, whatever it has missed."""
 
-    def broker_unfenced(view: DecisionView, broker_id: int, first: list[MetadataRecord]) -> walks.Slices:
+    def broker_unfenced(view: DecisionView, broker_id: BrokerId, first: list[MetadataRecord]) -> walks.Slices:
         def change(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionChange | None:
             if broker_id not in partition.replicas or (partition.leader >= 0 and broker_id in partition.isr):
                 return None

@@ -15,6 +15,7 @@ from moldau_quorum.metadata.image import BrokerImage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from moldau.values import BrokerId
     from moldau_broker.replication.replica import FollowerProgress
     from moldau_jepsen.planted_bug import Patch
     from moldau_quorum.controller.cluster.sessions import Session
@@ -30,7 +31,7 @@ def elr_ignored() -> list[Patch]:
 def eligible_without_data() -> list[Patch]:
     """A broker that crashed is treated as one that stopped in order: it may have lost what it had."""
 
-    def brokers_gone(view: DecisionView, gone: dict[int, None], *, lost_state: bool = False) -> walks.Slices:
+    def brokers_gone(view: DecisionView, gone: dict[BrokerId, None], *, lost_state: bool = False) -> walks.Slices:
         return walks.brokers_gone(view, gone, lost_state=False)
 
     return [(brokers, "brokers_gone", brokers_gone)]
@@ -47,7 +48,7 @@ def session_timeout_ignored() -> list[Patch]:
 
     def touch(
         self: BrokerSessions,
-        broker_id: int,
+        broker_id: BrokerId,
         broker_epoch: int,
         now_ms: float,
         *,
@@ -68,11 +69,13 @@ def stale_broker_epoch_joins() -> list[Patch]:
     original = partitions._check_eligible
 
     def check_eligible(
-        partition: PartitionImage, isr: tuple[int, ...], epochs: dict[int, int], image: MetadataImage
+        partition: PartitionImage, isr: tuple[BrokerId, ...], epochs: dict[int, int], image: MetadataImage
     ) -> None:
         original(partition, isr, {}, image)
 
-    def eligible(self: Replica, broker_id: int, follower: FollowerProgress, registered: Mapping[int, int]) -> bool:
+    def eligible(
+        self: Replica, broker_id: BrokerId, follower: FollowerProgress, registered: Mapping[BrokerId, int]
+    ) -> bool:
         return broker_id in registered
 
     return [(partitions, "_check_eligible", check_eligible), (Replica, "_eligible", eligible)]
@@ -82,7 +85,7 @@ def last_known_leader_too_early() -> list[Patch]:
     """The last known leader is taken though others are eligible."""
     original = PartitionChange._elect
 
-    def elect(self: PartitionChange, replicas: tuple[int, ...], isr: tuple[int, ...]) -> object:
+    def elect(self: PartitionChange, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...]) -> object:
         elected = original(self, replicas, isr)
         if elected.leader >= 0 or isr:
             return elected

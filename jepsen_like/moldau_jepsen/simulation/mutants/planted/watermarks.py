@@ -6,11 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import Offset
 from moldau_broker.replication.replica import FollowerProgress, Replica, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from moldau.values import BrokerId
     from moldau_broker.replication.replica import IsrProposal, ReplicaEffects
     from moldau_jepsen.planted_bug import Patch
 
@@ -49,7 +51,7 @@ def isr_join_unasked() -> list[Patch]:
     """The leader counts a proposal as committed when it sends it."""
     original = Replica._propose
 
-    def propose(self: Replica, isr: tuple[int, ...], **more: object) -> object:
+    def propose(self: Replica, isr: tuple[BrokerId, ...], **more: object) -> object:
         proposal = original(self, isr, **more)  # type: ignore[arg-type]
         self.state = dataclasses.replace(self.state, isr=isr)
         return proposal
@@ -62,7 +64,7 @@ def isr_shrink_lost() -> list[Patch]:
     original = Replica.alter_answered
 
     def alter_answered(
-        self: Replica, proposal: IsrProposal, error: ErrorCode, now_ms: float, eligible: Mapping[int, int]
+        self: Replica, proposal: IsrProposal, error: ErrorCode, now_ms: float, eligible: Mapping[BrokerId, int]
     ) -> ReplicaEffects:
         if error is ErrorCode.NONE or self._proposal is not proposal:
             return original(self, proposal, error, now_ms, eligible)
@@ -78,10 +80,10 @@ def laggards_stay_counted_out() -> list[Patch]:
 
     def fetched(
         self: FollowerProgress,
-        fetch_offset: int,
-        log_start_offset: int,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
         broker_epoch: int,
-        leader_end_offset: int,
+        leader_end_offset: Offset,
         now_ms: float,
     ) -> None:
         self.log_end_offset = leader_end_offset
@@ -95,10 +97,10 @@ def laggards_stay_counted_out() -> list[Patch]:
 def watermark_falls() -> list[Patch]:
     """The high watermark is what the followers have said last, also where that is less than before."""
 
-    def advance_high_watermark(self: Replica, now_ms: float, eligible: Mapping[int, int]) -> bool:
+    def advance_high_watermark(self: Replica, now_ms: float, eligible: Mapping[BrokerId, int]) -> bool:
         if self.role is not Role.LEADER or len(self.state.isr) < self.effective_min_isr:
             return False
-        candidate = max(0, self._high_watermark_candidate(now_ms, eligible))
+        candidate = max(Offset(0), self._high_watermark_candidate(now_ms, eligible))
         if candidate == self.high_watermark:
             return False
         self.high_watermark = candidate
