@@ -50,7 +50,10 @@ def call(tmp_path, monkeypatch, capsys):
         (["sim", "replay"], "give a seed or --schedule"),
         (["sim", "replay", "1", "--schedule", "absent.json"], "give a seed or --schedule"),
         (["sim", "replay", "--schedule", "absent.json"], "absent.json"),
-        (["sim", "replay", "--schedule", "absent.json", "--mutant", "dedup-off"], "names its own mutant"),
+        (
+            ["sim", "replay", "--schedule", "absent.json", "--mutant", "sequence-numbers-ignored"],
+            "names its own mutant",
+        ),
         (["sim", "corpus", "run"], "there are no cases in tests/simulation/corpus, which does not exist; --dir names"),
         (["sim", "corpus", "list", "--dir", "."], "there are no cases in .; --dir names another folder"),
         (["sim", "corpus", "add", "absent.json", "--name", "x", "--why", "y"], "absent.json"),

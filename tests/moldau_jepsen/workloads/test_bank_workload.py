@@ -89,7 +89,7 @@ def test_money_is_kept_while_tellers_are_usurped_and_brokers_die():
 
 @pytest.mark.parametrize(
     ("bug", "kinds"),
-    [("aborted-transactions-untold", {AnomalyKind.BANK_ABORTED, AnomalyKind.BANK_BALANCE})],
+    [("aborted-transactions-omitted-from-fetch", {AnomalyKind.BANK_ABORTED, AnomalyKind.BANK_BALANCE})],
 )
 def test_readers_who_see_what_was_aborted_are_convicted(bug, kinds):
     with planted(MUTANTS[bug]):

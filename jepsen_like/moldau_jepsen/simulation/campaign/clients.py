@@ -241,9 +241,9 @@ class Clients:
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
         if register is not None and register.linearizable is False:
             return [f"at the end: metadata-not-linearizable: {register.text}"], ()
-        wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-made-again") else []
+        wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-recreated") else []
         if wrong:
-            return [f"at the end: topic-made-again: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+            return [f"at the end: topic-recreated: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
             self._options.check,

@@ -415,9 +415,9 @@ GROUPS = Profile(
     lengths=(1.2, 2.5),
 )
 
-MADE_AGAIN = Profile(
-    name="made-again",
-    text="a topic is deleted and made again while log directories fail and brokers are restarted",
+RECREATED_TOPICS = Profile(
+    name="recreated-topics",
+    text="a topic is deleted and recreated while log directories fail and brokers are restarted",
     options=replace(
         _PLAIN,
         workload=_workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=5.0, crash_every_s=0.0),
@@ -537,7 +537,7 @@ PROFILES: dict[str, Profile] = {
         PIPELINES,
         IMPATIENT,
         GROUPS,
-        MADE_AGAIN,
+        RECREATED_TOPICS,
         DISKS,
         BANK,
         DECISIONS,

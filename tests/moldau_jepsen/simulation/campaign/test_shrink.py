@@ -192,10 +192,10 @@ def test_a_run_that_raises_is_a_finding(monkeypatch):
         raise LookupError("no such node")
 
     monkeypatch.setattr(runner, "run_seed", run)
-    found = examine(4, mutant="dedup-off")
+    found = examine(4, mutant="sequence-numbers-ignored")
     assert found.violations == ("at the end: kit-failed: LookupError: no such node",)
     assert any("no such node" in line for line in found.timeline)
-    assert found.replay_command == "moldau sim run --seed 4 --mutant dedup-off"
+    assert found.replay_command == "moldau sim run --seed 4 --mutant sequence-numbers-ignored"
     with pytest.raises(KeyError):
         examine(4, mutant="gremlin")
 

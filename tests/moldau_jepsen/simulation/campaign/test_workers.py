@@ -150,8 +150,8 @@ def test_a_dead_worker_convicts_finds_and_keeps_nothing():
     (verdict,) = run_controls(["acks-1"], seeds_max=Deadly(), processes=1)
     assert not verdict.convicted
     assert verdict.detail.startswith(DIED)
-    (hunt,) = run_mutants(["dedup-off"], seeds_max=Deadly(), processes=1)
-    assert (hunt.name, hunt.found) == ("dedup-off", False)
+    (hunt,) = run_mutants(["sequence-numbers-ignored"], seeds_max=Deadly(), processes=1)
+    assert (hunt.name, hunt.found) == ("sequence-numbers-ignored", False)
     assert hunt.detail.startswith(DIED)
     (case,) = run_corpus([Case(name="one", why=Deadly(), seeds=(7,))], processes=1)
     assert not case.kept
@@ -170,7 +170,7 @@ def test_a_kit_that_breaks_ends_a_hunt_and_finds_nothing(monkeypatch, broken_run
         return FAILED
 
     monkeypatch.setattr(mutants, "run_seed", run)
-    verdict = run_mutant(MUTANTS["dedup-off"], [3, 4])
+    verdict = run_mutant(MUTANTS["sequence-numbers-ignored"], [3, 4])
     assert not verdict.found
     assert verdict.detail == "seed 3: at the end: kit-failed: LookupError: gremlin"
     assert (verdict.seeds, len(runs)) == (1, broken_run)

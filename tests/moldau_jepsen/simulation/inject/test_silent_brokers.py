@@ -14,7 +14,7 @@ from moldau_jepsen.simulation.campaign.profiles import OUTAGES
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 
-ALONE = replace(OUTAGES.options, only=frozenset({"session-honoured"}))
+ALONE = replace(OUTAGES.options, only=frozenset({"session-timeout-enforced"}))
 HOW = {FaultKind.POWER: "is down", FaultKind.PAUSE: "is paused", FaultKind.BLIND: "is cut off"}
 
 
@@ -27,5 +27,5 @@ def test_a_broker_that_nobody_hears_is_fenced(kind):
     assert any("fencing" in line for line in result.timeline), "the fault has struck"
     with planted(MUTANTS["silent-session-kept"]):
         (violation,) = run_seed(1, options).violations
-    assert "session-honoured" in violation
+    assert "session-timeout-enforced" in violation
     assert f"{HOW[kind]}, nothing was heard of it since " in violation

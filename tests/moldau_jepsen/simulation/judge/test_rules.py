@@ -190,9 +190,9 @@ def test_a_member_that_is_dropped_from_isr_and_elr_is_convicted(found):
 def test_foreign_and_needless_members_of_the_elr_are_convicted(found):
     """An ELR member that is not a replica, or that is not needed, is convicted."""
     small = dataclasses.replace(FIRST, isr=(1, 2))
-    assert story(found, image(1, small), image(2, after(small, isr=(1,), elr=(2, 3)))) == ["elr-earned"]
+    assert story(found, image(1, small), image(2, after(small, isr=(1,), elr=(2, 3)))) == ["elr-entry-valid"]
     found.clear()
-    assert story(found, image(1, FIRST), image(2, after(isr=(1, 2), elr=(3,)))) == ["elr-earned"]
+    assert story(found, image(1, FIRST), image(2, after(isr=(1, 2), elr=(3,)))) == ["elr-entry-valid"]
 
 
 def test_gaps_in_partition_epochs_say_nothing(found):
@@ -202,7 +202,7 @@ def test_gaps_in_partition_epochs_say_nothing(found):
 
 def test_a_fenced_leader_and_a_fenced_member_are_convicted(found):
     fenced = brokers_with(broker(1, fenced=True))
-    assert story(found, image(1, FIRST, fenced)) == ["fenced-is-out"] * 2
+    assert story(found, image(1, FIRST, fenced)) == ["fenced-not-in-isr"] * 2
     found.clear()
     last = dataclasses.replace(FIRST, isr=(1,), leader=-1)
     assert story(found, image(1, last, fenced, features={})) == []  # without an ELR the last one stays
@@ -309,7 +309,7 @@ def test_a_silent_broker_is_fenced_in_time(found):
     commits(rules, 9.4, silent=DOWN, unfenced=[1, 2, 3], epoch=2)  # within the bound
     assert found == []
     commits(rules, 10.5, silent=DOWN, unfenced=[1, 2, 3], epoch=3)
-    assert set(found) == {"session-honoured"}
+    assert set(found) == {"session-timeout-enforced"}
 
 
 def test_a_broker_is_silent_from_what_was_heard_last(found):
@@ -327,7 +327,7 @@ def test_a_broker_is_silent_from_what_was_heard_last(found):
     rules.broker_heard(0.5, 1)
     rules.broker_heard(9.5, 2)
     commits(rules, 10.6, silent={1: "is cut off", 2: "is paused"}, unfenced=[1, 2, 3])
-    assert set(found) == {"session-honoured"}
+    assert set(found) == {"session-timeout-enforced"}
 
 
 def test_a_late_heartbeat_may_revive_a_dead_broker_for_a_session(found):
@@ -339,7 +339,7 @@ def test_a_late_heartbeat_may_revive_a_dead_broker_for_a_session(found):
     assert found == []
     for step in range(57, 70):
         rules.controller_gets_on(step / 2, 101, 1, DOWN, [1, 2, 3])
-    assert set(found) == {"session-honoured"}, "not for longer"
+    assert set(found) == {"session-timeout-enforced"}, "not for longer"
 
 
 def test_a_controller_that_stands_still_is_forgiven(found):

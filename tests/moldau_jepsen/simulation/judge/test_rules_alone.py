@@ -37,7 +37,7 @@ def names_in(source):
 
 def test_every_rule_and_checker_has_a_trial():
     found = {name for path in SOURCES.rglob("*.py") for name in names_in(path.read_text())}
-    assert {"one-controller", "watermark-monotone", "topic-made-again", "stuck"} <= found
+    assert {"one-controller", "watermark-monotone", "topic-recreated", "stuck"} <= found
     found |= {kind.value for kind in AnomalyKind}
     assert found - FIGURES - OF_THE_KIT == set(ALONE)
 
@@ -65,7 +65,7 @@ def test_what_another_rule_would_find_is_passed_over():
     assert not run_mutant(MUTANTS["acknowledged-at-once"], [1], rule="one-leader").found
 
 
-@pytest.mark.parametrize("rule", ["partition-state", "elr-earned", "isr-change-asked"])
+@pytest.mark.parametrize("rule", ["partition-state", "elr-entry-valid", "isr-change-asked"])
 def test_rules_that_convict_alone_at_once(rule):
     """The others are measured by ``moldau sim mutants``, which takes longer."""
     verdict = run_trial(rule, range(1, 5))

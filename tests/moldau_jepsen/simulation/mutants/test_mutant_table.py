@@ -11,7 +11,7 @@ from moldau_jepsen.simulation.mutants.suites import load_suites
 
 ROOT = Path(__file__).parents[4]
 FOUND = MutantVerdict(
-    name="dedup-off",
+    name="sequence-numbers-ignored",
     area="log",
     text="sequence numbers are not looked at",
     profile="replication",
@@ -28,7 +28,8 @@ SURVIVOR = MutantVerdict(
 def test_verdicts_and_the_suites_of_single_parts_are_told():
     text = document([FOUND, SURVIVOR], ROOT)
     assert "1 of 2 found; at most 3 seeds." in text
-    row = "| `dedup-off` | log | sequence numbers are not looked at | replication | 3 | `producer-sequence` |"
+    what = "sequence numbers are not looked at"
+    row = f"| `sequence-numbers-ignored` | log | {what} | replication | 3 | `producer-sequence` |"
     assert row in text.splitlines()
     assert "| `gremlin` | client | bites | swarm |  | **survived 200 seeds** |" in text.splitlines()
     for suite in load_suites(ROOT):
@@ -42,7 +43,7 @@ def test_each_rule_alone_has_its_row():
     helpless = replace(SURVIVOR, rule="one-leader")
     text = document([FOUND, alone, helpless], ROOT)
     assert "1 of 1 found; at most 3 seeds." in text  # trials of rules are no hunts of mutants
-    assert "| `duplicate` | `dedup-off` | replication | 3 |" in text.splitlines()
+    assert "| `duplicate` | `sequence-numbers-ignored` | replication | 3 |" in text.splitlines()
     assert "| `one-leader` | `gremlin` | swarm | **none in 200 seeds** |" in text.splitlines()
     assert "Each rule alone" not in document([FOUND], ROOT)
 

@@ -118,7 +118,7 @@ class SessionRules:
             since = max(since, self._heard.get(broker, since), self._fenced.get(broker, since))
             if now - max(since, self._since) > self._bound:
                 self._violated(
-                    "session-honoured",
+                    "session-timeout-enforced",
                     f"broker {broker} {silent[broker]}, nothing was heard of it since {since:.3f} s, "
                     f"and controller {node} has not fenced it",
                 )

@@ -93,11 +93,11 @@ class RegistrationRules:
             return broker is None or broker.fenced
 
         if partition.leader != NO_BROKER and fenced(partition.leader):
-            self._violated("fenced-is-out", f"{_text(name)}: leader {partition.leader} is fenced")
+            self._violated("fenced-not-in-isr", f"{_text(name)}: leader {partition.leader} is fenced")
         # Without an ELR the last member of an ISR stays, or no leader could ever be elected.
         last = not _elr_enabled(image) and partition.leader == NO_BROKER and len(partition.isr) == 1
         if not last and any(fenced(member) for member in partition.isr):
-            self._violated("fenced-is-out", f"{_text(name)}: ISR {partition.isr} has a fenced member")
+            self._violated("fenced-not-in-isr", f"{_text(name)}: ISR {partition.isr} has a fenced member")
 
     def _unclean_restart(self, name: Name, before: _Seen, after: PartitionImage, image: MetadataImage) -> None:
         former = before.partition
@@ -140,7 +140,8 @@ class RegistrationRules:
         stranger = [replica for replica in after.elr if replica not in former]
         if stranger or (after.elr and not too_small):
             self._violated(
-                "elr-earned", f"{_text(name)}: ELR {after.elr} beside ISR {after.isr}, after {before.isr}, {before.elr}"
+                "elr-entry-valid",
+                f"{_text(name)}: ELR {after.elr} beside ISR {after.isr}, after {before.isr}, {before.elr}",
             )
         if not too_small:
             return

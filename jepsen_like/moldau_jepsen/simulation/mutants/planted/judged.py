@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.simulation.campaign.profiles import BANK, GROUPS
-from moldau_jepsen.simulation.mutants.planted.pressed import HASTY_TELLERS, PIPED, TRANSFERS
+from moldau_jepsen.simulation.mutants.planted.pressed import PIPED, SHORT_TRANSACTIONS, TRANSFERS
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.campaign.profiles import Profile
@@ -44,22 +44,22 @@ ALONE: dict[str, Trial] = {
     # metadata
     "partition-state": _trial("empty-elr-unchanged"),
     "one-leader": _trial("leader-epoch-kept"),
-    "fenced-is-out": _trial("fenced-broker-honoured"),
-    "session-honoured": _trial("silent-session-kept"),
+    "fenced-not-in-isr": _trial("fenced-broker-may-lead"),
+    "session-timeout-enforced": _trial("silent-session-kept"),
     "elr-kept": _trial("elr-ignored"),
-    "elr-earned": _trial("empty-elr-unchanged"),
+    "elr-entry-valid": _trial("empty-elr-unchanged"),
     "unclean-restart": _trial("elr-member-without-its-data"),
-    "isr-change-asked": _trial("unfenced-in-sync"),
+    "isr-change-asked": _trial("unfencing-rejoins-every-isr"),
     "isr-incarnation": _trial("stale-broker-epoch-joins"),
     "clean-election": _trial("controller-elects-any-replica"),
     # logs
     "watermark-monotone": _trial("watermark-falls"),
-    "log-agreement": _trial("divergence-unseen"),
+    "log-agreement": _trial("divergence-not-detected"),
     "leader-completeness": _trial("watermark-without-isr"),
     "acked-is-committed": _trial("acknowledged-at-once"),
     "isr-holds": _trial("watermark-by-majority"),
     "truncation-keeps": _trial("truncates-to-watermark"),
-    "producer-sequence": _trial("dedup-off"),
+    "producer-sequence": _trial("sequence-numbers-ignored"),
     "producer-epoch": _trial("marker-written-twice"),
     "compaction-keeps": _trial("cleaner-drops-last-value"),
     "retention-keeps": _trial("retention-deletes-active-segment"),
@@ -71,18 +71,18 @@ ALONE: dict[str, Trial] = {
     "transaction-state": _trial("new-producer-epoch-zero"),
     "transaction-outcome": _trial("marker-written-twice"),
     # what clients saw
-    "inconsistent-offsets": _trial("divergence-unseen"),
-    "duplicate": _trial("dedup-off"),
+    "inconsistent-offsets": _trial("divergence-not-detected"),
+    "duplicate": _trial("sequence-numbers-ignored"),
     "lost-write": _trial("acknowledged-at-once"),
     "unseen": _trial("watermark-without-isr"),
-    "G1a": _trial("aborted-transactions-untold"),
-    "torn-transaction": _trial("remote-markers-abort", HASTY_TELLERS),
+    "G1a": _trial("aborted-transactions-omitted-from-fetch"),
+    "torn-transaction": _trial("remote-commit-markers-become-aborts", SHORT_TRANSACTIONS),
     "precommitted-read": _trial("last-stable-offset-ignored"),
     "int-poll-skip": _trial("consumer-skips"),
     "int-nonmonotonic-poll": _trial("consumer-repeats"),
     "poll-skip": _trial("consumer-skips"),
     "nonmonotonic-poll": _trial("partial-chunk-repeats"),
-    "group-skip": _trial("commits-what-was-fetched"),
+    "group-skip": _trial("commits-fetch-position"),
     "int-nonmonotonic-send": _trial("newest-batch-first"),
     "nonmonotonic-send": _trial("newest-batch-first"),
     "G1c": _trial("last-stable-offset-ignored", TRANSFERS),
@@ -92,15 +92,15 @@ ALONE: dict[str, Trial] = {
     "pipe-disorder": _trial("newest-batch-first"),
     "pipe-unknown": _trial("consumer-skips", PIPED),
     "split-brain": _trial("leader-epoch-kept"),
-    "seek-missed": _trial("seek-lands-behind"),
+    "seek-missed": _trial("seek-skips-target"),
     "altered-record": _trial("empty-keys-lost"),
     "bank-torn-transfer": _trial("consumer-skips", BANK),
-    "bank-transfer-twice": _trial("aborted-transactions-untold", BANK),
-    "bank-aborted-transfer": _trial("aborted-transactions-untold", BANK),
+    "bank-transfer-twice": _trial("aborted-transactions-omitted-from-fetch", BANK),
+    "bank-aborted-transfer": _trial("aborted-transactions-omitted-from-fetch", BANK),
     "bank-transfer-lost": _trial("markers-not-repeated", BANK),
     "bank-unknown-leg": _trial("consumer-skips", BANK),
     "bank-total": _trial("consumer-skips", BANK),
     "bank-balance": _trial("last-stable-offset-ignored", BANK),
     "stuck": _trial("divergence-ignored"),
-    "topic-made-again": _trial("former-log-claimed"),
+    "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import Patch
 
 
-def dedup_off() -> list[Patch]:
+def sequence_numbers_ignored() -> list[Patch]:
     return [(ProducerStateManager, "check", lambda self, header, origin: None)]
 
 
@@ -38,7 +38,7 @@ def log_not_synced() -> list[Patch]:
     return [(PartitionLog, "flush_work", flush_work)]
 
 
-def former_log_kept() -> list[Patch]:
+def recreated_topic_keeps_longer_log() -> list[Patch]:
     return [(loading, "_of_two_topics", lambda log, other: False)]
 
 
@@ -47,7 +47,7 @@ def index_off_by_one() -> list[Patch]:
     return [(LogSegment, "position_of", lambda self, offset: original(self, offset + 1))]
 
 
-def former_log_claimed() -> list[Patch]:
+def recreated_topic_reuses_old_log() -> list[Patch]:
     """Logs are known by the names of their partitions alone: that of a topic that was deleted is there again for the
     next one of the name.
     """

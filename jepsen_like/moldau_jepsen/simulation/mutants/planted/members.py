@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import Patch
 
 
-def commits_what_was_fetched() -> list[Patch]:
+def commits_fetch_position() -> list[Patch]:
     """What is committed is how far the consumer has fetched, not how far the application has read."""
 
     def consumed(self: Consumer) -> dict[TopicPartition, CommittedOffset]:
@@ -85,7 +85,7 @@ def empty_keys_lost() -> list[Patch]:
     return [(FetchedChunk, "take", take)]
 
 
-def seek_lands_behind() -> list[Patch]:
+def seek_skips_target() -> list[Patch]:
     """An offset that is sought is taken for the last one that was read."""
     original = Consumer.seek
 

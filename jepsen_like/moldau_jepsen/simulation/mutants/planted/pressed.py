@@ -35,9 +35,9 @@ SLOW_READERS = replace(
     strikes=(4, 8),
 )
 
-HASTY_TELLERS = replace(
+SHORT_TRANSACTIONS = replace(
     DECISIONS,
-    name="hasty-tellers",
+    name="short-transactions",
     text="as decisions, and tellers crash so often that many do so while they wait for what a coordinator has decided",
     options=replace(DECISIONS.options, bank_options=replace(DECISIONS.options.bank_options, crash_every_s=1.0)),
 )

@@ -37,7 +37,7 @@ def eligible_without_data() -> list[Patch]:
     return [(brokers, "brokers_gone", brokers_gone)]
 
 
-def fenced_broker_honoured() -> list[Patch]:
+def fenced_broker_may_lead() -> list[Patch]:
     """A fenced broker may lead and join."""
     return [(BrokerImage, "active", property(lambda self: not self.in_controlled_shutdown))]
 

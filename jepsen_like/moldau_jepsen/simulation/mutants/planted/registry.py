@@ -26,8 +26,8 @@ from moldau_jepsen.simulation.campaign.profiles import (
     IMPATIENT,
     LONE_LEADERS,
     LOST_VOTERS,
-    MADE_AGAIN,
     OUTAGES,
+    RECREATED_TOPICS,
     REJOINS,
     REPLICATION,
     RETENTION,
@@ -168,10 +168,10 @@ CONTROLLER = (
         profile=CRASHES,
     ),
     Mutant(
-        name="fenced-broker-honoured",
+        name="fenced-broker-may-lead",
         area="controller",
         text="a broker whose session is over may lead and join",
-        patches=registrations.fenced_broker_honoured,
+        patches=registrations.fenced_broker_may_lead,
         profile=CRASHES,
     ),
     Mutant(
@@ -203,7 +203,7 @@ CONTROLLER = (
         profile=HANDOVERS,
     ),
     Mutant(
-        name="unfenced-in-sync",
+        name="unfencing-rejoins-every-isr",
         area="controller",
         text="who is unfenced is back in every ISR",
         patches=elections.unfenced_is_in_sync,
@@ -239,14 +239,14 @@ REPLICATED = (
         profile=REPLICATION,
     ),
     Mutant(
-        name="stale-leader-shrinks-alone",
+        name="isr-shrinks-without-controller",
         area="replication",
         text="a proposed ISR counts at once, so a leader without controllers goes on acknowledging",
         patches=watermarks.isr_join_unasked,
         profile=REPLICATION,
     ),
     Mutant(
-        name="isr-refusal-taken-for-success",
+        name="isr-refusal-treated-as-success",
         area="replication",
         text="a refused ISR change counts",
         patches=watermarks.isr_shrink_lost,
@@ -267,7 +267,7 @@ REPLICATED = (
         profile=REPLICATION,
     ),
     Mutant(
-        name="follower-taken-for-caught-up",
+        name="lagging-follower-counts-as-caught-up",
         area="replication",
         text="any fetch counts as a fetch of the end",
         patches=watermarks.laggards_stay_counted_out,
@@ -320,10 +320,10 @@ REPLICATED = (
         profile=REPLICATION,
     ),
     Mutant(
-        name="divergence-unseen",
+        name="divergence-not-detected",
         area="replication",
         text="the leader does not look for divergence",
-        patches=truncation.divergence_unseen,
+        patches=truncation.divergence_not_detected,
         profile=DIVERGENCE,
     ),
     Mutant(
@@ -351,10 +351,10 @@ LOG = (
         profile=DIVERGENCE,
     ),
     Mutant(
-        name="dedup-off",
+        name="sequence-numbers-ignored",
         area="log",
         text="sequence numbers are not looked at",
-        patches=logs.dedup_off,
+        patches=logs.sequence_numbers_ignored,
         profile=REPLICATION,
     ),
     Mutant(
@@ -372,18 +372,18 @@ LOG = (
         swarm=RunOptions(synced=True),
     ),
     Mutant(
-        name="former-log-kept",
+        name="recreated-topic-keeps-longer-log",
         area="log",
         text="of the logs of two topics of one name, found in two directories, the longer one stays",
-        patches=logs.former_log_kept,
-        profile=MADE_AGAIN,
+        patches=logs.recreated_topic_keeps_longer_log,
+        profile=RECREATED_TOPICS,
     ),
     Mutant(
-        name="former-log-claimed",
+        name="recreated-topic-reuses-old-log",
         area="log",
-        text="a topic that was made again begins with the log of its predecessor",
-        patches=logs.former_log_claimed,
-        profile=MADE_AGAIN,
+        text="a recreated topic begins with the log of its predecessor",
+        patches=logs.recreated_topic_reuses_old_log,
+        profile=RECREATED_TOPICS,
     ),
     Mutant(name="index-off-by-one", area="log", text="a lookup finds the next batch", patches=logs.index_off_by_one),
     Mutant(
@@ -418,7 +418,7 @@ COORDINATORS = (
         profile=TRANSACTIONS,
     ),
     Mutant(
-        name="aborted-transactions-untold",
+        name="aborted-transactions-omitted-from-fetch",
         area="transactions",
         text="readers are not told what was aborted",
         patches=coordinators.aborted_transactions_unreported,
@@ -439,7 +439,7 @@ COORDINATORS = (
         profile=TRANSACTIONS,
     ),
     Mutant(
-        name="remote-markers-abort",
+        name="remote-commit-markers-become-aborts",
         area="transactions",
         text="other brokers are not told that a transaction was committed",
         patches=coordinators.others_hear_of_no_commit,
@@ -530,10 +530,10 @@ OTHERS = (
         profile=BANK,
     ),
     Mutant(
-        name="seek-lands-behind",
+        name="seek-skips-target",
         area="client",
         text="a seek goes behind the record that is sought",
-        patches=members.seek_lands_behind,
+        patches=members.seek_skips_target,
         profile=BANK,
     ),
     Mutant(
@@ -544,10 +544,10 @@ OTHERS = (
         profile=SMALL_BATCHES,
     ),
     Mutant(
-        name="commits-what-was-fetched",
+        name="commits-fetch-position",
         area="client",
         text="the position that is committed is that of the fetches, ahead of the application",
-        patches=members.commits_what_was_fetched,
+        patches=members.commits_fetch_position,
         profile=SLOW_READERS,
     ),
 )

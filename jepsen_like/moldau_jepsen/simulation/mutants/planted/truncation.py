@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import Patch
 
 
-def divergence_unseen() -> list[Patch]:
+def divergence_not_detected() -> list[Patch]:
     return [(FetchService, "diverging", lambda self, partition, wanted: None)]
 
 
