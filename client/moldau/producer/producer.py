@@ -24,14 +24,15 @@ from moldau.cluster.background import Background
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.group_metadata import GroupMetadata
-from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicInfo, TopicPartition
+from moldau.cluster.metadata import NO_LEADER, PartitionInfo, TopicPartition
 from moldau.producer.columns import RowAppender, partitions_of
 from moldau.producer.core.accumulator import Accumulator, Limits, PartitionQueue, record_size_bound
-from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, make_keyless, partition_for_key
+from moldau.producer.core.partitioner import KeylessPartitioner, PartitionerFunction, partition_for_key
 from moldau.producer.core.transaction_core import TransactionManager
 from moldau.producer.core.transaction_values import OffsetToCommit, PreparedTransaction
 from moldau.producer.delivery import Delivery, wait_settled
 from moldau.producer.sender import Sender
+from moldau.producer.topics import ProducerTopics
 from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Compression, InvalidRecordError
@@ -57,19 +58,6 @@ class BufferExhaustedError(KafkaError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, detail)
-
-
-class _TopicState:
-    """The data that ``send`` needs for each record of a topic; rebuilt when the topic's metadata changes."""
-
-    __slots__ = ("available", "info", "keyless", "queues", "sent")
-
-    def __init__(self, info: TopicInfo, queues: list[PartitionQueue], keyless: KeylessPartitioner) -> None:
-        self.info = info
-        self.queues = queues
-        self.keyless = keyless
-        self.available = info.available_partitions
-        self.sent = 0
 
 
 def limits_of(config: Config) -> Limits:
@@ -123,12 +111,8 @@ class Producer(AsyncOnly):
         self._batch_size = self._limits.batch_size
         self._max_block_ms = self._config.get_int("max.block.ms")
         self._ignores_keys = self._config.get_bool("partitioner.ignore.keys")
-        self._is_adaptive = self._config.get_bool("partitioner.adaptive.partitioning.enable")
-        self._availability_ms = self._config.get_int("partitioner.availability.timeout.ms")
-        self._partitioner_name = self._config.get_str_or_none("partitioner.class")
         self._accumulator = Accumulator(self._limits)
-        self._topics: dict[str, _TopicState] = {}
-        self._topics_version = -1
+        self._topics = ProducerTopics(self._config, self._accumulator, batch_size=self._limits.batch_size)
         self._since_checkpoint = 0
         self._is_closed = False
         self._background = Background()
@@ -156,7 +140,7 @@ class Producer(AsyncOnly):
         if self._transactions is not None:
             tasks.append(self._transactions.run)
         await self._background.open(*tasks)
-        self._background.nursery.start_soon(self._forget_idle_topics)
+        self._background.nursery.start_soon(self._topics.forget_idle, self._client)
         return self
 
     async def __aexit__(
@@ -215,20 +199,6 @@ class Producer(AsyncOnly):
             self._client.close()
         self._background.cancel()
 
-    async def _forget_idle_topics(self) -> None:
-        """Drops the metadata of topics without a record for ``metadata.max.idle.ms``."""
-        client = self._opened()[0]
-        idle_ms = self._config.get_int("metadata.max.idle.ms")
-        counts: dict[str, int] = {}
-        while True:
-            await trio.sleep(idle_ms / 1000)
-            before, counts = counts, {name: state.sent for name, state in self._topics.items()}
-            for name, sent in counts.items():
-                queues = self._topics[name].queues
-                if before.get(name) == sent and not any(queue.batches or queue.outstanding for queue in queues):
-                    del self._topics[name]
-                    client.forget_topic(name)
-
     def _opened(self) -> tuple[ClusterClient, Sender]:
         self._caller.check()
         if self._client is None or self._sender is None:
@@ -283,7 +253,7 @@ class Producer(AsyncOnly):
     ) -> Delivery:
         client, sender = self._opened()
         deadline_ms = client.now_ms + self._max_block_ms
-        await self._wait_topic(topic, partition, deadline_ms)
+        await self._topics.wait_for(client, topic, partition, deadline_ms)
         self._accumulator.memory_waiters += 1
         try:
             with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
@@ -333,15 +303,15 @@ class Producer(AsyncOnly):
         ):
             headers, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
         try:
-            state = self._topics.get(topic)
+            state = self._topics.known.get(topic)
         except TypeError:
             arguments.text("send", "topic", topic)
             raise
         transactions = self._transactions
         if transactions is not None:
             transactions.check_sending()
-        if state is None or self._topics_version != client.cluster_metadata.version:
-            state = self._look_up(topic)
+        if state is None or self._topics.version != client.cluster_metadata.version:
+            state = self._topics.look_up(client, topic)
         keyless: KeylessPartitioner | None = None
         if partition is not None:
             if not 0 <= partition < len(state.queues):
@@ -378,7 +348,7 @@ class Producer(AsyncOnly):
         if keyless is not None:
             keyless.appended(size + 16, began_batch=index == 0, is_full=is_news and index > 0)
             if not state.sent % _LOAD_INTERVAL_RECORDS:
-                self._look_at_load(topic, state)
+                self._topics.refresh_load(topic, state, sender)
         if is_news:
             sender.wake()
         return Delivery(batch, index, timestamp)
@@ -403,8 +373,8 @@ class Producer(AsyncOnly):
         if self._is_closed:
             raise RuntimeError("the producer is closed")
         deadline_ms = client.now_ms + self._max_block_ms
-        await self._wait_topic(topic, None, deadline_ms)
-        state = self._look_up(topic)
+        await self._topics.wait_for(client, topic, None, deadline_ms)
+        state = self._topics.look_up(client, topic)
         largest = columns.largest_bound()
         if largest > self._record_bytes_max:
             self._refuse_size(largest)
@@ -422,7 +392,7 @@ class Producer(AsyncOnly):
         for _ in steps:
             await self._wait_memory(topic, client.now_ms + self._max_block_ms)
         state.sent += columns.length
-        self._look_at_load(topic, state)
+        self._topics.refresh_load(topic, state, sender)
         await trio.lowlevel.checkpoint()
         return tuple(Delivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
 
@@ -443,16 +413,6 @@ class Producer(AsyncOnly):
         raise BufferExhaustedError(
             f"{topic}: buffer.memory = {self._limits.buffer_memory} stayed full for max.block.ms = {self._max_block_ms}"
         )
-
-    def _look_at_load(self, topic: str, state: _TopicState) -> None:
-        """Gives the partitioner the queue lengths, without partitions whose broker takes no batches (KIP-794)."""
-        if self._availability_ms > 0:
-            stuck = self._opened()[1].stuck_nodes(self._availability_ms)
-            parts = state.info.partitions
-            usable = [number for number in state.info.available_partitions if parts[number].leader not in stuck]
-            state.available = tuple(usable) or state.info.available_partitions
-        if self._is_adaptive:
-            state.keyless.set_load(self._accumulator.queue_sizes(topic, state.available))
 
     def _draw(self) -> int:
         return self._opened()[0].environment.random.getrandbits(31)
@@ -480,59 +440,6 @@ class Producer(AsyncOnly):
 
     # --- metadata
 
-    def _look_up(self, topic: str) -> _TopicState:
-        """Returns the state of a topic after its metadata changed.
-
-        Raises:
-            LookupError: the topic's metadata is missing.
-        """
-        arguments.text("send", "topic", topic)
-        client = self._opened()[0]
-        cluster_metadata = client.cluster_metadata
-        if self._topics_version != cluster_metadata.version:
-            self._topics_version = cluster_metadata.version
-            for name, state in list(self._topics.items()):
-                info = cluster_metadata.topics.get(name)
-                if info is None or not info.partitions:
-                    del self._topics[name]
-                elif info is not state.info:
-                    self._topics[name] = self._make_state(info, state.keyless)
-        known = self._topics.get(topic)
-        if known is not None:
-            return known
-        found = cluster_metadata.topics.get(topic)
-        if found is None or not found.partitions:
-            client.add_topic(topic)
-            raise LookupError(f"metadata of topic {topic} is missing; await partitions_for({topic!r}) first")
-        created = self._make_state(found, make_keyless(self._partitioner_name, self._limits.batch_size))
-        self._topics[topic] = created
-        return created
-
-    def _make_state(self, info: TopicInfo, keyless: KeylessPartitioner) -> _TopicState:
-        queues = [self._accumulator.queue(TopicPartition(info.name, part.partition)) for part in info.partitions]
-        return _TopicState(info, queues, keyless)
-
-    async def _wait_topic(self, topic: str, partition: int | None, deadline_ms: float) -> TopicInfo:
-        client = self._opened()[0]
-        client.add_topic(topic)
-        while True:
-            info = client.cluster_metadata.topics.get(topic)
-            if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
-                return info
-            if info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
-                raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
-            try:
-                await client.wait_update(deadline_ms)
-            except trio.TooSlowError as error:
-                if info is not None and info.partitions:
-                    reason = f"it has partitions 0 to {len(info.partitions) - 1}, not {partition}"
-                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}: {reason}") from None
-                if info is not None and info.error is not ErrorCode.NONE:
-                    raise KafkaError(info.error, f"topic {topic}: {info.error.message}") from None
-                raise KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"topic {topic}: no metadata within {self._max_block_ms} ms ({error})"
-                ) from error
-
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic; waits for its metadata, at most ``max.block.ms``.
 
@@ -541,7 +448,7 @@ class Producer(AsyncOnly):
         """
         client = self._opened()[0]
         arguments.text("partitions_for", "topic", topic)
-        info = await self._wait_topic(topic, None, client.now_ms + self._max_block_ms)
+        info = await self._topics.wait_for(client, topic, None, client.now_ms + self._max_block_ms)
         return info.partitions
 
     # --- transactions

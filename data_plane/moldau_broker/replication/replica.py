@@ -168,6 +168,8 @@ class Replica:
     watermark does not rise above it; ``high_watermark`` never decreases within a leader epoch except by
     truncation of a follower; ``_proposal`` is None unless LEADER, and belongs to the present ``leader_epoch`` and
     ``partition_epoch``.
+
+    The class has many methods because each rule is one, as the module says; all of them read the same few fields.
     """
 
     __slots__ = (

@@ -24,12 +24,9 @@ from uuid import UUID
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import plain_environment
-from moldau.values import BrokerId
 from moldau_quorum.broker_side.controller_client import REPEATABLE_APIS
 from moldau_quorum.controller.cluster.brokers import fence
 from moldau_quorum.controller.cluster.features import (
@@ -38,7 +35,6 @@ from moldau_quorum.controller.cluster.features import (
     lowered_features,
     min_insync_records,
 )
-from moldau_quorum.controller.cluster.sessions import BrokerSessions
 from moldau_quorum.controller.context import (
     MIN_INSYNC_REPLICAS,
     SLICE_RECORDS,
@@ -65,7 +61,7 @@ from moldau_quorum.metadata.records import (
     decode_command,
     encode_command,
 )
-from moldau_quorum.node.broker_probe import BrokerProbes
+from moldau_quorum.node.live_brokers import LiveBrokers
 from moldau_quorum.node.voter_features import ask_controller_features
 
 if TYPE_CHECKING:
@@ -175,10 +171,8 @@ class ActiveController:
         self._work = Signal()
         self._woken = False
         self._records_in_turn = 0
-        self._sessions = BrokerSessions(
-            timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
-        )
-        self._probes = BrokerProbes(plain_environment(environment))
+        self._live = LiveBrokers(environment, settings, self._log, self._wake)
+        self._sessions = self._live.sessions
         self._next_rebalance_ms = float("inf")
         self._decisions = self._commands = self._refused_busy = self._fenced = 0
         machine.on_leadership(self._leadership_changed)
@@ -228,8 +222,7 @@ class ActiveController:
             deadline_ms=now_ms + ANSWER_TIMEOUT_MS,
             controller_features={} if controller_features is None else controller_features,
         )
-        if isinstance(request, BrokerHeartbeatRequest):
-            self._touch(request, connection, now_ms)
+        self._live.request_arrived(request, connection, self._projection, now_ms)
         if len(self._queue) >= QUEUE_MAX:
             self._refused_busy += 1
             pending.response = error_response(
@@ -286,28 +279,8 @@ class ActiveController:
     def connection_closed(self, connection: object) -> None:
         """A connection ended; brokers whose session lived on it get the grace period."""
         if self._epoch is not None:
-            for broker_id in self._sessions.connection_closed(connection, self._environment.clock.monotonic_ms()):
-                self._probe(broker_id)
+            self._live.connection_closed(connection, self._projection)
             self._wake()
-
-    def _probe(self, broker_id: BrokerId) -> None:
-        """Asks the host of a broker that went silent whether its process is dead."""
-        broker, session = self._projection.brokers.get(broker_id), self._sessions.get(broker_id)
-        if broker is None or session is None or not broker.endpoints:
-            return
-        broker_epoch, endpoint, clock = session.broker_epoch, broker.endpoints[0], self._environment.clock
-
-        def refused() -> None:
-            self._log.info("broker-process-gone", broker=broker_id, broker_epoch=broker_epoch)
-            self._sessions.end(broker_id, broker_epoch, clock.monotonic_ms())
-            self._wake()
-
-        self._probes.start(
-            endpoint.host,
-            endpoint.port,
-            is_silent=lambda: self._sessions.silent(broker_id, broker_epoch, clock.monotonic_ms()),
-            refused=refused,
-        )
 
     def _leadership_changed(self, leadership: Leadership) -> None:
         if self._epoch is not None and not (leadership.active and leadership.epoch == self._epoch):
@@ -324,7 +297,7 @@ class ActiveController:
     async def run(self) -> None:
         """Decides until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._probes.run)
+            nursery.start_soon(self._live.probes.run)
             await self._decide_forever()
 
     async def _decide_forever(self) -> None:
@@ -362,10 +335,7 @@ class ActiveController:
         self._sequence = -1
         self._last_proposal = None
         now_ms = self._environment.clock.monotonic_ms()
-        self._sessions.clear()
-        for _, broker in sorted(image.brokers.items()):
-            if not broker.fenced:
-                self._sessions.start(broker.broker_id, broker.broker_epoch, now_ms + self._settings.broker_takeover_ms)
+        self._live.begin_controller_epoch(image, now_ms)
         if self._settings.auto_leader_rebalance_enable:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
         self._log.info("active", epoch=leadership.epoch, offset=image.offset)
@@ -546,8 +516,7 @@ class ActiveController:
         context = self._context()
         if pending.controller_features:
             context = replace(context, controller_features=pending.controller_features)
-        if isinstance(request, BrokerHeartbeatRequest):
-            self._touch(request, pending.connection, context.now_ms)
+        self._live.request_arrived(request, pending.connection, self._projection, context.now_ms)
         before = self._last_proposal
         response = await self._decide_and_propose(request, context)
         pending.wrote = self._last_proposal is not before
@@ -556,7 +525,7 @@ class ActiveController:
             pending.proposal = self._last_proposal
             if not pending.wrote and not isinstance(request, BrokerHeartbeatRequest):
                 pending.unconfirmed_epoch = self._epoch
-            self._after(request, response, pending.connection, context.now_ms)
+            self._live.request_decided(request, response, pending.connection, self._projection, context.now_ms)
         pending.decided.set()
 
     async def _decide_and_propose(self, request: Request, context: Context) -> Response:
@@ -582,30 +551,6 @@ class ActiveController:
         if self._last_proposal is not before:
             message += "; a part of the request was carried out"
         return error_response(request, code, message)
-
-    def _touch(self, request: BrokerHeartbeatRequest, connection: object | None, now_ms: float) -> None:
-        broker = self._projection.brokers.get(request.broker_id)
-        if broker is not None and broker.broker_epoch == request.broker_epoch:
-            self._sessions.touch(
-                broker.broker_id,
-                request.broker_epoch,
-                now_ms,
-                connection=connection,
-                metadata_offset=request.current_metadata_offset,
-            )
-
-    def _after(self, request: Request, response: Response, connection: object | None, now_ms: float) -> None:
-        """Soft state that follows from a decision."""
-        if isinstance(request, BrokerRegistrationRequest) and isinstance(response, BrokerRegistrationResponse):
-            if response.error_code == ErrorCode.NONE:
-                self._sessions.touch(BrokerId(request.broker_id), response.broker_epoch, now_ms, connection=connection)
-        elif isinstance(request, BrokerHeartbeatRequest) and isinstance(response, BrokerHeartbeatResponse):
-            session = self._sessions.get(BrokerId(request.broker_id))
-            broker = self._projection.brokers.get(request.broker_id)
-            if session is None or broker is None:
-                return
-            if broker.in_controlled_shutdown and session.shutdown_offset < 0:
-                session.shutdown_offset = self._projection.offset
 
     async def _decide_timed(self) -> None:
         """Fences brokers whose session is over, and rebalances leaders when it is time."""

@@ -27,7 +27,7 @@ from pysyncobj.transport import Transport
 from moldau_quorum.log.port import CommittedEntry, Leadership, LogPosition, NotLeaderError, OutcomeUnknownError
 from moldau_quorum.log.pysyncobj.library import _Clock
 from moldau_quorum.log.raft.core.types import NO_NODE, Entry, EntryKind, HardState, configuration_of
-from moldau_quorum.log.raft.node import Pending
+from moldau_quorum.log.raft.waiting import Pending
 from support.raft.campaign import run_seed
 from support.raft.hardened_pysyncobj import CampaignNode
 from support.raft.invariants import Violation

@@ -38,7 +38,11 @@ _logger = EventLogger("moldau.log")
 
 
 class LogManager:
-    """All logs of one broker. Not thread-safe: one event loop, which also completes the works."""
+    """All logs of one broker. Not thread-safe: one event loop, which also completes the works.
+
+    The class has many methods because it is the only entrance to its package: most of them pass a call on to the store,
+    the housekeeping, the moves or the cleaner, which hold the state.
+    """
 
     def __init__(
         self,

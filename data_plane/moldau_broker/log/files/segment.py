@@ -47,6 +47,9 @@ class LogSegment:
     """One segment of a log: its batches and how to find them.
 
     Invariants: ``size`` is the end of the last whole batch; only the last segment of a log is appended to.
+
+    The class has many methods because appends, look-ups, recovery and truncation must keep the same counters in step
+    with the file. The file formats are in ``index``, ``segment_files`` and ``transaction_index``.
     """
 
     __slots__ = (

@@ -283,6 +283,7 @@ class Broker:
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def _build(self, logs: LogManager, controller: ControllerClient, follower: MetadataFollower) -> Built:
+        """Builds the parts and connects them. One list in the order of their dependencies; it has no branches."""
         config, environment = self._config, self._environment
         clock = environment.clock
         isr = IsrAlterations(clock, self.broker_id, controller, lambda: self.broker_epoch)

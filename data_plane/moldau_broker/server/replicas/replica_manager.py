@@ -102,7 +102,12 @@ class SyncRequest(Protocol):
 
 
 class ReplicaManager:
-    """All replicas of a broker. Handlers and tasks call it from the event loop only."""
+    """All replicas of a broker. Handlers and tasks call it from the event loop only.
+
+    The class has many methods because one event (an append, metadata, a failed directory) changes a log, its replica,
+    the waiting requests and the fetchers in one step without a checkpoint. Waits, log changes, in-sync sets, fetchers
+    and directories have classes of their own.
+    """
 
     def __init__(
         self,

@@ -18,13 +18,11 @@ from moldau_quorum.log.port import (
     CommittedEntry,
     CommittedRange,
     Leadership,
-    LogBusyError,
     LogDamagedError,
     LogPosition,
     MembershipChangeError,
     NotLeaderError,
     OffsetOutOfRangeError,
-    OutcomeUnknownError,
     ProposalTooLargeError,
     QuorumStatus,
     SnapshotInvalidError,
@@ -32,11 +30,12 @@ from moldau_quorum.log.port import (
 )
 from moldau_quorum.log.pysyncobj.journal import DATA, NOOP, DurableJournal, decode_anchor, encode_anchor
 from moldau_quorum.log.pysyncobj.library import HardenedSyncObj
+from moldau_quorum.log.pysyncobj.snapshots import LoadSnapshot, PublicSnapshot
 from moldau_quorum.log.pysyncobj.wire import decode, encode
 from moldau_quorum.log.raft.core.plausible import EPOCH_STEP_MAX
 from moldau_quorum.log.raft.core.types import ENTRY_OVERHEAD_BYTES, SnapshotPoint, configuration_of
+from moldau_quorum.log.raft.engine_node import NodeStatistics
 from moldau_quorum.log.raft.envelope import PYSYNCOBJ_FORMAT, Identity, MessageError
-from moldau_quorum.log.raft.node import NodeStatistics, Pending
 from moldau_quorum.log.raft.storage.snapshot_jobs import Job, TakeSnapshot
 from moldau_quorum.log.raft.storage.snapshot_store import (
     SnapshotFileReader,
@@ -45,6 +44,7 @@ from moldau_quorum.log.raft.storage.snapshot_store import (
     remove_older_snapshots,
 )
 from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog, make_durable_directories
+from moldau_quorum.log.raft.waiting import OpenProposals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,46 +55,10 @@ if TYPE_CHECKING:
     from moldau_quorum.log.pysyncobj.wire import LibraryMessage
     from moldau_quorum.log.raft.core.types import Configuration
     from moldau_quorum.log.raft.envelope import Envelope, Payload
+    from moldau_quorum.log.raft.waiting import Pending
 
 TICK_MS: Final = 20.0
 """The library looks at its timers so often."""
-
-
-class PublicSnapshot:
-    """A snapshot as the port shows it: without the piece that is the library's."""
-
-    def __init__(self, reader: SnapshotFileReader) -> None:
-        """Takes over ``reader``."""
-        self._reader = reader
-        info = reader.info
-        self.info = type(info)(
-            index=info.index, epoch=info.epoch, piece_count=info.piece_count - 1, size_bytes=info.size_bytes
-        )
-
-    def read_pieces(self, first: int, bytes_max: int) -> tuple[bytes, ...]:
-        """See ``SnapshotReader``."""
-        return self._reader.read_pieces(first + 1, bytes_max)
-
-    def close(self) -> None:
-        """See ``SnapshotReader``."""
-        self._reader.close()
-
-
-class _LoadSnapshot:
-    """The library loads the newest snapshot."""
-
-    def __init__(self, load: Callable[[], None]) -> None:
-        self._load = load
-
-    def step(self) -> bool:
-        self._load()
-        return False
-
-    def blocking_work(self) -> None:
-        return
-
-    def finish(self) -> None:
-        return
 
 
 class PySyncObjNode:
@@ -138,8 +102,9 @@ class PySyncObjNode:
         self._mark = 0
         self._sync_mark: int | None = None
         self._answering: tuple[int, int] | None = None  # member and sequence of the message being processed
-        self._proposals: dict[int, Pending] = {}
-        self._proposal_bytes = 0
+        self._proposals = OpenProposals(
+            count_max=config.limits.proposals_in_flight_max, bytes_max=config.limits.proposal_bytes_in_flight_max
+        )
         self._tick_wanted = False
         self._appended = False
         self._jobs: deque[Job] = deque()
@@ -186,10 +151,7 @@ class PySyncObjNode:
             asks = self._machine.apply(CommittedEntry(index=index, epoch=term, data=command[1:]))
             if asks:
                 self._since_snapshot[1] = self._config.limits.snapshot_after_bytes
-        pending = self._proposals.pop(index, None)
-        if pending is not None:
-            self._proposal_bytes -= pending.size_bytes
-            pending.finish(None if pending.position.epoch == term else NotLeaderError(-1, term))
+        self._proposals.applied(index, term)
 
     def begin_snapshot(self, before: LibraryEntry, last: LibraryEntry) -> None:
         """See ``Owner``."""
@@ -255,7 +217,7 @@ class PySyncObjNode:
 
     def restore_job(self) -> Job | None:
         """See ``EngineNode``."""
-        return _LoadSnapshot(self._load) if self._reader is not None else None
+        return LoadSnapshot(self._load) if self._reader is not None else None
 
     def _load(self) -> None:
         assert self._reader is not None, "there is a snapshot to load"
@@ -384,10 +346,7 @@ class PySyncObjNode:
         self._journal.anchor(*decode_anchor(self._reader.read_piece(0)))
         self._fed = True
         self.library.snapshot_stored(self._now_ms)
-        for index in [index for index in self._proposals if index <= self.applied_index]:
-            pending = self._proposals.pop(index)
-            self._proposal_bytes -= pending.size_bytes
-            pending.finish(OutcomeUnknownError(f"index {index} was replaced by a snapshot"))
+        self._proposals.replaced_by_snapshot(self.applied_index)
         self._acknowledge_snapshot(sender, self.applied_index)
 
     def _acknowledge_snapshot(self, sender: int, index: int) -> None:
@@ -419,20 +378,12 @@ class PySyncObjNode:
         return self._append(DATA + data, notify)
 
     def _append(self, command: bytes, notify: Callable[[], None]) -> Pending:
-        limits = self._config.limits
         if not self.library.leads or self.library.term != self.leadership.epoch:
             raise NotLeaderError(self.leadership.leader_id, self.library.term)
-        if (
-            len(self._proposals) >= limits.proposals_in_flight_max
-            or self._proposal_bytes + len(command) > limits.proposal_bytes_in_flight_max
-        ):
-            raise LogBusyError(f"{len(self._proposals)} proposals, {self._proposal_bytes} bytes wait to be committed")
+        self._proposals.check_room(len(command))
         index = self.library.append(command, self._now_ms)
-        pending = Pending(LogPosition(index=index, epoch=self.library.term), len(command), notify)
-        self._proposals[index] = pending
-        self._proposal_bytes += pending.size_bytes
         self._appended = True
-        return pending
+        return self._proposals.add(LogPosition(index=index, epoch=self.library.term), len(command), notify)
 
     def read(self, notify: Callable[[], None]) -> Pending:
         """Commits an entry without effect: what is applied then is all that was committed before."""
@@ -535,11 +486,7 @@ class PySyncObjNode:
     def _settle_leadership(self) -> None:
         self._notice_lost_leadership()
         library = self.library
-        lead_epoch = library.term if library.leads else None
-        for index in [index for index, pending in self._proposals.items() if pending.position.epoch != lead_epoch]:
-            pending = self._proposals.pop(index)
-            self._proposal_bytes -= pending.size_bytes
-            pending.finish(OutcomeUnknownError(f"leadership was lost before index {index} was committed"))
+        self._proposals.leadership_settled(library.term if library.leads else None)
         self._report_leadership(active=library.leads and library.last_applied >= library.first_own_index > 0)
 
     def _report_leadership(self, *, active: bool) -> None:
@@ -633,9 +580,7 @@ class PySyncObjNode:
 
     def close(self) -> None:
         """See ``EngineNode``."""
-        for pending in self._proposals.values():
-            pending.finish(OutcomeUnknownError("this node stops"))
-        self._proposals.clear()
+        self._proposals.close()
         self._wal.close()
         if self._reader is not None:
             self._reader.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,9 +11,21 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import CommittedRange, Leadership, QuorumStatus, SnapshotReader
     from moldau_quorum.log.raft.core.types import Configuration
     from moldau_quorum.log.raft.envelope import Envelope, Identity, Payload
-    from moldau_quorum.log.raft.node import NodeStatistics, Pending
     from moldau_quorum.log.raft.storage.snapshot_jobs import Job
     from moldau_quorum.log.raft.storage.wal import SyncWork
+    from moldau_quorum.log.raft.waiting import Pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    """Counters since the node was opened."""
+
+    messages_received: int
+    entries_applied: int
+    snapshots_taken: int
+    snapshots_installed: int
+    snapshots_refused: int
+    torn_bytes: int
 
 
 class EngineNode(Protocol):

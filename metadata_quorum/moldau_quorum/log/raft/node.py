@@ -15,8 +15,8 @@ the tests crashes nodes at every single call of the disk.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
@@ -27,10 +27,8 @@ from moldau_quorum.log.port import (
     LogDamagedError,
     LogPosition,
     MembershipChangeError,
-    MetadataLogError,
     NotLeaderError,
     OffsetOutOfRangeError,
-    OutcomeUnknownError,
     ProposalTooLargeError,
     QuorumStatus,
     SnapshotInvalidError,
@@ -46,6 +44,7 @@ from moldau_quorum.log.raft.core.messages import (
 )
 from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.types import Configuration, EntryKind, SnapshotPoint, configuration_of
+from moldau_quorum.log.raft.engine_node import NodeStatistics
 from moldau_quorum.log.raft.envelope import RAFT_FORMAT, Identity, MessageError
 from moldau_quorum.log.raft.storage.snapshot_jobs import (
     InstallSnapshot,
@@ -61,50 +60,17 @@ from moldau_quorum.log.raft.storage.snapshot_store import (
     remove_older_snapshots,
 )
 from moldau_quorum.log.raft.storage.wal import SyncWork, WriteAheadLog, make_durable_directories
+from moldau_quorum.log.raft.waiting import OpenProposals, OpenReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.runtime.ports.environment import Disk
     from moldau_quorum.log.port import MetadataLogConfig, StateMachine
-    from moldau_quorum.log.raft.core.ready import Outgoing, ReadReady, Ready, SnapshotPiece
+    from moldau_quorum.log.raft.core.ready import Outgoing, Ready, SnapshotPiece
     from moldau_quorum.log.raft.core.types import Entry
     from moldau_quorum.log.raft.envelope import Envelope, Payload
-
-READS_WAITING_MAX: Final = 10_000
-
-
-class Pending:
-    """A proposal or a read under way. ``notify`` is called once, when ``done`` has become true."""
-
-    __slots__ = ("_notify", "done", "error", "position", "size_bytes")
-
-    def __init__(self, position: LogPosition, size_bytes: int, notify: Callable[[], None]) -> None:
-        """``position`` of a read is filled in when it is known."""
-        self.position = position
-        self.size_bytes = size_bytes
-        self.done = False
-        self.error: MetadataLogError | None = None
-        self._notify = notify
-
-    def finish(self, error: MetadataLogError | None = None) -> None:
-        """Ends it."""
-        assert not self.done, "a proposal ends once"
-        self.done = True
-        self.error = error
-        self._notify()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatistics:
-    """Counters since the node was opened."""
-
-    messages_received: int
-    entries_applied: int
-    snapshots_taken: int
-    snapshots_installed: int
-    snapshots_refused: int
-    torn_bytes: int
+    from moldau_quorum.log.raft.waiting import Pending
 
 
 class RaftNode:
@@ -167,11 +133,10 @@ class RaftNode:
         self._sync_number: int | None = None  # Ready number that the running sync covers
         self._durable_number = self._epoch_number = 0  # Ready: the last durable one, and that of the present epoch
         self._storing: tuple[int, SealSnapshot] | None = None  # Ready number that must be durable first
-        self._proposals: dict[int, Pending] = {}
-        self._proposal_bytes = 0
-        self._reads: dict[int, Pending] = {}
-        self._reads_confirmed: deque[Pending] = deque()
-        self._next_read_id = 1
+        self._proposals = OpenProposals(
+            count_max=config.limits.proposals_in_flight_max, bytes_max=config.limits.proposal_bytes_in_flight_max
+        )
+        self._reads = OpenReads()
         self._readers: dict[int, SnapshotFileReader] = {}
         self._writer: SnapshotWriter | None = None  # of the snapshot being received
         self._jobs: deque[Job] = deque()
@@ -224,11 +189,7 @@ class RaftNode:
             raise ProposalTooLargeError(f"a proposal of {len(data)} bytes, at most {limits.entry_bytes_max} allowed")
         if not self.leadership.active or self.leadership.epoch != epoch or self.core.leader is None:
             raise NotLeaderError(self.leadership.leader_id, self.core.epoch)
-        if (
-            len(self._proposals) >= limits.proposals_in_flight_max
-            or self._proposal_bytes + len(data) > limits.proposal_bytes_in_flight_max
-        ):
-            raise LogBusyError(f"{len(self._proposals)} proposals, {self._proposal_bytes} bytes wait to be committed")
+        self._proposals.check_room(len(data))
         entry = self.core.propose(data)
         if entry is None:
             # Not NotLeaderError: if the target does not take over, this node leads on in this epoch, and sends nothing.
@@ -236,10 +197,7 @@ class RaftNode:
         return self._track(entry, notify)
 
     def _track(self, entry: Entry, notify: Callable[[], None]) -> Pending:
-        pending = Pending(LogPosition(index=entry.index, epoch=entry.epoch), entry.size_bytes, notify)
-        self._proposals[entry.index] = pending
-        self._proposal_bytes += entry.size_bytes
-        return pending
+        return self._proposals.add(LogPosition(index=entry.index, epoch=entry.epoch), entry.size_bytes, notify)
 
     def change_configuration(self, configuration: Configuration, *, notify: Callable[[], None]) -> Pending:
         """Appends a membership.
@@ -261,15 +219,10 @@ class RaftNode:
 
     def read(self, notify: Callable[[], None]) -> Pending:
         """Begins a linearizable read: done when all that was committed at this moment is applied here."""
-        if len(self._reads) + len(self._reads_confirmed) >= READS_WAITING_MAX:
-            raise LogBusyError(f"{READS_WAITING_MAX} reads wait already")
-        read_id = self._next_read_id
+        read_id = self._reads.next_id
         if self.core.leader is None or not self.core.leader.read_index(read_id):
             raise NotLeaderError(self.leadership.leader_id, self.core.epoch)
-        self._next_read_id += 1
-        pending = Pending(LogPosition(index=0, epoch=self.core.epoch), 0, notify)
-        self._reads[read_id] = pending
-        return pending
+        return self._reads.add(self.core.epoch, notify)
 
     # --- processing
 
@@ -306,8 +259,8 @@ class RaftNode:
         for entry in ready.committed:
             self._apply(entry)
         for read in ready.reads:
-            self._confirm_read(read)
-        self._finish_reads()
+            self._reads.confirm(read.read_id, read.index, self.core.epoch)
+        self._reads.applied(self.applied_index)
 
     def _epoch_before(self, entries: Sequence[Entry]) -> int:
         epoch = self.core.log.epoch_at(entries[0].index - 1) if entries else 0
@@ -379,11 +332,7 @@ class RaftNode:
             asks = self._machine.apply(CommittedEntry(index=entry.index, epoch=entry.epoch, data=entry.data))
             if asks:
                 self._bytes_since_snapshot = self._config.limits.snapshot_after_bytes
-        pending = self._proposals.pop(entry.index, None)
-        if pending is not None:
-            self._proposal_bytes -= pending.size_bytes
-            ours = pending.position.epoch == entry.epoch
-            pending.finish(None if ours else NotLeaderError(-1, entry.epoch))
+        self._proposals.applied(entry.index, entry.epoch)
 
     def _lead_epoch(self) -> int | None:
         return self.core.leader.epoch if self.core.leader is not None else None
@@ -396,11 +345,7 @@ class RaftNode:
     def _settle_leadership(self) -> None:
         """All that is known to be committed is applied: fails what cannot be told any more, announces the rest."""
         self._notice_lost_leadership()
-        epoch = self._lead_epoch()
-        for index in [index for index, pending in self._proposals.items() if pending.position.epoch != epoch]:
-            pending = self._proposals.pop(index)
-            self._proposal_bytes -= pending.size_bytes
-            pending.finish(OutcomeUnknownError(f"leadership was lost before index {index} was committed"))
+        self._proposals.leadership_settled(self._lead_epoch())
         leader = self.core.leader
         self._report_leadership(active=leader is not None and self.applied_index >= leader.first_index)
 
@@ -410,18 +355,6 @@ class RaftNode:
         if leadership != self.leadership:
             self.leadership = leadership
             self._machine.leadership_changed(leadership)
-
-    def _confirm_read(self, read: ReadReady) -> None:
-        pending = self._reads.pop(read.read_id)
-        if read.index < 0:
-            pending.finish(NotLeaderError(-1, self.core.epoch))
-            return
-        pending.position = LogPosition(index=read.index, epoch=pending.position.epoch)
-        self._reads_confirmed.append(pending)
-
-    def _finish_reads(self) -> None:
-        while self._reads_confirmed and self._reads_confirmed[0].position.index <= self.applied_index:
-            self._reads_confirmed.popleft().finish()
 
     # --- snapshots
 
@@ -527,12 +460,9 @@ class RaftNode:
         self.core.snapshot_installed(point)
         self.applied_index = self.core.applied_index
         self._bytes_since_snapshot = 0
-        for index in [index for index in self._proposals if index <= point.index]:
-            pending = self._proposals.pop(index)
-            self._proposal_bytes -= pending.size_bytes
-            pending.finish(OutcomeUnknownError(f"index {index} was replaced by a snapshot"))
+        self._proposals.replaced_by_snapshot(point.index)
         self._snapshot_replaced(writer)
-        self._finish_reads()
+        self._reads.applied(self.applied_index)
 
     def _reader_of(self, index: int) -> SnapshotFileReader:
         current = self.snapshot_reader
@@ -652,11 +582,8 @@ class RaftNode:
 
     def close(self) -> None:
         """Closes the files without syncing; proposals and reads end with an open outcome."""
-        for pending in [*self._proposals.values(), *self._reads.values(), *self._reads_confirmed]:
-            pending.finish(OutcomeUnknownError("this node stops"))
-        self._proposals.clear()
-        self._reads.clear()
-        self._reads_confirmed.clear()
+        self._proposals.close()
+        self._reads.close()
         self._wal.close()
         for reader in self._readers.values():
             reader.close()

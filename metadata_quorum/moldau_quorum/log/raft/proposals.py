@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau_quorum.log.port import LogPosition
-    from moldau_quorum.log.raft.node import Pending
+    from moldau_quorum.log.raft.waiting import Pending
 
 
 class RaftProposal:

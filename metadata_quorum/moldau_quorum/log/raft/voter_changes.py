@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import MetadataLogConfig
     from moldau_quorum.log.raft.core.types import Configuration
     from moldau_quorum.log.raft.engine_node import EngineNode
-    from moldau_quorum.log.raft.node import Pending
+    from moldau_quorum.log.raft.waiting import Pending
 
 CATCH_UP_TIMEOUT_MS: Final = 60_000
 """How long a new voter may take to catch up before it is dropped again."""

@@ -6,6 +6,12 @@ that was proposed meanwhile travels in one message.
 An entry is committed when a majority of the voters holds it durably and it is of the leader's own epoch (Raft section
 5.4.2); older ones are committed with it. The leader is one voter among others: its own log counts as far as it is
 durable, and not at all once it is no voter any more.
+
+``LeaderRole`` calls methods of the ``RaftCore`` that owns it (``send``, ``append_entries``, ``commit_to``,
+``read_done``, ``become_follower``) instead of returning effects. Both are one pure core: the calls only add to the
+``Ready`` that the core hands out, and no call leaves the core. With effects, a commit that deposes the leader in the
+middle of a message would take effect after the rest of the message was handled, and the order of messages in a
+``Ready`` would need rules of its own.
 """
 
 from __future__ import annotations

@@ -65,7 +65,12 @@ COMMITTED_BYTES_MAX: Final = 1024 * 1024
 
 
 class RaftCore:
-    """One member. Invariant: applied <= commit_index <= last index; applied <= durable index."""
+    """One member. Invariant: applied <= commit_index <= last index; applied <= durable index.
+
+    The class stays whole although it is large. Elections, following and received snapshots read and change the same
+    few fields (epoch, vote, log, commit index), and the safety of each rule depends on the others. A leader's own
+    state is in ``LeaderRole``, memberships are in ``ConfigurationHistory``.
+    """
 
     def __init__(
         self,

@@ -1,0 +1,135 @@
+"""The topics of one producer: their metadata, queues and partitioners, looked up for each record.
+
+``ProducerTopics`` rebuilds the state of a topic when the cluster's metadata have a new version, and forgets topics that
+get no records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from moldau.cluster import arguments
+from moldau.cluster.metadata import TopicPartition
+from moldau.producer.core.partitioner import make_keyless
+from moldau.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from moldau.cluster.client import ClusterClient
+    from moldau.cluster.metadata import TopicInfo
+    from moldau.producer.core.accumulator import Accumulator, PartitionQueue
+    from moldau.producer.core.partitioner import KeylessPartitioner
+    from moldau.producer.sender import Sender
+    from moldau.runtime.config import Config
+
+
+class TopicState:
+    """The data that ``send`` needs for each record of a topic; rebuilt when the topic's metadata changes.
+
+    ``available`` are the partitions that keyless records may go to; ``sent`` counts records.
+    """
+
+    __slots__ = ("available", "info", "keyless", "queues", "sent")
+
+    def __init__(self, info: TopicInfo, queues: list[PartitionQueue], keyless: KeylessPartitioner) -> None:
+        """Starts with all partitions that have a leader."""
+        self.info = info
+        self.queues = queues
+        self.keyless = keyless
+        self.available = info.available_partitions
+        self.sent = 0
+
+
+class ProducerTopics:
+    """Invariant: ``known`` agrees with version ``version`` of the cluster metadata."""
+
+    def __init__(self, config: Config, accumulator: Accumulator, *, batch_size: int) -> None:
+        """Starts without topics; they come with ``look_up``."""
+        self.known: dict[str, TopicState] = {}
+        self.version = -1
+        self._accumulator = accumulator
+        self._partitioner_name = config.get_str_or_none("partitioner.class")
+        self._is_adaptive = config.get_bool("partitioner.adaptive.partitioning.enable")
+        self._availability_ms = config.get_int("partitioner.availability.timeout.ms")
+        self._batch_size = batch_size
+        self._max_block_ms = config.get_int("max.block.ms")
+        self._max_idle_ms = config.get_int("metadata.max.idle.ms")
+
+    def look_up(self, client: ClusterClient, topic: str) -> TopicState:
+        """Returns the state of a topic after the metadata changed, or of a topic that is not known yet.
+
+        Raises:
+            LookupError: the topic's metadata is missing.
+        """
+        arguments.text("send", "topic", topic)
+        cluster_metadata = client.cluster_metadata
+        if self.version != cluster_metadata.version:
+            self.version = cluster_metadata.version
+            for name, state in list(self.known.items()):
+                info = cluster_metadata.topics.get(name)
+                if info is None or not info.partitions:
+                    del self.known[name]
+                elif info is not state.info:
+                    self.known[name] = self._make_state(info, state.keyless)
+        known = self.known.get(topic)
+        if known is not None:
+            return known
+        found = cluster_metadata.topics.get(topic)
+        if found is None or not found.partitions:
+            client.add_topic(topic)
+            raise LookupError(f"metadata of topic {topic} is missing; await partitions_for({topic!r}) first")
+        created = self._make_state(found, make_keyless(self._partitioner_name, self._batch_size))
+        self.known[topic] = created
+        return created
+
+    def _make_state(self, info: TopicInfo, keyless: KeylessPartitioner) -> TopicState:
+        queues = [self._accumulator.queue(TopicPartition(info.name, part.partition)) for part in info.partitions]
+        return TopicState(info, queues, keyless)
+
+    async def wait_for(self, client: ClusterClient, topic: str, partition: int | None, deadline_ms: float) -> TopicInfo:
+        """Waits until the metadata hold a topic, and the partition if one is given.
+
+        Raises:
+            KafkaError: the topic does not exist, or its metadata did not arrive in time.
+        """
+        client.add_topic(topic)
+        while True:
+            info = client.cluster_metadata.topics.get(topic)
+            if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
+                return info
+            if info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
+                raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
+            try:
+                await client.wait_update(deadline_ms)
+            except trio.TooSlowError as error:
+                if info is not None and info.partitions:
+                    reason = f"it has partitions 0 to {len(info.partitions) - 1}, not {partition}"
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}: {reason}") from None
+                if info is not None and info.error is not ErrorCode.NONE:
+                    raise KafkaError(info.error, f"topic {topic}: {info.error.message}") from None
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"topic {topic}: no metadata within {self._max_block_ms} ms ({error})"
+                ) from error
+
+    def refresh_load(self, topic: str, state: TopicState, sender: Sender) -> None:
+        """Gives the partitioner the queue lengths, without partitions whose broker takes no batches (KIP-794)."""
+        if self._availability_ms > 0:
+            stuck = sender.stuck_nodes(self._availability_ms)
+            parts = state.info.partitions
+            usable = [number for number in state.info.available_partitions if parts[number].leader not in stuck]
+            state.available = tuple(usable) or state.info.available_partitions
+        if self._is_adaptive:
+            state.keyless.set_load(self._accumulator.queue_sizes(topic, state.available))
+
+    async def forget_idle(self, client: ClusterClient) -> None:
+        """Drops the metadata of topics without a record for ``metadata.max.idle.ms``; runs until cancelled."""
+        counts: dict[str, int] = {}
+        while True:
+            await trio.sleep(self._max_idle_ms / 1000)
+            before, counts = counts, {name: state.sent for name, state in self.known.items()}
+            for name, sent in counts.items():
+                queues = self.known[name].queues
+                if before.get(name) == sent and not any(queue.batches or queue.outstanding for queue in queues):
+                    del self.known[name]
+                    client.forget_topic(name)

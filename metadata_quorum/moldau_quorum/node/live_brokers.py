@@ -1,0 +1,101 @@
+"""The brokers that the active controller believes alive: their sessions, and probes of those that went silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from moldau.runtime.tls.context import plain_environment
+from moldau.values import BrokerId
+from moldau_quorum.controller.cluster.sessions import BrokerSessions
+from moldau_quorum.node.broker_probe import BrokerProbes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.protocol.schema import Request, Response
+    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.telemetry.log import EventLogger
+    from moldau_quorum.controller.context import Settings
+    from moldau_quorum.metadata.image import BrokerImage, MetadataImage
+
+
+class LiveBrokers:
+    """Sessions and probes of one controller. ``probes.run`` must be running."""
+
+    def __init__(
+        self, environment: Environment, settings: Settings, logger: EventLogger, wake: Callable[[], None]
+    ) -> None:
+        """``wake`` is called when a session ended before its deadline."""
+        self.sessions = BrokerSessions(
+            timeout_ms=settings.broker_session_timeout_ms, grace_ms=settings.broker_session_grace_ms
+        )
+        self.probes = BrokerProbes(plain_environment(environment))
+        self._takeover_ms = settings.broker_takeover_ms
+        self._clock = environment.clock
+        self._logger = logger
+        self._wake = wake
+
+    def begin_controller_epoch(self, image: MetadataImage, now_ms: float) -> None:
+        """Starts a session for each unfenced broker; it lasts long enough for the broker to find this controller."""
+        self.sessions.clear()
+        for _, broker in sorted(image.brokers.items()):
+            if not broker.fenced:
+                self.sessions.start(broker.broker_id, broker.broker_epoch, now_ms + self._takeover_ms)
+
+    def connection_closed(self, connection: object, image: MetadataImage) -> None:
+        """Gives the brokers whose session lived on the connection the grace period, and probes them."""
+        for broker_id in self.sessions.connection_closed(connection, self._clock.monotonic_ms()):
+            broker = image.brokers.get(broker_id)
+            if broker is not None and broker.endpoints:
+                self._probe(broker)
+
+    def _probe(self, broker: BrokerImage) -> None:
+        """Asks the host of a broker that went silent whether its process is dead."""
+        broker_id, endpoint = broker.broker_id, broker.endpoints[0]
+        session = self.sessions.get(broker_id)
+        if session is None:
+            return
+        broker_epoch = session.broker_epoch
+
+        def refused() -> None:
+            self._logger.info("broker-process-gone", broker=broker_id, broker_epoch=broker_epoch)
+            self.sessions.end(broker_id, broker_epoch, self._clock.monotonic_ms())
+            self._wake()
+
+        self.probes.start(
+            endpoint.host,
+            endpoint.port,
+            is_silent=lambda: self.sessions.silent(broker_id, broker_epoch, self._clock.monotonic_ms()),
+            refused=refused,
+        )
+
+    def request_arrived(self, request: Request, connection: object | None, image: MetadataImage, now_ms: float) -> None:
+        """Renews the session of a broker whose heartbeat arrived, and again before the controller decides it."""
+        if isinstance(request, BrokerHeartbeatRequest):
+            broker = image.brokers.get(request.broker_id)
+            if broker is not None and broker.broker_epoch == request.broker_epoch:
+                self.sessions.touch(
+                    broker.broker_id,
+                    request.broker_epoch,
+                    now_ms,
+                    connection=connection,
+                    metadata_offset=request.current_metadata_offset,
+                )
+
+    def request_decided(
+        self, request: Request, response: Response, connection: object | None, image: MetadataImage, now_ms: float
+    ) -> None:
+        """Updates sessions after a decision; ``image`` contains the decision."""
+        if isinstance(request, BrokerRegistrationRequest) and isinstance(response, BrokerRegistrationResponse):
+            if response.error_code == ErrorCode.NONE:
+                self.sessions.touch(BrokerId(request.broker_id), response.broker_epoch, now_ms, connection=connection)
+        elif isinstance(request, BrokerHeartbeatRequest) and isinstance(response, BrokerHeartbeatResponse):
+            session = self.sessions.get(BrokerId(request.broker_id))
+            broker = image.brokers.get(request.broker_id)
+            if session is None or broker is None:
+                return
+            if broker.in_controlled_shutdown and session.shutdown_offset < 0:
+                session.shutdown_offset = image.offset
