@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("client", "metadata_quorum", "spark", "cli")
+FOLDERS = ("client", "metadata_quorum", "data_plane", "spark", "jepsen_like", "cli")
 NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 

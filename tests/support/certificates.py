@@ -5,6 +5,7 @@ a handshake does not vary from run to run.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import trustme
 
@@ -16,18 +17,18 @@ BOTH = ("TLSv1.2", "TLSv1.3")
 class Authority:
     """A certificate authority; ``trust`` is its certificate as PEM text."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._authority = trustme.CA(key_type=trustme.KeyType.RSA)
         self.trust = self._authority.cert_pem.bytes().decode()
 
     @functools.cache  # noqa: B019 - lives as long as the tests of a module
-    def issue(self, *names):
+    def issue(self, *names: str) -> tuple[str, str]:
         """A certificate chain and its key as PEM texts, for host names or addresses."""
         issued = self._authority.issue_cert(*names, key_type=trustme.KeyType.RSA)
         chain = b"".join(piece.bytes() for piece in issued.cert_chain_pems).decode()
         return chain, issued.private_key_pem.bytes().decode()
 
-    def keys(self, *names, **more):
+    def keys(self, *names: str, **more: str) -> dict[str, str]:
         """Configuration keys of a node or client that has a certificate for ``names`` and trusts this authority."""
         chain, key = self.issue(*names)
         return {
@@ -37,10 +38,10 @@ class Authority:
             **{name.replace("_", "."): value for name, value in more.items()},
         }
 
-    def settings(self, *names, **changes):
+    def settings(self, *names: str, **changes: object) -> TlsSettings:
         """Settings with a certificate for ``names``, or without one; this authority is trusted."""
         chain, key = self.issue(*names) if names else (None, None)
-        given = {
+        given: dict[str, Any] = {
             "keystore_location": None,
             "certificate_chain": chain,
             "key": key,
@@ -55,10 +56,10 @@ class Authority:
         return TlsSettings(**{**given, **changes})
 
 
-_authorities = {}
+_authorities: dict[int, Authority] = {}
 
 
-def authority(number=0):
+def authority(number: int = 0) -> Authority:
     """The authorities of this process, made when they are first asked for."""
     if number not in _authorities:
         _authorities[number] = Authority()

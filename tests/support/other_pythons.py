@@ -61,7 +61,7 @@ def prepare(version: str, interpreter: Path) -> Path:
     python = directory / "bin" / "python"
     if not python.exists():
         subprocess.run([interpreter, "-m", "venv", directory], check=True, timeout=INSTALL_TIMEOUT_S)
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    pip: list[str | Path] = [python, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "-e", ".[test]", ARROW], cwd=ROOT, check=True, timeout=INSTALL_TIMEOUT_S)
     return python
 

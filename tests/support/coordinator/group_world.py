@@ -22,7 +22,7 @@ from moldau.records import iterate_batches, set_base_offset
 from moldau.runtime.tasks.sync import Signal
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group_core import GroupCore
-from moldau_broker.coordinator.runtime.effects import Append, Effect, Moment, RequestContext
+from moldau_broker.coordinator.runtime.effects import Answer, Append, Effect, Moment, RequestContext
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -60,6 +60,7 @@ class CoreDriver:
             if isinstance(effect, Append):
                 self.uncommitted.append(effect)
             else:
+                assert isinstance(effect, Answer), "a group coordinator sends no markers"
                 assert effect.request_id not in self.answers, "a request was answered twice"
                 assert effect.request_id < self.request_count
                 self.answers[effect.request_id] = effect.response
@@ -289,9 +290,9 @@ def rebalance(consumers: list[Consumer]) -> None:
         given = {member: str(index).encode() for index, member in enumerate(consumer.members)}
         consumer.sync(given)
     for consumer in consumers:
-        answer = consumer.synced()
-        assert answer is not None
-        assert answer.error_code == ErrorCode.NONE
+        synced = consumer.synced()
+        assert synced is not None
+        assert synced.error_code == ErrorCode.NONE
 
 
 class TrioClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import trio
@@ -15,11 +16,21 @@ from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession,
 from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.node.server import run_controller
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Environment, Listener
+    from moldau_jepsen.world.world import World
+    from moldau_quorum.log.port import MetadataLogFactory
+    from moldau_quorum.metadata.image import MetadataDelta
+    from moldau_quorum.node.server import ControllerNode
+
 PORT = 9093
 BROKER_PORT = 9092
 
 
-async def eventually(condition, *, timeout_ms: float = 10_000) -> None:
+async def eventually(condition: Callable[[], bool], *, timeout_ms: float = 10_000) -> None:
     """Waits in steps of virtual time until a condition of the world holds."""
     with trio.fail_after(timeout_ms / 1000):
         while not condition():  # noqa: ASYNC110 - nothing tells when the insides of a node change
@@ -32,7 +43,7 @@ def topic(name: str, partitions: int = 3, factor: int = 3) -> CreateTopicsReques
     )
 
 
-async def create(client, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create(client: ControllerClient, request: CreateTopicsRequest) -> CreateTopicsResponse:
     response = await client.request(request, CreateTopicsResponse, timeout_ms=10_000, repeatable=True)
     assert [entry.error_code for entry in response.topics] == [ErrorCode.NONE] * len(request.topics), response
     return response
@@ -43,18 +54,18 @@ class TestController:
 
     __test__ = False
 
-    def __init__(self, cluster, node_id: int) -> None:
+    def __init__(self, cluster: TestCluster, node_id: int) -> None:
         self.node_id = node_id
         self.node = cluster.world.node(f"c{node_id}")
         self._cluster = cluster
-        self.running = None
+        self.running: ControllerNode | None = None
         self.shutdown = trio.Event()
 
     def start(self) -> None:
         self.running = None
         self.node.start(self._main)
 
-    async def _main(self, environment) -> None:
+    async def _main(self, environment: Environment) -> None:
         self.shutdown = trio.Event()
         async with trio.open_nursery() as nursery:
             run = functools.partial(run_controller, make_log=self._cluster.make_log, shutdown=self.shutdown)
@@ -77,7 +88,7 @@ class TestBroker:
 
     __test__ = False
 
-    def __init__(self, cluster, broker_id: int, rack: str | None = None) -> None:
+    def __init__(self, cluster: TestCluster, broker_id: int, rack: str | None = None) -> None:
         self.broker_id = broker_id
         self.rack = rack
         self.node = cluster.world.node(f"b{broker_id}")
@@ -85,7 +96,7 @@ class TestBroker:
         self.session: BrokerSession | None = None
         self.follower: MetadataFollower | None = None
         self.client: ControllerClient | None = None
-        self.deltas: list = []
+        self.deltas: list[MetadataDelta] = []
         self.started = trio.Event()
 
     def start(self, *, previous_epoch: int = -1) -> None:
@@ -93,7 +104,7 @@ class TestBroker:
         self.deltas = []
         self.node.start(functools.partial(self._main, previous_epoch=previous_epoch))
 
-    async def _main(self, environment, previous_epoch: int) -> None:
+    async def _main(self, environment: Environment, previous_epoch: int) -> None:
         voters = self._cluster.voters
         follower = self.follower = MetadataFollower(
             environment, voters, node_id=self.broker_id, on_delta=self.deltas.append, on_voters=self._update_voters
@@ -123,12 +134,12 @@ class TestBroker:
             self.started.set()
             await trio.sleep_forever()
 
-    async def _accept(self, listener) -> None:
+    async def _accept(self, listener: Listener) -> None:
         """A living broker is told by its listener; what connects has nothing to say here."""
         while True:
             (await listener.accept()).close()
 
-    def _update_voters(self, voters) -> None:
+    def _update_voters(self, voters: Mapping[int, tuple[str, int]]) -> None:
         for listener in (self.session, self.client):
             if listener is not None:
                 listener.update_voters(voters)
@@ -139,7 +150,9 @@ class TestCluster:
 
     __test__ = False
 
-    def __init__(self, world, *, controllers: int = 3, make_log=None, **settings: str) -> None:
+    def __init__(
+        self, world: World, *, controllers: int = 3, make_log: MetadataLogFactory | None = None, **settings: str
+    ) -> None:
         self.world = world
         self.make_log = make_log
         self.voters = {101 + n: (f"c{101 + n}", PORT) for n in range(controllers)}
@@ -147,7 +160,7 @@ class TestCluster:
         self.controllers = {node_id: TestController(self, node_id) for node_id in self.voters}
         self.brokers: dict[int, TestBroker] = {}
 
-    def config(self, node_id: int):
+    def config(self, node_id: int) -> Config:
         given = {
             "process.roles": "controller",
             "node.id": str(node_id),
@@ -188,7 +201,7 @@ class TestCluster:
 
     def active(self) -> TestController | None:
         leading = [c for c in self.controllers.values() if c.running is not None and c.running.active.active]
-        return max(leading, key=lambda c: c.running.log.leadership.epoch, default=None)
+        return max(leading, key=lambda c: -1 if c.running is None else c.running.log.leadership.epoch, default=None)
 
     async def wait_active(self, *, other_than: int = -1) -> TestController:
         def found() -> bool:

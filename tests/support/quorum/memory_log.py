@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
@@ -23,8 +23,11 @@ from moldau_quorum.log.port import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
+
+    from moldau.runtime.ports.environment import Environment
+    from moldau_quorum.log.port import MetadataLogConfig, StateMachine
 
 
 @dataclass
@@ -44,7 +47,7 @@ class MemoryProposal:
 class MemoryLog:
     """Leads at once; ``hold`` stops commits, ``resign`` and ``lead`` move leadership away and back."""
 
-    def __init__(self, environment, config, machine) -> None:
+    def __init__(self, environment: Environment, config: MetadataLogConfig, machine: StateMachine) -> None:
         self._config = config
         self._machine = machine
         self.entries: list[CommittedEntry] = []
@@ -70,7 +73,7 @@ class MemoryLog:
     def voters(self) -> Mapping[int, VoterEndpoint]:
         return {n: VoterEndpoint(voter_id=n, host=h, port=p) for n, (h, p) in self._config.voters.items()}
 
-    async def run(self, *, task_status=trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         self.lead()
         while True:
@@ -113,14 +116,14 @@ class MemoryLog:
         self._machine.leadership_changed(leadership)
         self._changed.notify()
 
-    def accept_session(self, refusal=None):
+    def accept_session(self, refusal: Callable[[str], str | None] | None = None) -> NoReturn:
         raise AssertionError("a single node has no peers")
 
     @property
-    def peers(self):
+    def peers(self) -> Mapping[int, tuple[str, int]]:
         return {}
 
-    def learn_voters(self, addresses) -> None:
+    def learn_voters(self, addresses: Mapping[int, tuple[str, int]]) -> None:
         raise AssertionError("a single node has no peers")
 
     async def wait_leadership_change(self, seen: Leadership) -> Leadership:
