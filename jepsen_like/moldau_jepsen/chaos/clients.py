@@ -229,8 +229,9 @@ class RunClients:
                 nursery.start_soon(self._topics.run)
 
     def liveness(self) -> Liveness:
-        """What they must get done from now on: a transaction, and records in all partitions that they send to, which
-        the group of the queue must read.
+        """Returns what the clients must still achieve.
+
+        That is a transaction, and records in all partitions that they send to, which the group of the queue must read.
         """
         options = self._options
         queue = options.queue

@@ -112,9 +112,11 @@ class MessageMeter:
         violated: Callable[[str, str], None] | None = None,
         heard: Callable[[str], None] | None = None,
     ) -> None:
-        """Counts into ``coverage``. ``violated`` is told of answers without a request, as a rule and a text: every
-        delayed operation completes once. ``heard`` is told the host of a broker whose registration or heartbeat a
-        controller answers.
+        """Counts into ``coverage``.
+
+        ``violated`` is called with a rule and a text for each answer without a request, because every delayed operation
+        completes once. ``heard`` is called with the host of a broker whose registration or heartbeat a controller
+        answers.
         """
         self._counts = coverage.messages
         self._violated = violated

@@ -170,14 +170,14 @@ class HostileDisk:
     # -- injected errors -----------------------------------------------------------------------------------------------
 
     def may_write(self, path: str) -> None:
-        """Raises the error that the control file demands for a write."""
+        """Fails a write with the error that the control file demands."""
         control = self._reader.read()
         if control.disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self._fail(control.write_error_share, path)
 
     def may_change(self, path: str) -> None:
-        """Raises the error that the control file demands for a change that needs no space: a name, a smaller size."""
+        """Fails a change that needs no space (a name, a smaller size) with the error that the control file demands."""
         self._fail(self._reader.read().write_error_share, path)
 
     def may_sync(self, path: str) -> None:

@@ -1,5 +1,6 @@
-"""The page of a chaos run: the faults over throughput, latency, replicas and high watermark, and every anomaly with
-what lies behind it.
+"""The page of a chaos run.
+
+It shows the faults over throughput, latency, replicas and high watermark, and every anomaly with its evidence.
 """
 
 from __future__ import annotations

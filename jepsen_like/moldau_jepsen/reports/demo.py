@@ -34,8 +34,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """The fault, in seconds since the first record was sent. ``first_ack_s``: the first acknowledgement by a new
-    leader.
+    """The fault, in seconds since the first record was sent.
+
+    ``first_ack_s`` is the time of the first acknowledgement by a new leader.
     """
 
     node_id: int

@@ -74,7 +74,7 @@ class SimulatedTest:
         self.wanted = wanted
 
     def __getattr__(self, name: str) -> object:
-        """Raises an error that explains why the cluster does not exist yet."""
+        """Refuses every attribute with an error that explains why the cluster does not exist yet."""
         raise AttributeError(
             f"no {name!r}: the cluster of a simulated test exists only while the test's coroutine runs; use it in the "
             "test or in a function that the test calls, not in a fixture"

@@ -68,7 +68,7 @@ def payload_of(
 
 
 async def send_payload(producer: Producer, partition: TopicPartition, payload: Payload) -> Delivery:
-    """Sends a payload. Raises the errors of ``Producer.send``."""
+    """Sends a payload; errors are those of ``Producer.send``."""
     return await producer.send(
         partition.topic,
         payload.value,

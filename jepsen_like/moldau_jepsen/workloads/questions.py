@@ -41,8 +41,9 @@ class Questions:
     """Asks nodes, over connections of its own."""
 
     def __init__(self, environment: Environment, nodes: Nodes, client_id: str, *, keeps_connections: bool) -> None:
-        """``keeps_connections``: a later question to a node goes over the connection of an earlier one, if it is open
-        and not in use; call ``close`` at the end. Otherwise each has a connection of its own.
+        """Opens a connection for each question, unless ``keeps_connections`` is true.
+
+        Then a later question to a node reuses an idle open connection; call ``close`` at the end.
         """
         self._environment = environment
         self._nodes = nodes

@@ -74,7 +74,7 @@ class TransactionRecorder:
         self._recorder = recorder
 
     async def send(self, producer: Producer, transaction: OpenTransaction, content: Content) -> None:
-        """Sends a new value. Raises what the producer does; the send is a part of the transaction then, too."""
+        """Sends a new value; a send that fails is a part of the transaction too."""
         value = self._recorder.new_value(content.partition)
         payload = self._recorder.payload(value, content.said)
         transaction.parts.append(Send(content.partition, value, None, payload.digest, content.says))
@@ -123,8 +123,7 @@ class TransactionRecorder:
 async def persist(call: Callable[[], Awaitable[None]], gives_up: Callable[[], bool] = lambda: False) -> None:
     """Repeats a call of the transactional producer after each time-out, until it has an outcome.
 
-    Raises the errors of the call; raises its time-out only if ``gives_up`` returns True.
-    """
+    The errors of the call pass through; its time-out does so only if ``gives_up`` returns True."""
     while True:
         try:
             await call()

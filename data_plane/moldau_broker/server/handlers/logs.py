@@ -62,7 +62,7 @@ class LogsContext(Protocol):
 async def handle_delete_records(
     context: LogsContext, request: DeleteRecordsRequest, call: Call
 ) -> DeleteRecordsResponse:
-    """Raises log start offsets, and waits until the live replicas have followed (KIP-107)."""
+    """Moves log start offsets up, and waits until the live replicas have followed (KIP-107)."""
     results: list[DeleteRecordsTopicResult] = []
     waiting: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
     for topic in request.topics:

@@ -216,8 +216,9 @@ class Nemesis:
             return await self._in_thread(function, node_id)
 
     async def _call_in(self, wanted: ProcessState, function: Callable[[int], object], node_id: int) -> bool:
-        """Makes the call if the node is in that state, which only the node itself may change meanwhile; returns whether
-        it did.
+        """Makes the call if the node is in that state, and returns whether it did.
+
+        Only the node itself may change the state meanwhile.
         """
 
         def both(node_id: int) -> bool:

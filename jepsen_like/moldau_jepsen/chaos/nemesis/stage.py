@@ -76,8 +76,9 @@ class ProcessStage:
         await self._end(self._cluster.launch, nodes)
 
     async def wait_led_by(self, *nodes: int) -> None:
-        """Waits until one of these brokers says that they lead all partitions, but no longer than ``LED_WITHIN_S``: a
-        script that goes on nevertheless shows in the end that it has brought nothing about.
+        """Waits until one of these brokers says that they lead all partitions, at most ``LED_WITHIN_S``.
+
+        A script that continues after a time-out reports at its end that it had no effect.
         """
         with trio.move_on_after(LED_WITHIN_S):
             while not await trio.to_thread.run_sync(self._is_led_by, nodes):  # noqa: ASYNC110 - no event reports it

@@ -89,8 +89,10 @@ class LinkFabric:
     def cut(self, node: int, *others: int, one_way: bool = False, clients: bool = False) -> None:
         """Cuts a node from ``others``, or from all other members when none are given.
 
-        With ``one_way`` only what the node sends is held back; with ``clients`` clients lose it too. Raises
-        ``LauncherUsageError``, as all of these do, for a node that there is not, and where a node is its own other.
+        ``one_way`` holds back only what the node sends; with ``clients``, clients lose the node too.
+
+        Raises:
+            LauncherUsageError: a node does not exist, or is among its own ``others``. The other calls raise it too.
         """
         targets = list(others) or [member for member in self._members if member != node]
         if clients:

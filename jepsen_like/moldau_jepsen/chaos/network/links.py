@@ -84,8 +84,9 @@ class Links(LinkRules):
         self._changed = trio.Event()
 
     def reset(self, members: Iterable[int]) -> int:
-        """Closes, with RST to both ends, all connections that one of ``members`` opened or accepted. Returns how
-        many.
+        """Resets all connections that one of ``members`` opened or accepted; returns how many.
+
+        Both ends receive RST.
         """
         wanted = list(members)
         count = 0

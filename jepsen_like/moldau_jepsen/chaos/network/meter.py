@@ -124,8 +124,10 @@ class _Stream:
     __slots__ = ("_begin", "_body", "_end", "_left", "_start", "_start_bytes", "is_followed")
 
     def __init__(self, start_bytes: int, begin: Callable[[bytes], int], end: Callable[[bytes], None] | None) -> None:
-        """``begin`` takes the first ``start_bytes`` of a frame and returns how many are still to come; ``end`` takes
-        frames of up to ``BODY_BYTES_MAX`` bytes, without their size.
+        """Calls ``begin`` at the start of each frame, and ``end`` with whole frames.
+
+        ``begin`` takes the first ``start_bytes`` of a frame and returns how many bytes follow. ``end`` takes frames of
+        up to ``BODY_BYTES_MAX`` bytes, without their size.
         """
         self._start_bytes = start_bytes
         self._begin = begin

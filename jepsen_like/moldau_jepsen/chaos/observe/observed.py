@@ -77,7 +77,7 @@ def to_json(seen: Observed) -> dict[str, object]:
 
 
 def from_json(document: Mapping[str, Any] | None) -> Observed:
-    """The inverse of ``to_json``; None for a run that recorded nothing of it. Raises what a wrong document gives."""
+    """Returns the inverse of ``to_json``; None for a run that recorded nothing of it."""
     if document is None:
         return Observed()
     return Observed(

@@ -171,10 +171,11 @@ class Clients:
                 clerks.cancel_scope.cancel()
 
     def liveness(self, *, groups: bool = True, transactions: bool = True) -> Liveness:
-        """What they must get done from now on: a transaction, and records in all partitions that they send to, which
-        their group must read. Without ``groups`` or ``transactions`` no more than what goes without them.
+        """Returns what the clients must still achieve.
 
-        What the pipe's workers do follows from its records: it ends only when all of them are through.
+        That is a transaction, and records in all partitions that they send to, which their group must read. Without
+        ``groups`` or ``transactions`` the parts that need them are left out. The pipe ends only when its workers have
+        processed all of its records.
         """
         workload = self._options.workload
         transacts = self.transactions and transactions

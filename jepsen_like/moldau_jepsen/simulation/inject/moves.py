@@ -46,8 +46,9 @@ class Moves:
         """A voter that has lost its log: until it is replaced no other one may be taken away."""
 
     def settled(self, name: str) -> bool:
-        """Whether no move of that name is under way, nor one that was not answered with success: such a one may take
-        effect at any time.
+        """Returns whether no move of that name is in progress or unanswered.
+
+        A move that was not answered with success may take effect at any time.
         """
         return name not in self._unsettled
 
@@ -198,8 +199,9 @@ class Moves:
     # --- log directories
 
     def move_directories(self, draw: random.Random) -> Callable[[], None]:
-        """Moves drawn replicas of a drawn broker to other log directories of it, once now and once more at the end,
-        when the first move may be under way.
+        """Moves drawn replicas of a drawn broker to other log directories of that broker.
+
+        It does so once now and again at the end, when the first move may still be in progress.
         """
         directories = self._cluster.log_directories(self._cluster.broker_ids[0])
         if len(directories) < 2:

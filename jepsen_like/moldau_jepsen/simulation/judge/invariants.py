@@ -108,8 +108,10 @@ class ClusterInvariants:
     """The judge of one run."""
 
     def __init__(self, now: Callable[[], float], only: Collection[str] = ()) -> None:
-        """``now`` returns the virtual time in seconds, for the record. ``only`` names the rules that are asked; all if
-        it is empty."""
+        """``now`` returns the virtual time in seconds, for messages.
+
+        ``only`` names the rules to check; an empty set means all.
+        """
         self._now = now
         self._only = only
         self.violations: list[Violation] = []
@@ -198,8 +200,10 @@ class ClusterInvariants:
         record.watermark = max(record.watermark, offset)
 
     def committed(self, key: PartitionKey, broker: int, leader_epoch: int, batches: Iterable[BatchSeen]) -> None:
-        """``broker``, in that leader epoch, holds these batches of its log for committed: they lie below its high
-        watermark."""
+        """Records that a broker regards batches of its log as committed in that leader epoch.
+
+        The batches lie below its high watermark.
+        """
         record = self.partition(key)
         for batch in batches:
             known = record.committed.get(batch.base_offset)
@@ -238,8 +242,10 @@ class ClusterInvariants:
                 return
 
     def committed_to(self, key: PartitionKey, leader_epoch: int, offset: int) -> None:
-        """In that leader epoch a high watermark of a log that is cleaned is ``offset``: its batches are not the same
-        everywhere."""
+        """Records a high watermark of a compacted log in that leader epoch.
+
+        The batches of such a log differ between replicas, so they are not compared.
+        """
         self.partition(key).committed_to(leader_epoch, offset)
 
     def leader_ends(self, key: PartitionKey, broker: int, leader_epoch: int, log_end: int) -> None:

@@ -49,8 +49,10 @@ class ClusterObserver:
     """Watches a cluster: ``step_ended`` is for the watchers of the world's agenda."""
 
     def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants) -> None:
-        """The rules assume that no broker loses what it told its leader it has: that power losses spare brokers that
-        do not sync before they answer.
+        """Observes one cluster.
+
+        The rules assume that no broker loses records that it reported to its leader. So power losses must spare brokers
+        that do not sync before they answer.
         """
         self._cluster = cluster
         self._judge = judge

@@ -225,7 +225,7 @@ class NodeDisk:
         return self._disk
 
     def may_change(self, what: str, path: str) -> None:
-        """Raises EIO if a change of names or sizes is to fail, before anything has changed."""
+        """Fails a change of names or sizes with EIO if a fault demands it, before anything has changed."""
         disk = self._disk
         probability = disk.profile.write_error_probability
         if probability and disk.apart.random() < probability:

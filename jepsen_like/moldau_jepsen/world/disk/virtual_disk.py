@@ -295,7 +295,7 @@ class VirtualDisk:
         return inode
 
     def size(self, path: str) -> int:
-        """Returns the size of a file in bytes. Raises the errors of ``lookup``."""
+        """Returns the size of a file in bytes; errors are those of ``lookup``."""
         return len(self._file(path).content)
 
     def files(self, path: str = "/") -> list[str]:
@@ -331,7 +331,7 @@ class VirtualDisk:
         return found
 
     def directory(self, path: str) -> Directory:
-        """Returns the directory at a path. Raises the errors of ``lookup``."""
+        """Returns the directory at a path; errors are those of ``lookup``."""
         found = self.lookup(path)
         if not isinstance(found, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -130,8 +130,10 @@ class CommittedReader:
                 self._take_offset(record)
 
     def _drop_former(self, key: PartitionKey, record: OffsetRecord) -> None:
-        """A tombstone, or an offset of another topic of that name, undoes what transactions that are open would commit:
-        the topic of that was deleted."""
+        """Drops pending offsets of open transactions for a topic that was deleted.
+
+        A tombstone, or an offset of another topic with that name, shows the deletion.
+        """
         for (where, _), pending in self._pending.items():
             if where == key:
                 pending[:] = [each for each in pending if not _is_former(each, record)]

@@ -30,8 +30,11 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
 
 
 class _Group:
-    """One group. ``began`` holds the committed offsets as they were when the generation was written, ``owners`` what
-    the records of the generation have given to whom."""
+    """One group.
+
+    ``began`` holds the offsets that were committed when the generation was written; ``owners`` maps partitions to the
+    members that the records of the generation assign them to.
+    """
 
     __slots__ = ("began", "committed", "generation", "owners", "topic_ids")
 

@@ -159,8 +159,9 @@ class RuleWatcher:
         return silent
 
     def _look_at_commit(self, node_id: int, core: RaftCore, directory: str) -> None:
-        """Holds what voters believe to be durable against their disks. What commits is of the leader's own epoch, so
-        no snapshot holds it yet.
+        """Compares the entries that voters believe durable with their disks.
+
+        A leader commits entries of its own epoch, so no snapshot holds them yet.
         """
         index = core.commit_index
         held: dict[int, int | None] = {}

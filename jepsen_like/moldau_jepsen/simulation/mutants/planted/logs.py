@@ -48,8 +48,9 @@ def index_off_by_one() -> list[Patch]:
 
 
 def recreated_topic_reuses_old_log() -> list[Patch]:
-    """Logs are known by the names of their partitions alone: that of a topic that was deleted is there again for the
-    next one of the name.
+    """A log is identified by the name of its partition alone.
+
+    So a recreated topic gets the log of the deleted topic with its name.
     """
     original = LogClaims.claim
 
