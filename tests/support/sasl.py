@@ -8,14 +8,14 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 class NoCredentials:
     """A cluster without SCRAM users."""
 
-    def keys(self, user, mechanism):
+    def keys(self, user: str, mechanism: str) -> None:
         return None
 
-    def usual_iterations(self, mechanism):
+    def usual_iterations(self, mechanism: str) -> int:
         return 4096
 
 
-def node_config(delay_ms="100", **more):
+def node_config(delay_ms: str = "100", **more: str) -> dict[str, str]:
     """Returns keys of a broker with a listener OUTSIDE that offers all mechanisms; alice has the password secret."""
     return {
         "process.roles": "broker",

@@ -23,7 +23,16 @@ def key_set(*names: str) -> str:
     return json.dumps({"keys": [key(name).as_dict(private=False) for name in names or ("key-1",)]})
 
 
-def token(now_s: float, *, subject="carol", life_s=600, key_id="key-1", signed_by=None, algorithm="RS256", **claims):
+def token(
+    now_s: float,
+    *,
+    subject: str | None = "carol",
+    life_s: float = 600,
+    key_id: str = "key-1",
+    signed_by: str | None = None,
+    algorithm: str = "RS256",
+    **claims: object,
+) -> str:
     """Returns a signed token; claims of None are left out."""
     given = {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": int(now_s + life_s), "iat": int(now_s), **claims}
     payload = json.dumps({name: value for name, value in given.items() if value is not None})
@@ -31,7 +40,7 @@ def token(now_s: float, *, subject="carol", life_s=600, key_id="key-1", signed_b
     return jws.serialize_compact(header, payload, key(signed_by or key_id), algorithms=[algorithm])
 
 
-def unsigned(now_s: float, subject="carol", life_s=600) -> str:
+def unsigned(now_s: float, subject: str = "carol", life_s: float = 600) -> str:
     """Returns a token without a signature."""
     parts = [{"alg": "none"}, {"sub": subject, "exp": int(now_s + life_s)}]
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
