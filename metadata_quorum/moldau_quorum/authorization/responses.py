@@ -40,7 +40,7 @@ def topic_of(entry: AnyMessage, permissions: Permissions) -> str | None:
 
 
 def allowed_topic(permissions: Permissions, name: str | None) -> bool:
-    """Returns whether a topic that nobody named may be described."""
+    """Returns whether a topic that the request does not name may be described."""
     return name is not None and permissions.may(DESCRIBE, TOPIC, name, quiet=True)
 
 

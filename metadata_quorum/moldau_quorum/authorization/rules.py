@@ -69,7 +69,7 @@ class AclIndex:
                 self._add(_rule(new))
 
     def matching(self, resource_type: int, name: str) -> Iterator[Rule]:
-        """Yields the rules of a resource, whoever they speak of: literal ones, then those of prefixes."""
+        """Yields the rules of a resource for all principals: literal ones, then those of prefixes."""
         yield from self._literal.get((resource_type, name), ())
         if name != WILDCARD:
             yield from self._literal.get((resource_type, WILDCARD), ())

@@ -323,7 +323,7 @@ class ControllerConnection:
         return _Answer(answer)
 
     def _rights_of(self, envelope: EnvelopeRequest) -> Permissions | None:
-        """Returns the rights of the client behind a forwarded request; a broker's own requests name nobody."""
+        """Returns the rights of the client behind a forwarded request; a broker's own requests name no client."""
         authorizer = self._service.authorizer
         if authorizer is None or envelope.request_principal is None:
             return self._rights()

@@ -15,6 +15,7 @@ import trio
 import moldau
 import moldau.blocking
 from moldau.admin import ConfigResource, ResourceType
+from moldau.admin.acls import AclFilter
 from moldau.producer.delivery import Delivery
 from moldau.records import RowColumns
 from moldau_jepsen.world.world import run_world
@@ -82,6 +83,9 @@ CALLS = {
         "describe_transactions": (["x"],),
         "describe_producers": (T0,),
         "terminate_transaction": ("x",),
+        "describe_acls": (),
+        "create_acls": ([],),
+        "delete_acls": (AclFilter(),),
         "describe_users": (),
         "set_user_password": ("alice", "secret"),
         "remove_user_credential": ("alice",),

@@ -25,7 +25,11 @@ class Authentication:
     def __init__(
         self, environment: Environment, config: Config, image: Callable[[], MetadataImage], logger: EventLogger
     ) -> None:
-        """``image`` returns the newest metadata. Raises ``ConfigError``."""
+        """Reads the keys of every SASL listener; ``image`` returns the newest metadata.
+
+        Raises:
+            ConfigError: A key is missing or wrong.
+        """
         self._logger = logger
         credentials = ImageCredentials(image)
         self.listeners = {
@@ -39,7 +43,11 @@ class Authentication:
     def handlers(
         self, config: Config, endpoint: ListenerEndpoint, make: Callable[[Connection, Peer], ConnectionHandler]
     ) -> HandlerFactory:
-        """Returns the factory of a listener's handlers. Raises ``ConfigError``."""
+        """Returns the factory of a listener's handlers.
+
+        Raises:
+            ConfigError: A key of the listener is wrong.
+        """
         sasl = self.listeners.get(endpoint.listener_name)
         return peer_handlers(config, endpoint.listener_name, endpoint.security_protocol, sasl, make)
 
