@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
 
 DEAD = "Dead"
+CONSUMER = "consumer"
+"""The type of groups whose assignments the coordinator computes (KIP-848)."""
 
 
 class ResetTo(enum.StrEnum):
@@ -77,15 +79,36 @@ def describe(group: Annotated[str, typer.Argument(help="Group id.")], bootstrap_
             "group": group,
             "state": description.state,
             "coordinator": description.coordinator,
+            "type": description.type,
             "protocol": description.protocol,
             "members": len(description.members),
             "partitions": list(rows),
         }
+        if description.type == CONSUMER:
+            document["epoch"] = description.epoch
+            document["assignment_epoch"] = description.assignment_epoch
+            document["member_epochs"] = {member.member_id: member.epoch for member in description.members}
         output.answer(document, "")
         return
     output.write_line(
         f"group {group}: {description.state}, {len(description.members)} members, coordinator {description.coordinator}"
     )
+    if description.type == CONSUMER:
+        output.write_line(
+            f"consumer protocol: assignor {description.protocol}, group epoch {description.epoch}, "
+            f"assignment epoch {description.assignment_epoch}"
+        )
+        members: list[dict[str, output.Json]] = [
+            {
+                "member": member.member_id,
+                "instance": member.instance_id,
+                "epoch": member.epoch,
+                "partitions": len(member.assignment),
+                "target": len(member.target),
+            }
+            for member in description.members
+        ]
+        output.answer_rows("members", ["member", "instance", "epoch", "partitions", "target"], members)
     output.answer_rows("partitions", ["topic", "partition", "offset", "log_end_offset", "lag", "member"], rows)
 
 

@@ -277,7 +277,7 @@ class Admin(AsyncOnly):
         return await self._groups.list_groups(states=states, types=types)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """Returns classic groups with their members.
+        """Returns groups, of the classic or the consumer protocol, with their members.
 
         A group that does not exist is in state ``Dead``.
 

@@ -18,11 +18,18 @@ from moldau.consumer.fetcher import CommittedOffset
 from moldau.consumer.group import GroupClient
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    Member,
+)
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from moldau.runtime.config import CONSUMER_CONFIG
+from moldau.runtime.net.rpc import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from moldau.admin.requester import Requester
 
 _OFFSET_FETCH_VERSION_MAX = 9
+_DEAD = "Dead"
 
 
 class Groups:
@@ -79,6 +87,11 @@ class Groups:
                 if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                     failures[group_id] = KafkaError(code, group.error_message)
                     continue
+                if code is ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
+                    consumers = await self._describe_consumers(group_id, node_id)
+                    if consumers is not None:
+                        found[group_id] = consumers
+                        continue
                 found[group_id] = GroupDescription(
                     group_id=group.group_id,
                     state=group.group_state,
@@ -89,6 +102,36 @@ class Groups:
                 )
         raise_failures(failures)
         return found
+
+    async def _describe_consumers(self, group_id: str, node_id: int) -> GroupDescription | None:
+        """Returns a group of the consumer protocol; None if there is none, or the broker does not serve them."""
+        try:
+            response = await self._requester.ask(
+                ConsumerGroupDescribeResponse,
+                ConsumerGroupDescribeRequest(group_ids=[group_id]),
+                node_id=node_id,
+                code_of=lambda each: next((ErrorCode.of(group.error_code) for group in each.groups), None),
+            )
+        except UnsupportedApiError:
+            return None
+        for group in response.groups:
+            code = ErrorCode.of(group.error_code)
+            if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+                return None
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, f"group {group_id}: {group.error_message or code.message}")
+            return GroupDescription(
+                group_id=group_id,
+                state=group.group_state,
+                protocol_type="consumer",
+                protocol=group.assignor_name,
+                coordinator=node_id,
+                members=tuple(_consumer_member(member) for member in group.members),
+                type="consumer",
+                epoch=group.group_epoch,
+                assignment_epoch=group.assignment_epoch,
+            )
+        return None
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Implements ``Admin.delete_groups``."""
@@ -152,6 +195,28 @@ class Groups:
         consumer = CONSUMER_CONFIG.parse({"bootstrap.servers": ",".join(self._bootstrap_servers), "group.id": group_id})
         group = GroupClient(self._requester.client, group_id, consumer, None)
         await group.commit(committed)
+
+
+def _consumer_member(member: Member) -> GroupMember:
+    return GroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        assignment=_partitions(member.assignment),
+        epoch=member.member_epoch,
+        target=_partitions(member.target_assignment),
+    )
+
+
+def _partitions(assignment: Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, number)
+            for topic in assignment.topic_partitions
+            for number in topic.partitions
+        )
+    )
 
 
 def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:

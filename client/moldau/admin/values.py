@@ -183,18 +183,27 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member of a group with its assigned partitions."""
+    """A member of a group with its assigned partitions.
+
+    Only members of the consumer protocol (KIP-848) have an ``epoch``, and a ``target`` that differs from the assignment
+    while they move towards it.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
     assignment: tuple[TopicPartition, ...]
+    epoch: int = -1
+    target: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A classic group."""
+    """A group; ``type`` is ``classic`` or ``consumer`` (KIP-848).
+
+    ``protocol`` is the assignor. Only groups of the consumer protocol have epochs.
+    """
 
     group_id: str
     state: str
@@ -202,6 +211,9 @@ class GroupDescription:
     protocol: str
     coordinator: int
     members: tuple[GroupMember, ...]
+    type: str = "classic"
+    epoch: int = -1
+    assignment_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Self, TypeVar
+from uuid import UUID
 
 import trio
 
@@ -27,11 +28,13 @@ from moldau.cluster.group_metadata import GroupMetadata
 from moldau.cluster.offsets import list_offsets
 from moldau.cluster.troubles import check_topic_names
 from moldau.consumer.core.assignors import assignors_of
+from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity, Membership
 from moldau.consumer.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Lag, PartitionPosition, Positions
 from moldau.consumer.core.reset_policy import ResetPolicy
 from moldau.consumer.core.taking import take_columns, take_records
 from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, checked_callback
+from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.consumer.fetcher import CommittedOffset, Fetcher
 from moldau.consumer.group import CommitFailedError, GroupClient
 from moldau.consumer.rebalance import Rebalancer
@@ -122,8 +125,7 @@ class Consumer(AsyncOnly):
                 rebalance_timeout_ms=config.get_int("max.poll.interval.ms"),
                 rack=config.get_str("client.rack") or None,
             )
-            self._membership = Membership(identity, assignors_of(config.get_list("partition.assignment.strategy")))
-            self._group = GroupClient(client, self._group_id, config, self._membership)
+            self._membership, self._group = self._join_by_protocol(client, identity)
         committed = None if self._group is None else self._group.committed
         self._fetcher = fetcher = Fetcher(client, self._positions, config, self._reset_timestamp, committed)
         if self._group is not None and self._membership is not None:
@@ -145,6 +147,16 @@ class Consumer(AsyncOnly):
         watch = TopicWatch(client, lambda: self.subscription, lambda: self.assignment, self._fetcher.report)
         await self._background.open(client.run, self._fetcher.run, watch.run)
         return self
+
+    def _join_by_protocol(self, client: ClusterClient, identity: GroupIdentity) -> tuple[Membership, GroupClient]:
+        """Returns the parts that speak the protocol of ``group.protocol``."""
+        config = self._config
+        if config.get_str("group.protocol") == "classic":
+            membership = Membership(identity, assignors_of(config.get_list("partition.assignment.strategy")))
+            return membership, GroupClient(client, identity.group_id, config, membership)
+        member_id = str(UUID(int=client.environment.random.getrandbits(128), version=4))
+        epochs = EpochMembership(identity, member_id, config.get_str_or_none("group.remote.assignor"))
+        return epochs, EpochGroupClient(client, identity.group_id, config, epochs, lambda: self.assignment)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

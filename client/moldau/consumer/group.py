@@ -71,6 +71,8 @@ class AskedCommit:
     offsets: Mapping[TopicPartition, CommittedOffset]
     member: tuple[int, str] | None
     number: int
+    epoch: int = -1
+    """The generation or member epoch at the time of the call."""
 
 
 class GroupClient:
@@ -273,6 +275,13 @@ class GroupClient:
             return Next.GO_ON
         return membership.on_heartbeat(ErrorCode.of(response.error_code))
 
+    def adopted(self) -> None:
+        """Notes that the positions are those of the last assignment."""
+
+    def still_given(self, assigned: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Returns the partitions of an assignment that the coordinator has not taken back meanwhile."""
+        return list(assigned)
+
     async def leave(self, reason: str) -> None:
         """Leaves the group, so that others need not wait for the session timeout; a failure only delays them."""
         # While the broker holds a JoinGroup it answers nothing else on that connection.
@@ -291,8 +300,10 @@ class GroupClient:
     def ask_commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> AskedCommit:
         """Returns a commit for ``carry_out``; no checkpoint may lie between reading the positions and this call."""
         self._commits_asked += 1
-        member = NOBODY if self.membership is None else self.membership.commits_as
-        return AskedCommit(offsets=offsets, member=member, number=self._commits_asked)
+        membership = self.membership
+        member = NOBODY if membership is None else membership.commits_as
+        epoch = -1 if membership is None else membership.generation
+        return AskedCommit(offsets=offsets, member=member, number=self._commits_asked, epoch=epoch)
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], deadline_ms: float | None = None) -> None:
         """Commits offsets for the member's present generation; see ``carry_out``."""
@@ -362,7 +373,8 @@ class GroupClient:
                 ):
                     membership.on_heartbeat(code)
                 raise self._refusal(code)
-            elif not code.retriable:
+            elif code is not ErrorCode.STALE_MEMBER_EPOCH and not code.retriable:
+                # A stale epoch is renewed by the answer to a heartbeat that is on its way, or the member is lost.
                 raise KafkaError(code, f"group {self._group_id}: {partition}: {code.message}")
             failures += 1
             if self._client.now_ms >= limit_ms:
@@ -392,6 +404,8 @@ class GroupClient:
             raise self._refusal(ErrorCode.ILLEGAL_GENERATION)
         generation, member_id = asked.member
         is_member = membership is not None and asked.member != NOBODY
+        if membership is not None and is_member:
+            generation = membership.commit_generation(asked.member)
         request = OffsetCommitRequest(
             group_id=self._group_id,
             generation_id_or_member_epoch=generation,

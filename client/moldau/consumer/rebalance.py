@@ -243,13 +243,15 @@ class Rebalancer:
                 await self._commit()
                 await self._revoke(revoked)
                 membership.rejoin("partitions were given up and can be assigned to others")
-            join.added = [partition for partition in wanted if partition not in held]
+            join.assigned = self._group.still_given(join.assigned)
+            join.added = [partition for partition in join.assigned if partition not in held]
             if self._pattern is None:
                 for partition in join.added:
                     self._client.add_topic(partition.topic)
             self._positions.assign(join.assigned)
             membership.take_over()
             join.is_adopted = True
+            self._group.adopted()
             self._client.logger.info(
                 "assigned",
                 group=membership.identity.group_id,

@@ -189,7 +189,10 @@ class Permissions:
                 each.clear()
 
     def may(self, operation: AclOperation, resource: AclResource, name: str, *, quiet: bool = False) -> bool:
-        """Returns whether the peer may do something; a ``quiet`` refusal is not logged, because the peer did not ask for it."""
+        """Returns whether the peer may do something.
+
+        A ``quiet`` refusal is not logged, because the peer did not ask for it.
+        """
         key = (operation, resource, name)
         decision = self._decisions.get(key)
         if decision is None:

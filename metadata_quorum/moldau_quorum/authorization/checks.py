@@ -348,6 +348,16 @@ def _epochs(asked: Asked) -> Verdict:
     return _each(DESCRIBE, TOPIC)(asked)
 
 
+def _consumer_group_heartbeat(asked: Asked) -> Verdict:
+    """Refuses the whole request if one of its topics may not be described, as Kafka does."""
+    request, permissions = asked.request, asked.permissions
+    if not permissions.may(READ, GROUP, request.group_id):
+        return _refuse(asked, FAILED[GROUP])
+    if not all(permissions.may(DESCRIBE, TOPIC, name) for name in request.subscribed_topic_names or ()):
+        return _refuse(asked, FAILED[TOPIC])
+    return _served(asked)
+
+
 def _list_groups(asked: Asked) -> Verdict:
     if asked.permissions.may_cluster(DESCRIBE, quiet=True):
         return _served(asked)
@@ -382,6 +392,8 @@ CHECKS: Final[Mapping[int, Check]] = {
     ApiKey.OFFSET_FETCH: _offset_fetch,
     ApiKey.OFFSET_DELETE: _all(_named(DELETE, GROUP, "group_id"), _each(READ, TOPIC)),
     ApiKey.DESCRIBE_GROUPS: _amended(_each(DESCRIBE, GROUP), responses.group_operations),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _amended(_each(DESCRIBE, GROUP), responses.consumer_groups),
     ApiKey.LIST_GROUPS: _list_groups,
     ApiKey.DELETE_GROUPS: _each(DELETE, GROUP),
     # transactions

@@ -164,6 +164,26 @@ def group_operations(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
     return response
 
 
+def consumer_groups(asked: AnyMessage, response: AnyMessage) -> AnyMessage:
+    """Fills the bit fields of ConsumerGroupDescribe; hides groups with a topic that may not be described."""
+    for group in response.groups:
+        if group.error_code != ErrorCode.NONE:
+            continue
+        if asked.request.include_authorized_operations:
+            group.authorized_operations = asked.permissions.operations(GROUP, group.group_id)
+        names = {
+            topic.topic_name
+            for member in group.members
+            for assignment in (member.assignment, member.target_assignment)
+            for topic in assignment.topic_partitions
+        }
+        if not all(asked.permissions.may(DESCRIBE, TOPIC, name) for name in sorted(names)):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = "the group reads topics that the client may not describe"
+            group.members = []
+    return response
+
+
 def listed_groups(response: AnyMessage, permissions: Permissions) -> AnyMessage:
     """Drops the groups that may not be described."""
     response.groups = [each for each in response.groups if permissions.may(DESCRIBE, GROUP, each.group_id, quiet=True)]

@@ -20,6 +20,7 @@ from moldau.consumer.core.assignors import encode_assignment
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import alter_partition_reassignments as apr
+from moldau.protocol.messages import consumer_group_describe as cgd
 from moldau.protocol.messages import create_partitions as cp
 from moldau.protocol.messages import create_topics as ct
 from moldau.protocol.messages import delete_groups as dg
@@ -314,6 +315,45 @@ def test_groups():
         scenario,
         {ApiKey.LIST_GROUPS: list_groups, ApiKey.DESCRIBE_GROUPS: describe, ApiKey.DELETE_GROUPS: delete},
     )
+
+
+def test_groups_of_the_consumer_protocol():
+    """The coordinator does not know the group as a classic one, and is asked again."""
+
+    def describe(broker, request):
+        group = desc.DescribedGroup(
+            group_id=request.groups[0], group_state="Dead", error_code=ErrorCode.GROUP_ID_NOT_FOUND
+        )
+        return desc.DescribeGroupsResponse(groups=[group])
+
+    def describe_consumers(broker, request):
+        (group_id,) = request.group_ids
+        if group_id != "g":
+            group = cgd.DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+            return cgd.ConsumerGroupDescribeResponse(groups=[group])
+        held = cgd.Assignment(topic_partitions=[cgd.TopicPartitions(topic_name="t", partitions=[1, 0])])
+        target = cgd.Assignment(topic_partitions=[cgd.TopicPartitions(topic_name="t", partitions=[1])])
+        member = cgd.Member(member_id="m", member_epoch=3, assignment=held, target_assignment=target)
+        group = cgd.DescribedGroup(
+            group_id="g",
+            group_state="Reconciling",
+            group_epoch=4,
+            assignment_epoch=4,
+            assignor_name="uniform",
+            members=[member],
+        )
+        return cgd.ConsumerGroupDescribeResponse(groups=[group])
+
+    async def scenario(cluster, admin):
+        found = await admin.describe_groups(["g", "none"])
+        assert found["none"].state == "Dead"
+        group = found["g"]
+        assert (group.type, group.state, group.epoch, group.assignment_epoch) == ("consumer", "Reconciling", 4, 4)
+        (member,) = group.members
+        assert (member.epoch, member.assignment) == (3, (TopicPartition("t", 0), TopicPartition("t", 1)))
+        assert member.target == (TopicPartition("t", 1),)
+
+    simulate(scenario, {ApiKey.DESCRIBE_GROUPS: describe, ApiKey.CONSUMER_GROUP_DESCRIBE: describe_consumers})
 
 
 def test_replicas_records_and_directories():

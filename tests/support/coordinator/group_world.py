@@ -20,6 +20,7 @@ from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupReque
 from moldau.protocol.schema import Request, Response
 from moldau.records import iterate_batches, set_base_offset
 from moldau.runtime.tasks.sync import Signal
+from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.runtime.effects import Answer, Append, Effect, Moment, RequestContext
@@ -43,7 +44,7 @@ class CoreDriver:
         self.perform(self.core.start(self.moment()))
 
     def _new_core(self) -> GroupCore:
-        core = GroupCore(self.config, self.topics)
+        core = GroupCore(self.config, self.topics, compile_regex)
         for append in self.log:
             producer_id = None if append.producer is None else append.producer.producer_id
             for key, value in append.records:
@@ -378,11 +379,16 @@ class MemoryLog:
 
 
 class Topics:
-    """`TopicNames` over a few topics."""
+    """`Catalogue` over a few topics."""
 
     def __init__(self) -> None:
         self.ids = {"t": UUID(int=1), "u": UUID(int=2)}
         self.made = 3
+        self.counts: dict[str, int] = {}
+        """Numbers of partitions other than 10."""
+        self.settings: dict[tuple[str, str], int] = {}
+        self._names: tuple[str, ...] = ()
+        self._looks = 0
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((name for name, known in self.ids.items() if known == topic_id), None)
@@ -391,7 +397,24 @@ class Topics:
         return self.ids.get(name)
 
     def has_partition(self, name: str, partition: int) -> bool:
-        return name in self.ids and 0 <= partition < 10
+        return 0 <= partition < self.partition_count(name)
+
+    def partition_count(self, name: str) -> int:
+        return self.counts.get(name, 10) if name in self.ids else 0
+
+    def names(self) -> tuple[str, ...]:
+        names = tuple(sorted(self.ids))
+        if names != self._names:
+            self._names = names
+        return self._names
+
+    def version(self) -> int:
+        """Returns a new number at each call: everything may have changed."""
+        self._looks += 1
+        return self._looks
+
+    def group_setting(self, group_id: str, key: str) -> int | None:
+        return self.settings.get((group_id, key))
 
 
 class World:

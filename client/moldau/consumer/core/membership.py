@@ -251,6 +251,10 @@ class Membership:
             return self.generation, self.member_id
         return NOBODY if self.assigned_as == NOBODY else None
 
+    def commit_generation(self, member: tuple[int, str]) -> int:
+        """Returns the generation to send with a commit that was asked as ``member`` (`commits_as`)."""
+        return member[0]
+
     def heartbeat_request(self) -> HeartbeatRequest:
         """Returns the next heartbeat."""
         return HeartbeatRequest(

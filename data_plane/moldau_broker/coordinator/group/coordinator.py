@@ -10,6 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -38,9 +43,10 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.ports.environment import Environment
     from moldau.values import LeaderEpoch
+    from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.runtime.effects import Marker
-    from moldau_broker.coordinator.runtime.ports import InternalLog, TopicNames
+    from moldau_broker.coordinator.runtime.ports import InternalLog
 
 R = TypeVar("R")
 
@@ -58,17 +64,24 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         *,
         environment: Environment,
         log: InternalLog,
-        topics: TopicNames,
+        topics: Catalogue,
         config: GroupConfig,
         partition_count: Callable[[], int],
+        compile_regex: Compile,
+        serves_consumers: Callable[[], bool] = lambda: True,
         logger: EventLogger | None = None,
     ) -> None:
-        """Starts no task before `run`."""
+        """Starts no task before `run`.
+
+        ``serves_consumers`` tells whether the cluster and the configuration allow consumer groups at the moment.
+        """
         super().__init__(partition_count, self._led)
         self._environment = environment
         self._log = log
         self._topics = topics
         self._config = config
+        self._compile_regex = compile_regex
+        self._serves_consumers = serves_consumers
         self._memory = MemberMemory(config.coordinator_metadata_bytes_max)
         self._logger = logger if logger is not None else EventLogger("moldau.broker.groups")
 
@@ -78,7 +91,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
             log=self._log,
-            new_core=lambda: GroupCore(self._config, self._topics, self._memory),
+            new_core=lambda: GroupCore(self._config, self._topics, self._compile_regex, self._memory),
             load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )
@@ -89,9 +102,9 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         """Accepts a group request and returns the completion of its answer.
 
         The requests are JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit, OffsetFetch,
-        OffsetDelete, DeleteGroups, DescribeGroups and ListGroups. The caller has authorized the request, which is
-        borrowed for the length of the call. The answer is ready by its own deadline (rebalance timeout, commit
-        timeout) at the latest, or when leadership ends.
+        OffsetDelete, DeleteGroups, DescribeGroups, ListGroups, ConsumerGroupHeartbeat and ConsumerGroupDescribe. The
+        caller has authorized the request, which is borrowed for the length of the call. The answer is ready by its own
+        deadline (rebalance timeout, commit timeout) at the latest, or when leadership ends.
 
         Raises:
             TypeError: the request is not one of a group coordinator.
@@ -108,6 +121,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return self._list_groups(request, context)
         if isinstance(request, DescribeGroupsRequest):
             return self._describe_groups(request, context)
+        if isinstance(request, ConsumerGroupDescribeRequest):
+            return self._describe_consumer_groups(request, context)
         if isinstance(request, DeleteGroupsRequest):
             return self._delete_groups(request, context)
         if isinstance(request, OffsetCommitRequest) and version >= _OFFSET_COMMIT_TOPIC_IDS_FROM:
@@ -121,8 +136,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             | LeaveGroupRequest
             | OffsetCommitRequest
             | TxnOffsetCommitRequest
-            | OffsetDeleteRequest,
+            | OffsetDeleteRequest
+            | ConsumerGroupHeartbeatRequest,
         )
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and not self._serves_consumers():
+            return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=version))
         return self._submit_to(request.group_id, request, context)
 
     async def handle(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Response:
@@ -195,6 +213,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         def combine(responses: list[Response]) -> Response:
             described = [response for response in responses if isinstance(response, DescribeGroupsResponse)]
             return DescribeGroupsResponse(groups=_flatten([response.groups for response in described]))
+
+        return Combined(parts, combine)
+
+    def _describe_consumer_groups(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Completion:
+        if not self._serves_consumers():
+            return Completion(refusal(request, ErrorCode.UNSUPPORTED_VERSION, version=context.version))
+        names = dict.fromkeys(request.group_ids)
+        parts = [self._submit_to(name, ConsumerGroupDescribeRequest(group_ids=[name]), context) for name in names]
+
+        def combine(responses: list[Response]) -> Response:
+            described = [response for response in responses if isinstance(response, ConsumerGroupDescribeResponse)]
+            return ConsumerGroupDescribeResponse(groups=_flatten([response.groups for response in described]))
 
         return Combined(parts, combine)
 

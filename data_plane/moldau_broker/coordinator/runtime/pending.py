@@ -53,7 +53,14 @@ class GoneRemoved:
     keys: Mapping[FullKey, CommittedOffset | None]
 
 
-Continuation = AssignmentWritten | StaticMemberWritten | Reply | GoneRemoved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupWritten:
+    """Follows a write of a consumer group, which answers the requests that it contains."""
+
+    group_id: str
+
+
+Continuation = ConsumerGroupWritten | AssignmentWritten | StaticMemberWritten | Reply | GoneRemoved
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from moldau_broker.server.coordination.internal_log import ImageTopicNames, InternalTopicLog
+from moldau_broker.server.coordination.internal_log import ImageCatalogue, InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
 from moldau_broker.server.coordination.transactions import TransactionMarkers
+from moldau_quorum.controller.cluster.features import GROUP_VERSION
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -75,15 +77,22 @@ def build_coordinators(
         topic = metadata.image.topics_by_name.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
-    topics = ImageTopicNames(metadata)
+    topics = ImageCatalogue(metadata)
+    group_config = GroupConfig.of(config)
+
+    def serves_consumers() -> bool:
+        return "consumer" in group_config.protocols and metadata.image.features.get(GROUP_VERSION, 0) >= 1
+
     markers = TransactionMarkers(broker_id, metadata, replicas, peers)
     verifier = TransactionVerifier(broker_id, metadata, peers)
     groups = GroupCoordinator(
         environment=environment,
         log=InternalTopicLog(OFFSETS_TOPIC, replicas, metadata),
         topics=topics,
-        config=GroupConfig.of(config),
+        config=group_config,
         partition_count=lambda: partition_count(OFFSETS_TOPIC),
+        compile_regex=compile_regex,
+        serves_consumers=serves_consumers,
         logger=EventLogger("moldau.broker.groups", node=broker_id),
     )
     transactions = TransactionCoordinator(

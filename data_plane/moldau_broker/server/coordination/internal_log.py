@@ -12,6 +12,7 @@ from moldau.records import iterate_batches
 from moldau.values import Offset
 from moldau_broker.log.errors import LogStorageError, storage_failure
 from moldau_broker.log.values import AppendOrigin
+from moldau_quorum.metadata.image import RESOURCE_GROUP
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -89,11 +90,45 @@ class InternalTopicLog:
         return data[:end]
 
 
-class ImageTopicNames:
-    """Topic names and ids in the newest image."""
+class ImageCatalogue:
+    """The topics in the newest image, and the settings of groups."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
+        self._seen: object = None
+        """The topics of the last look."""
+        self._version = -1
+        self._names: tuple[str, ...] = ()
+
+    def _look(self) -> None:
+        image = self._metadata.image
+        if image.topics_by_name is self._seen:
+            return
+        self._seen = image.topics_by_name
+        self._version = image.offset
+        names = tuple(sorted(image.topics_by_name))
+        if names != self._names:
+            self._names = names
+
+    def version(self) -> int:
+        """Returns the offset of the metadata in which topics were last seen to differ."""
+        self._look()
+        return self._version
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of all topics, sorted; the same object while none is created or deleted."""
+        self._look()
+        return self._names
+
+    def partition_count(self, name: str) -> int:
+        """Returns the number of partitions of a topic; 0 if there is no such topic."""
+        topic = self._metadata.image.topics_by_name.get(name)
+        return 0 if topic is None else len(topic.partitions)
+
+    def group_setting(self, group_id: str, key: str) -> int | None:
+        """Returns a value of the dynamic configuration of a group; None if it has none of its own."""
+        value = self._metadata.image.config(RESOURCE_GROUP, group_id).get(key)
+        return None if value is None else int(value)
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Returns the name of a topic id; None if the id is unknown."""

@@ -26,6 +26,8 @@ from moldau.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -216,6 +218,8 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(OffsetFetchRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
     served(OffsetDeleteRequest, groups.handle_group_request, DELETE.on(GROUP), READ.on(TOPIC)),
     served(DescribeGroupsRequest, groups.handle_group_request, DESCRIBE.on(GROUP)),
+    served(ConsumerGroupHeartbeatRequest, groups.handle_group_request, READ.on(GROUP), DESCRIBE.on(TOPIC)),
+    served(ConsumerGroupDescribeRequest, groups.handle_group_request, DESCRIBE.on(GROUP), DESCRIBE.on(TOPIC)),
     served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
     served(DeleteGroupsRequest, groups.handle_group_request, DELETE.on(GROUP)),
     served(
@@ -304,13 +308,11 @@ BASE_APIS: tuple[ServedApi, ...] = (
 
 _QUORUM = "voters speak Moldau's own Raft messages, which simulation and both engines share"
 _SECURITY = "delegation tokens are not served yet"
-_GROUPS = "groups of Kafka 4 are not served yet; the classic protocol is"
+_GROUPS = "share and streams groups are not served yet; the classic and the consumer protocol are"
 ABSENT_APIS: Mapping[str, str] = {
     "AlterClientQuotas": "controllers store quotas; brokers do not enforce them yet, and so do not offer them",
     "AlterShareGroupOffsets": _GROUPS,
     "BeginQuorumEpoch": _QUORUM,
-    "ConsumerGroupDescribe": _GROUPS,
-    "ConsumerGroupHeartbeat": _GROUPS,
     "ControllerRegistration": "controllers announce their features in Moldau's own messages",
     "CreateDelegationToken": _SECURITY,
     "DeleteShareGroupOffsets": _GROUPS,

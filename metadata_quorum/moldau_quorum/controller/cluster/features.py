@@ -34,15 +34,18 @@ if TYPE_CHECKING:
 
     from moldau_quorum.metadata.image import MetadataImage
 
+GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
-    "group.version": (0, 1),
+    GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 1),
     ELR_FEATURE: (0, 1),
 }
 """Lowest and highest level that this version of Moldau supports.
+
+At ``group.version`` 1 brokers serve groups of the consumer protocol (KIP-848).
 
 From ``transaction.version`` 2 on, Kafka's clients do not add partitions to their transactions: brokers add them when a
 batch or an offset arrives, and the end of each transaction raises the epoch (KIP-890, EndTxn 5). Moldau's brokers do
@@ -55,7 +58,7 @@ controller lowers them to the highest supported level."""
 
 INITIAL_FEATURES: Final[dict[str, int]] = {
     METADATA_VERSION: METADATA_LEVEL_LATEST,
-    "group.version": 1,
+    GROUP_VERSION: 1,
     TRANSACTION_VERSION: 1,
     ELR_FEATURE: 1,
 }

@@ -19,6 +19,7 @@ from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import Group, GroupState
 from moldau_broker.coordinator.group.core.group_core import GroupCore
@@ -239,7 +240,7 @@ def test_the_metadata_of_a_group_is_bounded() -> None:
 def test_the_metadata_of_all_groups_are_bounded() -> None:
     """Groups, members and pending ids count; removed ones make room for others."""
     driver = CoreDriver()
-    driver.core = GroupCore(driver.config, driver.topics, MemberMemory(bytes_max=1_000_000))
+    driver.core = GroupCore(driver.config, driver.topics, compile_regex, MemberMemory(bytes_max=1_000_000))
     driver.perform(driver.core.start(driver.moment()))
     codes = [code_of(driver.ask(join_request(group=f"g{number}"), 9)) for number in range(1_000)]
     taken = codes.index(ErrorCode.COORDINATOR_NOT_AVAILABLE)

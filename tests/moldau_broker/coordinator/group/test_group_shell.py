@@ -34,6 +34,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau.protocol.schema import Request, Response
+from moldau_broker.coordinator.group.consumer.regexes import compile_regex
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
@@ -66,6 +67,7 @@ class Broker:
             topics=Topics(),
             config=GroupConfig(),
             partition_count=lambda: PARTITIONS,
+            compile_regex=compile_regex,
         )
 
     def lead_all(self, leader_epoch: int) -> None:

@@ -55,6 +55,19 @@ def test_two_owners_in_records_of_one_generation_are_convicted(groups, found):
     assert found == [("one-owner", f"group g: member a, of a former record, and member b own {P0} in generation 5")]
 
 
+def test_members_of_the_consumer_protocol_share_nothing(groups, found):
+    """A partition goes to the next member only after a record without it."""
+    first, second = (UUID(int=1), 0), (UUID(int=1), 1)
+    groups.holds("g", "a", frozenset({first, second}))
+    groups.holds("g", "b", frozenset())
+    groups.holds("other", "c", frozenset({first}))
+    groups.holds("g", "a", frozenset({first}))
+    groups.holds("g", "b", frozenset({second}))
+    assert found == []
+    groups.holds("g", "b", frozenset({first, second}))
+    assert names(found) == ["one-owner"]
+
+
 def test_an_owner_is_kept_over_records_without_its_partition(groups, found):
     """An owner is remembered over records that do not name its partition."""
     groups.generation("g", 5, {"a": [P0]})

@@ -1,6 +1,6 @@
 """Records of a group of the new consumer protocol in ``__consumer_offsets`` (KIP-848).
 
-The 16-bit version before the key gives the type of the record: 3 to 8.
+The 16-bit version before the key gives the type of the record: 3 to 8, and 16.
 """
 
 from collections.abc import Sequence
@@ -115,3 +115,18 @@ class ConsumerGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+
     state: int = field.int8("0+")
     assigned_partitions: Sequence[TopicPartitions] = field.array(TopicPartitions, "0+")
     partitions_pending_revocation: Sequence[TopicPartitions] = field.array(TopicPartitions, "0+")
+
+
+class ConsumerGroupRegularExpressionKey(Data, versions="16"):
+    """Key of the topics that match a regular expression to which members of a group subscribe."""
+
+    group_id: str = field.string("16")
+    regular_expression: str = field.string("16")
+
+
+class ConsumerGroupRegularExpressionValue(Data, versions="0", flexible="0+"):
+    """The topics that matched a regular expression, and the metadata and the time of that look."""
+
+    topics: Sequence[str] = field.string_array("0+")
+    version: int = field.int64("0+")
+    timestamp: int = field.int64("0+")

@@ -326,6 +326,22 @@ CONSUMER_KEYS = (
         doc="Consumer group, needed to subscribe and to commit.",
     ),
     string(
+        name="group.protocol",
+        default="classic",
+        group="Consumer",
+        choices=("classic", "consumer"),
+        doc=(
+            "How the group divides partitions: `classic` lets a member assign, `consumer` the coordinator (KIP-848), "
+            "which then also sets the heartbeat interval."
+        ),
+    ),
+    string(
+        name="group.remote.assignor",
+        default=None,
+        group="Consumer",
+        doc="Assignor of the coordinator (uniform, range) with `group.protocol=consumer`; by default it chooses.",
+    ),
+    string(
         name="group.instance.id",
         default=None,
         group="Consumer",

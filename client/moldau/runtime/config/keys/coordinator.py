@@ -76,7 +76,7 @@ GROUP_KEYS = (
         default=("classic", "consumer"),
         group="Groups",
         choices=("classic", "consumer"),
-        doc="Group protocols that are served.",
+        doc="Group protocols that are served; without `consumer` its members get UNSUPPORTED_VERSION.",
     ),
     integer(
         name="group.consumer.session.timeout.ms",

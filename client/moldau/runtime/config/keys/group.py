@@ -1,6 +1,7 @@
 """Keys of groups (KIP-848, KIP-932, KIP-1071) and of subscriptions to clients' metrics (KIP-714).
 
-They are stored and described; the protocols that go by them are not served yet. Ranges are Kafka's default ones.
+Session timeout and heartbeat interval of consumer groups take effect. All others are stored and described; the
+protocols that go by them are not served yet. Ranges are Kafka's default ones.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def _broker(name: str) -> tuple[Synonym, ...]:
     return (Synonym(name=f"group.{name}"),)
 
 
-def _group_integer(name: str, default: int, bounds: tuple[int, int | None], doc: str) -> ConfigKey:
+def _group_integer(
+    name: str, default: int, bounds: tuple[int, int | None], doc: str, *, has_effect: bool = False
+) -> ConfigKey:
     return integer(
         name=name,
         default=default,
@@ -39,7 +42,7 @@ def _group_integer(name: str, default: int, bounds: tuple[int, int | None], doc:
         minimum=bounds[0],
         maximum=bounds[1],
         synonyms=_broker(name),
-        has_effect=False,
+        has_effect=has_effect,
         doc=doc,
     )
 
@@ -54,12 +57,21 @@ def _common(kind: str) -> tuple[ConfigKey, ...]:
     # Of consumer groups the range is a matter of the brokers' keys, which are declared.
     session: tuple[int, int | None] = (1, None) if kind == "consumer" else (45 * SECOND_MS, 60 * SECOND_MS)
     heartbeat: tuple[int, int | None] = (1, None) if kind == "consumer" else (5 * SECOND_MS, 15 * SECOND_MS)
+    is_served = kind == "consumer"
     return (
         _group_integer(
-            f"{kind}.session.timeout.ms", 45 * SECOND_MS, session, "Silence after which a member counts as gone."
+            f"{kind}.session.timeout.ms",
+            45 * SECOND_MS,
+            session,
+            "Silence after which a member counts as gone.",
+            has_effect=is_served,
         ),
         _group_integer(
-            f"{kind}.heartbeat.interval.ms", 5 * SECOND_MS, heartbeat, "Time between heartbeats of a member."
+            f"{kind}.heartbeat.interval.ms",
+            5 * SECOND_MS,
+            heartbeat,
+            "Time between heartbeats of a member.",
+            has_effect=is_served,
         ),
         _group_integer(
             f"{kind}.assignment.interval.ms", SECOND_MS, (0, 15 * SECOND_MS), "Shortest time between two assignments."

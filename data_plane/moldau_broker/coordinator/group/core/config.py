@@ -34,6 +34,14 @@ class GroupConfig:
     gone_offsets_retry_ms: int = 1_000
     """How long the coordinator waits before it retries to remove offsets of a deleted topic."""
 
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_size_max: int = 0x7FFFFFFF
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """Assignors of consumer groups; the first one is used if members have no preference."""
+    protocols: tuple[str, ...] = ("classic", "consumer")
+    """The group protocols that are served."""
+
     @classmethod
     def of(cls, config: Config) -> GroupConfig:
         """Reads the broker's configuration."""
@@ -48,5 +56,10 @@ class GroupConfig:
             offsets_retention_ms=config.get_int("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=config.get_int("offsets.retention.check.interval.ms"),
             commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+            consumer_session_timeout_ms=config.get_int("group.consumer.session.timeout.ms"),
+            consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
+            consumer_size_max=config.get_int("group.consumer.max.size"),
+            consumer_assignors=config.get_list("group.consumer.assignors"),
+            protocols=config.get_list("group.coordinator.rebalance.protocols"),
             load_bytes_max=config.get_int("offsets.load.buffer.size"),
         )

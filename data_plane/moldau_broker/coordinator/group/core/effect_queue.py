@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.protocol.errors import ErrorCode
 from moldau_broker.coordinator.runtime.effects import Answer, Append
-from moldau_broker.coordinator.runtime.pending import PendingWrite
+from moldau_broker.coordinator.runtime.pending import PendingWrite, Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau.protocol.schema import Response
+    from moldau_broker.coordinator.group.core.records import OffsetRecord
     from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, StateRecord, TransactionalProducer
     from moldau_broker.coordinator.runtime.pending import Continuation
     from moldau_broker.coordinator.runtime.timers import Deadlines
@@ -56,6 +60,24 @@ class EffectQueue:
             self._deadlines.set((_COMMIT, str(append_id)), moment.now_ms + self._commit_timeout_ms)
         self._effects.append(Append(append_id=append_id, records=records, producer=producer, marker=marker))
         return append_id
+
+    def reply_when_written(
+        self,
+        request_id: int,
+        records: tuple[StateRecord, ...],
+        respond: Callable[[ErrorCode], Response],
+        moment: Moment,
+        producer: TransactionalProducer | None = None,
+    ) -> int | None:
+        """Adds a write whose outcome answers a request, and returns its id; without records it answers at once."""
+        if not records:
+            self.answer(request_id, respond(ErrorCode.NONE))
+            return None
+        return self.append(records, Reply(request_id=request_id, respond=respond), moment, producer)
+
+    def offsets_in_flight(self) -> list[OffsetRecord]:
+        """Returns the offsets that are written but not committed yet, in the order of the log."""
+        return [record for pending in self.pending.values() for record in pending.offset_records()]
 
     def cancel_deadline(self, pending: PendingWrite) -> None:
         """Cancels the deadline of a write whose outcome has been delivered."""

@@ -6,8 +6,9 @@ each write of this core when it is committed. A request is checked against the s
 and its answer waits until the append is committed (`committed`) or has failed (`failed`). So clients see committed
 state only, and a failover loses nothing that a client has seen.
 
-Soft state (members, sessions, open requests) belongs to `rebalancer` and ends with the leadership. `membership` checks
-the requests of members. Both put their effects into one `EffectQueue`, which the core hands out after each event.
+Soft state (members of classic groups, sessions, open requests) belongs to `rebalancer` and ends with the leadership.
+`membership` checks the requests of classic members, `consumers` serves the consumer groups (KIP-848), whose members are
+durable. All put their effects into one `EffectQueue`, which the core hands out after each event.
 
 A write whose commit takes longer than ``offsets.commit.timeout.ms`` is answered with an error but stays pending: it
 may still be committed, and is then replayed in its place. The client has to read its offsets, or commit again.
@@ -20,14 +21,19 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from moldau.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest
 from moldau.protocol.messages.leave_group import LeaveGroupRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest
-from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -37,16 +43,19 @@ from moldau.protocol.messages.offset_fetch import (
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
+from moldau_broker.coordinator.group.consumer.core import offset_checks, views
+from moldau_broker.coordinator.group.consumer.core.groups import ConsumerGroups
+from moldau_broker.coordinator.group.consumer.core.heartbeat import HeartbeatDecisions
+from moldau_broker.coordinator.group.core.classic_side import ClassicSide
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
 from moldau_broker.coordinator.group.core.gone_offsets import GoneOffsets, is_gone
-from moldau_broker.coordinator.group.core.group import Group, GroupState
+from moldau_broker.coordinator.group.core.group import Group
 from moldau_broker.coordinator.group.core.group_views import described, listed
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.membership import Membership
 from moldau_broker.coordinator.group.core.offset_requests import (
     check_commit,
     commit_records,
-    delete_offsets,
     failed_codes,
     fetch_offsets,
 )
@@ -55,11 +64,16 @@ from moldau_broker.coordinator.group.core.rebalance import Rebalancer
 from moldau_broker.coordinator.group.core.records import (
     GroupRecord,
     OffsetRecord,
-    group_record,
-    offset_record,
     parse_record,
 )
-from moldau_broker.coordinator.group.core.responses import client_error, commit_answer, txn_commit_answer
+from moldau_broker.coordinator.group.core.removals import Removals
+from moldau_broker.coordinator.group.core.responses import (
+    client_error,
+    commit_answer,
+    fetch_refusal,
+    join_error,
+    txn_commit_answer,
+)
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import (
     AssignmentWritten,
@@ -70,18 +84,18 @@ from moldau_broker.coordinator.runtime.pending import (
 from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
-    from moldau.protocol.schema import Request, Response
+    from moldau.protocol.schema import Request
     from moldau.values import Buffer
+    from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
-    from moldau_broker.coordinator.group.core.offsets import TopicPartition
-    from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, RequestContext, StateRecord
+    from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, RequestContext
     from moldau_broker.coordinator.runtime.pending import PendingWrite
-    from moldau_broker.coordinator.runtime.ports import TopicNames
 
 _WRITING = (
+    ConsumerGroupHeartbeatRequest,
     JoinGroupRequest,
     SyncGroupRequest,
     OffsetCommitRequest,
@@ -99,12 +113,15 @@ class GroupCore:
     Invariant: every request id is answered once.
     """
 
-    def __init__(self, config: GroupConfig, topics: TopicNames, memory: MemberMemory | None = None) -> None:
+    def __init__(
+        self, config: GroupConfig, topics: Catalogue, compile_regex: Compile, memory: MemberMemory | None = None
+    ) -> None:
         """Starts with nothing loaded.
 
         Args:
             config: limits.
-            topics: the topics that exist at the moment of a call.
+            topics: the topics and settings at the moment of a call.
+            compile_regex: compiles the regular expressions of subscriptions.
             memory: counts the members of all partitions of the broker.
         """
         self._memory = memory if memory is not None else MemberMemory()
@@ -117,7 +134,13 @@ class GroupCore:
         self._topics = topics
         self._gone = GoneOffsets(self.offsets, topics)
         self._written_groups: dict[str, GroupMetadataValue] = {}
-        """The last committed record of each group."""
+        """The last committed record of each classic group."""
+        classic = ClassicSide(self.rebalancer, self._written_groups)
+        decisions = HeartbeatDecisions(config, topics, compile_regex)
+        self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, classic)
+        self._removals = Removals(
+            config, self._effects, self.rebalancer, self.consumers, self.offsets, self._written_groups
+        )
         self.unreadable_records = 0
         """Counts records that could not be parsed; a newer or a broken coordinator wrote them."""
 
@@ -137,6 +160,8 @@ class GroupCore:
                 self._written_groups.pop(record.group_id, None)
             else:
                 self._written_groups[record.group_id] = record.value
+        elif record is not None:
+            self.consumers.replay(record)
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
         """Applies the committed end of a producer's transaction."""
@@ -146,6 +171,7 @@ class GroupCore:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
         for group_id, value in self._written_groups.items():
             self.rebalancer.load(Group.load(group_id, value, self._memory), moment)
+        self.consumers.start(moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
         self._gone.look(())
         self._remove_gone(moment)
@@ -156,7 +182,7 @@ class GroupCore:
 
         Topics created since may have the same names.
         """
-        self._gone.look(self._in_flight(), names)
+        self._gone.look(self._effects.offsets_in_flight(), names)
         self._remove_gone(moment)
         return self._effects.take()
 
@@ -174,12 +200,14 @@ class GroupCore:
                 self.replay_marker(pending.marker.producer.producer_id, pending.marker.commit)
             del self._effects.pending[pending.append_id]
             self._settle(pending, ErrorCode.NONE, moment)
+            self.consumers.written(pending.append_id, moment)
         return self._effects.take()
 
     def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
         """Delivers the failure of a write that will never be committed; ``code`` is that of the log."""
         pending = self._effects.pending.pop(append_id)
         self._settle(pending, client_error(code), moment)
+        self.consumers.written(append_id, moment, failed=True)
         return self._effects.take()
 
     def resign(self, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -189,6 +217,7 @@ class GroupCore:
             if not isinstance(pending.then, AssignmentWritten):
                 self._settle(pending, code, moment)
         self._effects.pending.clear()
+        self.consumers.resign(code)
         return self._effects.take()
 
     def _settle(self, pending: PendingWrite, code: ErrorCode, moment: Moment) -> None:
@@ -196,6 +225,7 @@ class GroupCore:
         then = pending.then
         pending.then = None
         self._effects.cancel_deadline(pending)
+        self.consumers.settle(pending.append_id, code)
         if isinstance(then, Reply):
             self._effects.answer(then.request_id, then.respond(code))
         elif isinstance(then, AssignmentWritten):
@@ -210,20 +240,21 @@ class GroupCore:
 
     def next_deadline_ms(self) -> int | None:
         """Returns when `on_timer` has to be called next."""
-        times = [time for time in (self._deadlines.next_ms(), self.rebalancer.deadlines.next_ms()) if time is not None]
-        return min(times, default=None)
+        sources = (self._deadlines, self.rebalancer.deadlines, self.consumers.deadlines)
+        return min([time for each in sources if (time := each.next_ms()) is not None], default=None)
 
     def on_timer(self, moment: Moment) -> list[Effect]:
         """Performs what is due."""
         while (key := self._deadlines.pop_due(moment.now_ms)) is not None:
             if key == _EXPIRY:
-                self._expire(moment)
+                self._removals.expire(moment)
                 self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
             elif key == _GONE:
                 self._remove_gone(moment)
             else:
                 self._settle(self._effects.pending[int(key[1])], client_error(ErrorCode.REQUEST_TIMED_OUT), moment)
         self.rebalancer.on_timer(moment)
+        self.consumers.on_timer(moment)
         return self._effects.take()
 
     # Requests
@@ -238,8 +269,14 @@ class GroupCore:
             refused = refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, version=context.version)
             self._effects.answer(request_id, refused)
             return self._effects.take()
-        if isinstance(request, JoinGroupRequest):
-            self.membership.join(request_id, request, context, moment)
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            self.consumers.heartbeat(request_id, request, context, moment)
+        elif isinstance(request, JoinGroupRequest):
+            code = self.consumers.give_way(request.group_id, moment)
+            if code is ErrorCode.NONE:
+                self.membership.join(request_id, request, context, moment)
+            else:
+                self._effects.answer(request_id, join_error(code, context.version, request.member_id))
         elif isinstance(request, SyncGroupRequest):
             self.membership.sync(request_id, request, context, moment)
         elif isinstance(request, HeartbeatRequest):
@@ -247,21 +284,25 @@ class GroupCore:
         elif isinstance(request, LeaveGroupRequest):
             self._effects.answer(request_id, self.membership.leave(request, context, moment))
         elif isinstance(request, OffsetCommitRequest):
-            self._commit(request_id, request, moment)
+            self._commit(request_id, request, context, moment)
         elif isinstance(request, TxnOffsetCommitRequest):
-            self._commit_in_transaction(request_id, request, moment)
+            self._commit_in_transaction(request_id, request, context, moment)
         elif isinstance(request, OffsetDeleteRequest):
-            self._delete_offsets(request_id, request, moment)
+            self._removals.delete_offsets(request_id, request, moment)
         elif isinstance(request, DeleteGroupsRequest):
-            self._delete_groups(request_id, request, moment)
+            self._removals.delete_groups(request_id, request, moment)
         elif isinstance(request, DescribeGroupsRequest):
             groups = [
                 described(name, self.membership.groups.get(name), self.offsets.has_group(name), context.version)
                 for name in request.groups
             ]
             self._effects.answer(request_id, DescribeGroupsResponse(groups=groups))
+        elif isinstance(request, ConsumerGroupDescribeRequest):
+            self._effects.answer(request_id, self._describe_consumer_groups(request))
         elif isinstance(request, ListGroupsRequest):
-            found = listed(request, self.membership.groups, self.offsets.group_ids())
+            consumers = self.consumers.committed
+            others = [name for name in self.offsets.group_ids() if name not in consumers]
+            found = listed(request, self.membership.groups, others) + views.listed(request, consumers.values())
             self._effects.answer(request_id, ListGroupsResponse(groups=found))
         elif isinstance(request, OffsetFetchRequest):
             answers = [self.fetch(group, request.require_stable) for group in request.groups]
@@ -272,6 +313,10 @@ class GroupCore:
 
     def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Returns the committed offsets of one group."""
+        group = self.consumers.get(request.group_id)
+        code = ErrorCode.NONE if group is None else offset_checks.check_fetch(group, request)
+        if code is not ErrorCode.NONE:
+            return fetch_refusal(request.group_id, code)
         return fetch_offsets(self.offsets, request, require_stable, partial(is_gone, self._topics))
 
     def complete_transaction(self, request_id: int, marker: Marker, reply: Reply, moment: Moment) -> list[Effect]:
@@ -283,20 +328,39 @@ class GroupCore:
             self._effects.append((), reply, moment, marker=marker)
         return self._effects.take()
 
-    def _commit(self, request_id: int, request: OffsetCommitRequest, moment: Moment) -> None:
-        code = check_commit(self.membership, request, moment)
+    def _describe_consumer_groups(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+        groups = [(name, self.consumers.get(name)) for name in request.group_ids]
+        return ConsumerGroupDescribeResponse(
+            groups=[
+                views.described(name, group, "" if group is None else self.consumers.assignor_of(group), self._topics)
+                for name, group in groups
+            ]
+        )
+
+    def _check_commit(
+        self, request: OffsetCommitRequest | TxnOffsetCommitRequest, context: RequestContext, moment: Moment
+    ) -> ErrorCode:
+        group = self.consumers.latest(request.group_id)
+        if group is not None:
+            return offset_checks.check_commit(group, request, context.version)
+        return check_commit(self.membership, request, moment)
+
+    def _commit(self, request_id: int, request: OffsetCommitRequest, context: RequestContext, moment: Moment) -> None:
+        code = self._check_commit(request, context, moment)
         if code is not ErrorCode.NONE:
             self._effects.answer(
                 request_id, commit_answer(request, [[code] * len(t.partitions) for t in request.topics])
             )
             return
         records, codes = commit_records(request, self._config, self._topics, moment)
-        self._reply_when_written(
-            request_id, records, lambda failure: commit_answer(request, failed_codes(codes, failure)), moment, None
+        self._effects.reply_when_written(
+            request_id, records, lambda failure: commit_answer(request, failed_codes(codes, failure)), moment
         )
 
-    def _commit_in_transaction(self, request_id: int, request: TxnOffsetCommitRequest, moment: Moment) -> None:
-        code = check_commit(self.membership, request, moment)
+    def _commit_in_transaction(
+        self, request_id: int, request: TxnOffsetCommitRequest, context: RequestContext, moment: Moment
+    ) -> None:
+        code = self._check_commit(request, context, moment)
         if code is not ErrorCode.NONE:
             self._effects.answer(
                 request_id, txn_commit_answer(request, [[code] * len(t.partitions) for t in request.topics])
@@ -304,7 +368,7 @@ class GroupCore:
             return
         records, codes = commit_records(request, self._config, self._topics, moment)
         producer = TransactionalProducer(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
-        self._reply_when_written(
+        self._effects.reply_when_written(
             request_id,
             records,
             lambda failure: txn_commit_answer(request, failed_codes(codes, failure)),
@@ -312,130 +376,13 @@ class GroupCore:
             producer,
         )
 
-    def _reply_when_written(
-        self,
-        request_id: int,
-        records: tuple[StateRecord, ...],
-        respond: Callable[[ErrorCode], Response],
-        moment: Moment,
-        producer: TransactionalProducer | None,
-    ) -> None:
-        if not records:
-            self._effects.answer(request_id, respond(ErrorCode.NONE))
-            return
-        self._effects.append(records, Reply(request_id=request_id, respond=respond), moment, producer)
-
-    def _delete_offsets(self, request_id: int, request: OffsetDeleteRequest, moment: Moment) -> None:
-        group = self.membership.groups.get(request.group_id)
-        code, records, response = delete_offsets(group, self._keys_of(request.group_id), request)
-        if code is not ErrorCode.NONE:
-            self._effects.answer(request_id, OffsetDeleteResponse(error_code=code))
-            return
-        self._reply_when_written(
-            request_id,
-            records,
-            lambda failure: response if failure is ErrorCode.NONE else OffsetDeleteResponse(error_code=failure),
-            moment,
-            None,
-        )
-
-    def _delete_groups(self, request_id: int, request: DeleteGroupsRequest, moment: Moment) -> None:
-        records: list[StateRecord] = []
-        codes: dict[str, ErrorCode] = {}
-        for group_id in request.groups_names:
-            codes[group_id] = self._deletable(group_id)
-            if codes[group_id] is ErrorCode.NONE:
-                records += self._tombstones(group_id)
-                group = self.membership.groups.get(group_id)
-                if group is not None:
-                    self.rebalancer.forget(group)
-
-        def respond(failure: ErrorCode) -> DeleteGroupsResponse:
-            results = [
-                DeletableGroupResult(group_id=name, error_code=failure if code is ErrorCode.NONE else code)
-                for name, code in codes.items()
-            ]
-            return DeleteGroupsResponse(results=results)
-
-        self._reply_when_written(request_id, tuple(records), respond, moment, None)
-
-    def _deletable(self, group_id: str) -> ErrorCode:
-        group = self.membership.groups.get(group_id)
-        if group is None:
-            # If the log refused the last deletion of a group, it still holds the group.
-            is_known = group_id in self._written_groups or self._keys_of(group_id)
-            return ErrorCode.NONE if is_known else ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
-
-    def _tombstones(self, group_id: str) -> list[StateRecord]:
-        """Returns tombstones for all records of a group, including pending ones, which precede them in the log."""
-        records = [offset_record(group_id, topic, partition, None) for topic, partition in self._keys_of(group_id)]
-        return [*records, group_record(group_id, None)]
-
-    def _keys_of(self, group_id: str) -> dict[TopicPartition, None]:
-        """Returns the partitions with an offset of the group: committed, in an open transaction, or in flight."""
-        keys = dict.fromkeys(self.offsets.keys(group_id))
-        for record in self._in_flight():
-            if record.group_id == group_id and record.committed is not None:
-                keys[record.topic, record.partition] = None
-        return keys
-
-    def _in_flight(self) -> list[OffsetRecord]:
-        """Returns the offsets that are written but not committed yet, in the order of the log."""
-        return [record for pending in self._effects.pending.values() for record in pending.offset_records()]
-
-    # Deleted topics, and expiry
+    # Deleted topics
 
     def _remove_gone(self, moment: Moment) -> None:
         """Writes one batch of tombstones for offsets of deleted topics, and schedules the next batch."""
-        records, keys = self._gone.take(self._in_flight(), self._config.expired_batch_records_max)
+        records, keys = self._gone.take(self._effects.offsets_in_flight(), self._config.expired_batch_records_max)
         if records:
             self._effects.append(records, GoneRemoved(keys=keys), moment)
         if len(self._gone):
             wait_ms = 1 if records else self._config.gone_offsets_retry_ms
             self._deadlines.set(_GONE, moment.now_ms + wait_ms)
-
-    def _expire(self, moment: Moment) -> None:
-        """Writes tombstones for expired offsets and for groups that have no offsets left (KIP-211)."""
-        records: list[StateRecord] = []
-        limit = self._config.expired_batch_records_max
-        # A tombstone would follow a commit in flight and delete it: such groups wait for the next round.
-        busy = {record.group_id for record in self._in_flight()}
-        for group_id in sorted({*self.membership.groups, *self.offsets.group_ids(), *self._written_groups}):
-            if len(records) >= limit:
-                break
-            if group_id in busy:
-                continue
-            records += self._expired_of(group_id, moment)
-        for first in range(0, len(records), limit):
-            self._effects.append(tuple(records[first : first + limit]), None, moment)
-
-    def _expired_of(self, group_id: str, moment: Moment) -> list[StateRecord]:
-        group = self.membership.groups.get(group_id)
-        idle_since: int | None = None
-        if group is not None and not group.is_simple:
-            if group.state is not GroupState.EMPTY:
-                return self._expired_unread(group, moment)
-            idle_since = group.state_since_ms
-        retention = self._config.offsets_retention_ms
-        expired = list(self.offsets.expired(group_id, moment.wall_ms, retention, idle_since))
-        records = [offset_record(group_id, topic, partition, None) for topic, partition in expired]
-        nothing_left = len(expired) == len(self.offsets.committed(group_id)) and not self.offsets.has_pending(group_id)
-        if nothing_left and (group is None or (group.state is GroupState.EMPTY and not group.pending_members)):
-            if group_id in self._written_groups:
-                records.append(group_record(group_id, None))
-            if group is not None:
-                self.rebalancer.forget(group)
-        return records
-
-    def _expired_unread(self, group: Group, moment: Moment) -> list[StateRecord]:
-        """Returns tombstones for the expired offsets of a live consumer group, of topics that no member reads."""
-        if group.protocol_type != "consumer" or group.state is not GroupState.STABLE:
-            return []
-        read = group.subscription()
-        if read is None:
-            return []
-        expired = self.offsets.expired(group.group_id, moment.wall_ms, self._config.offsets_retention_ms, None)
-        return [
-            offset_record(group.group_id, topic, partition, None) for topic, partition in expired if topic not in read
-        ]

@@ -95,7 +95,11 @@ def groups_of(request: OffsetFetchRequest, version: int, names: TopicNames) -> l
                 for name, topic in named
                 if name is not None
             ]
-        groups.append(OffsetFetchRequestGroup(group_id=group.group_id, topics=known))
+        groups.append(
+            OffsetFetchRequestGroup(
+                group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=known
+            )
+        )
     return groups
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.membership import Membership
     from moldau_broker.coordinator.group.core.offsets import OffsetStore, TopicPartition
@@ -161,7 +162,7 @@ def fetch_offsets(
 
 
 def delete_offsets(
-    group: Group | None, keys: Collection[TopicPartition], request: OffsetDeleteRequest
+    group: Group | ConsumerGroup | None, keys: Collection[TopicPartition], request: OffsetDeleteRequest
 ) -> tuple[ErrorCode, tuple[StateRecord, ...], OffsetDeleteResponse]:
     """Returns tombstones for offsets of topics that no member reads (KIP-496).
 
@@ -172,9 +173,11 @@ def delete_offsets(
         return ErrorCode.INVALID_GROUP_ID, (), OffsetDeleteResponse()
     if group is None and not keys:
         return ErrorCode.GROUP_ID_NOT_FOUND, (), OffsetDeleteResponse()
-    if group is not None and group.state is not GroupState.EMPTY and group.protocol_type != "consumer":
+    if isinstance(group, Group) and group.state is not GroupState.EMPTY and group.protocol_type != "consumer":
         return ErrorCode.NON_EMPTY_GROUP, (), OffsetDeleteResponse()
-    read = frozenset() if group is None else group.subscription()
+    read: frozenset[str] | None = frozenset()
+    if group is not None:
+        read = group.subscription() if isinstance(group, Group) else frozenset(group.subscribed_topics())
     records: list[StateRecord] = []
     topics: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:

@@ -1,8 +1,8 @@
 """Records of ``__consumer_offsets`` in Kafka's own formats: a 16-bit version, then the fields.
 
-A key of version 0 or 1 belongs to a committed offset, a key of version 2 to a classic group. Committed offsets are
-written in version 4, which includes the topic id, or in version 1 if the commit has its own expiry; groups in version
-3. All versions are read.
+A key of version 0 or 1 belongs to a committed offset, a key of version 2 to a classic group; the keys of consumer
+groups are in ``consumer.core.records``. Committed offsets are written in version 4, which includes the topic id, or in
+version 1 if the commit has its own expiry; classic groups in version 3. All versions are read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from moldau.protocol.codec import DecodeError, decode, encode
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey, GroupMetadataValue
 from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.values import ZERO_UUID
+from moldau_broker.coordinator.group.consumer.core.records import KEY_VERSIONS, parse_change
 from moldau_broker.coordinator.runtime.effects import StateRecord
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.schema import Data
     from moldau.values import Buffer
+    from moldau_broker.coordinator.group.consumer.core.state import Change
 
 _VERSION = struct.Struct(">h")
 _OFFSET_KEY_VERSION = 1
@@ -95,7 +97,7 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> StateRecord
     return StateRecord(key, None if value is None else _versioned(value, _GROUP_VALUE_VERSION))
 
 
-def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | None:
+def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | Change | None:
     """Parses a record; returns None for an unknown kind, which a newer coordinator may have written.
 
     Raises:
@@ -110,6 +112,8 @@ def parse_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | Gro
         return OffsetRecord(
             group_id=offset_key.group, topic=offset_key.topic, partition=offset_key.partition, committed=committed
         )
+    if version in KEY_VERSIONS:
+        return parse_change(version, key, value)
     if version == _GROUP_KEY_VERSION:
         group_id = decode(GroupMetadataKey, version, key, 2).group
         return GroupRecord(group_id=group_id, value=None if value is None else _parse_group(value))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
@@ -106,5 +108,7 @@ def is_group_request(request: Request) -> bool:
         | OffsetDeleteRequest
         | DeleteGroupsRequest
         | DescribeGroupsRequest
+        | ConsumerGroupHeartbeatRequest
+        | ConsumerGroupDescribeRequest
         | ListGroupsRequest,
     )

@@ -14,6 +14,7 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.assignors import decode_assignment
 from moldau.protocol.errors import ErrorCode
 from moldau.records import decode_records, iterate_batches
+from moldau_broker.coordinator.group.consumer.core.state import Current
 from moldau_broker.coordinator.group.core.records import GroupRecord, OffsetRecord, parse_record
 from moldau_broker.coordinator.transaction.core.state import parse_transaction
 from moldau_broker.log.errors import LogError
@@ -122,6 +123,9 @@ class CommittedReader:
                 if member.group_instance_id is not None
             }
             self._groups.generation(record.group_id, record.value.generation, owned, instances)
+        elif isinstance(record, Current):
+            holds = frozenset() if record.member is None else record.member.owned
+            self._groups.holds(record.group_id, record.member_id, holds)
         elif isinstance(record, OffsetRecord):
             self._drop_former(key, record)
             if header.attributes & TRANSACTIONAL_BIT:

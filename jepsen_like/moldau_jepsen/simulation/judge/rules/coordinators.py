@@ -36,7 +36,7 @@ class _Group:
     members that the records of the generation assign them to.
     """
 
-    __slots__ = ("began", "committed", "generation", "owners", "topic_ids")
+    __slots__ = ("began", "committed", "generation", "held", "owners", "topic_ids")
 
     def __init__(self) -> None:
         self.generation = -1
@@ -44,6 +44,7 @@ class _Group:
         self.began: dict[TopicPartition, int] = {}
         self.owners: dict[TopicPartition, str] = {}
         self.topic_ids: dict[TopicPartition, UUID] = {}
+        self.held: dict[str, frozenset[tuple[UUID, int]]] = {}
 
 
 class GroupRules:
@@ -89,6 +90,19 @@ class GroupRules:
                 else:
                     continue
                 self._violated("one-owner", f"group {group_id}: {between} own {partition} in generation {generation}")
+
+    def holds(self, group_id: str, member_id: str, partitions: frozenset[tuple[UUID, int]]) -> None:
+        """Notes what a member of the consumer protocol (KIP-848) owns from now on, with what it has yet to release."""
+        held = self._groups.setdefault(group_id, _Group()).held
+        held[member_id] = partitions
+        for other, theirs in held.items():
+            if other != member_id and theirs & partitions:
+                topic_id, number = min(theirs & partitions)
+                self._violated(
+                    "one-owner", f"group {group_id}: {other} and {member_id} own partition {number} of topic {topic_id}"
+                )
+        if not partitions:
+            del held[member_id]
 
     def ended(self, group_id: str) -> None:
         """A group was deleted; its offsets are told one by one."""

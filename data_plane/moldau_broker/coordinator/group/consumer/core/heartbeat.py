@@ -1,0 +1,440 @@
+"""Decides on the requests of members of consumer groups: joins, heartbeats and leaves. Pure.
+
+Theory of operation (KIP-848). A heartbeat does three things. It creates or updates the member; a new subscription, or
+topics that have changed, raise the group epoch. If the group epoch is above the epoch of the target assignment, the
+assignor computes a new target. And the member makes its next step towards its target (`reconcile`).
+
+All checks of a request come before its first change, so a refused request changes nothing. Changes go to a `Draft`,
+a copy of the group with the list of changes; `groups` writes them to the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+from moldau_broker.coordinator.group.consumer.core.assignors import ASSIGNORS, Subscriber
+from moldau_broker.coordinator.group.consumer.core.catalogue import metadata_hash
+from moldau_broker.coordinator.group.consumer.core.reconcile import reconcile
+from moldau_broker.coordinator.group.consumer.core.records import by_topic
+from moldau_broker.coordinator.group.consumer.core.state import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    NO_PARTITIONS,
+    ConsumerMember,
+    Current,
+    GroupEpoch,
+    MemberState,
+    Regex,
+    ResolvedRegex,
+    Subscription,
+    Target,
+    TargetEpoch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+    from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
+    from moldau_broker.coordinator.group.consumer.core.state import (
+        Change,
+        ConsumerGroup,
+        Partitions,
+    )
+    from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
+
+HEARTBEAT_INTERVAL, SESSION_TIMEOUT = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
+"""Keys of the dynamic configuration of a group."""
+MATCHES_MAX = 1_000
+"""Regular expressions whose topics a coordinator remembers; others are searched again at each look."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A group with the changes that are made to it.
+
+    Invariant: ``group`` is the original as long as there are no changes, else a copy with the changes applied. So read
+    it again after each `add`.
+    """
+
+    group: ConsumerGroup
+    changes: list[Change] = field(default_factory=list)
+
+    def add(self, change: Change) -> None:
+        """Applies a change to the copy."""
+        if not self.changes:
+            self.group = self.group.copy()
+        self.group.apply(change)
+        self.changes.append(change)
+
+
+class HeartbeatDecisions:
+    """The decisions for all consumer groups of one coordinator."""
+
+    def __init__(self, config: GroupConfig, catalogue: Catalogue, compile_regex: Compile) -> None:
+        """Decides by these limits, topics and regular expressions."""
+        self._config = config
+        self._catalogue = catalogue
+        self._compile = compile_regex
+        self._matches: dict[str, tuple[Sequence[str] | None, tuple[str, ...]]] = {}
+        """The topics of regular expressions, with the names that were searched; the least recent first."""
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Returns the session timeout of a group."""
+        own = self._catalogue.group_setting(group_id, SESSION_TIMEOUT)
+        return self._config.consumer_session_timeout_ms if own is None else own
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Returns the heartbeat interval that members of a group are told."""
+        own = self._catalogue.group_setting(group_id, HEARTBEAT_INTERVAL)
+        return self._config.consumer_heartbeat_interval_ms if own is None else own
+
+    # Requests
+
+    def check(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+        """Checks what a request says on its own.
+
+        Raises:
+            KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or INVALID_REGULAR_EXPRESSION.
+        """
+        for name, value in (
+            ("GroupId", request.group_id),
+            ("InstanceId", request.instance_id),
+            ("RackId", request.rack_id),
+        ):
+            if value == "":
+                raise _invalid(f"{name} can't be empty.")
+        epoch = request.member_epoch
+        if not request.member_id and (epoch != JOIN_EPOCH or version >= 1):
+            raise _invalid("MemberId can't be empty.")
+        if epoch < LEAVE_STATIC_EPOCH:
+            raise _invalid(f"MemberEpoch is invalid: {epoch}; it must be -2 or more.")
+        if epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+            raise _invalid("InstanceId can't be null.")
+        if epoch == JOIN_EPOCH:
+            if request.rebalance_timeout_ms == -1:
+                raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            if request.topic_partitions is None or request.topic_partitions:
+                raise _invalid("TopicPartitions must be empty when (re-)joining.")
+            if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+                raise _invalid(
+                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+                )
+        if request.rebalance_timeout_ms != -1 and request.rebalance_timeout_ms < 0:
+            raise _invalid(f"RebalanceTimeoutMs is invalid: {request.rebalance_timeout_ms}; it must not be negative.")
+        assignor = request.server_assignor
+        if assignor is not None and assignor not in self._config.consumer_assignors:
+            served = ", ".join(self._config.consumer_assignors)
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {assignor} is not supported. Supported assignors: {served}.",
+            )
+        if request.subscribed_topic_regex:
+            self._compile(request.subscribed_topic_regex)
+
+    def heartbeat(
+        self,
+        draft: Draft,
+        request: ConsumerGroupHeartbeatRequest,
+        context: RequestContext,
+        moment: Moment,
+        *,
+        looks: bool,
+        has_room: Callable[[ConsumerMember], ErrorCode],
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Handles a request that `check` has accepted, and returns its answer.
+
+        Args:
+            draft: the group; it takes the changes.
+            request: the request.
+            context: its sender.
+            moment: now.
+            looks: whether topics may have changed since the group's metadata hash was computed.
+            has_room: the code with which the memory limits refuse a new or changed member.
+
+        Raises:
+            KafkaError: the request is refused, and the draft is unchanged.
+        """
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(draft, request)
+        member_id = request.member_id or context.fresh_id
+        reported = _reported(request)
+        before, replaced = self._find(draft.group, member_id, request, reported)
+        after = _updated(before, request, context)
+        is_new = before.member_id not in draft.group.members or replaced is not None
+        if is_new or after != before:
+            code = has_room(after)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, "The members of groups take all the memory that they may.")
+        if replaced is not None:
+            self._replace(draft, replaced, after)
+        elif after != before or is_new:
+            draft.add(Subscription(group_id=draft.group.group_id, member_id=member_id, member=after))
+        bumps = not after.subscribed_as(before) or (is_new and replaced is None)
+        self._refresh(draft, moment, bumps=bumps, looks=looks)
+        if draft.group.epoch > draft.group.assignment_epoch:
+            self._assign(draft)
+        group = draft.group
+        present = group.members[member_id]
+        target = group.targets.get(member_id, NO_PARTITIONS)
+        moved = reconcile(
+            present,
+            group.assignment_epoch,
+            target,
+            lambda partition: group.is_free(partition, member_id),
+            reported,
+            joins=request.member_epoch == JOIN_EPOCH,
+        )
+        if moved != present:
+            draft.add(Current(group_id=group.group_id, member_id=member_id, member=moved))
+        answer = ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=moved.epoch,
+            heartbeat_interval_ms=self.heartbeat_interval_ms(group.group_id),
+        )
+        if _is_full(request) or moved.assigned != before.assigned:
+            answer.assignment = _assignment(moved.assigned)
+        return answer
+
+    # Members
+
+    def _find(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        request: ConsumerGroupHeartbeatRequest,
+        reported: Partitions | None,
+    ) -> tuple[ConsumerMember, ConsumerMember | None]:
+        """Returns the member of the sender, and the static member that it replaces."""
+        joins = request.member_epoch == JOIN_EPOCH
+        if not joins and not group.exists:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
+        found = group.members.get(member_id)
+        if found is None and joins and len(group.members) >= self._config.consumer_size_max:
+            away = group.static_member(request.instance_id or "")
+            if away is None:
+                size = self._config.consumer_size_max
+                raise KafkaError(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has reached its maximum capacity of {size} members."
+                )
+        if request.instance_id is not None:
+            holder = group.static_member(request.instance_id)
+            if joins and holder is not None and holder.epoch == LEAVE_STATIC_EPOCH:
+                return replace(holder, member_id=member_id, epoch=0, previous_epoch=0), holder
+            if holder is None and not joins:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
+            if holder is not None and holder.member_id != member_id:
+                code = ErrorCode.UNRELEASED_INSTANCE_ID if joins else ErrorCode.FENCED_INSTANCE_ID
+                raise KafkaError(code, f"Instance id {request.instance_id} belongs to member {holder.member_id}.")
+        if found is None:
+            if not joins:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+                )
+            return ConsumerMember(member_id=member_id), None
+        check_epoch(found, request.member_epoch, reported)
+        return found, None
+
+    def _leave(self, draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        group = draft.group
+        if not group.exists:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
+        member = group.members.get(request.member_id)
+        if request.instance_id is not None:
+            holder = group.static_member(request.instance_id)
+            if holder is not None and holder.member_id != request.member_id:
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Instance id {request.instance_id} belongs to member {holder.member_id}.",
+                )
+            member = holder
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {group.group_id}."
+            )
+        if request.member_epoch == LEAVE_STATIC_EPOCH:
+            away = replace(member, epoch=LEAVE_STATIC_EPOCH, previous_epoch=member.epoch, revoking=NO_PARTITIONS)
+            if away.state is MemberState.UNREVOKED_PARTITIONS:
+                away = replace(away, state=MemberState.UNRELEASED_PARTITIONS)
+            draft.add(Current(group_id=group.group_id, member_id=member.member_id, member=away))
+        else:
+            self.fence(draft, member.member_id)
+        return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
+
+    def fence(self, draft: Draft, member_id: str) -> None:
+        """Removes a member; the next heartbeat of another member assigns its partitions."""
+        regex = draft.group.members[member_id].regex
+        self._remove(draft, member_id)
+        self._forget_regex(draft, regex)
+        hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
+        self._raise_epoch(draft, hashed)
+
+    def _remove(self, draft: Draft, member_id: str) -> None:
+        group_id = draft.group.group_id
+        draft.add(Current(group_id=group_id, member_id=member_id, member=None))
+        draft.add(Target(group_id=group_id, member_id=member_id, partitions=None))
+        draft.add(Subscription(group_id=group_id, member_id=member_id, member=None))
+
+    def _replace(self, draft: Draft, old: ConsumerMember, new: ConsumerMember) -> None:
+        """Gives the partitions of a static member that was away to its new member id."""
+        group_id = draft.group.group_id
+        target = draft.group.targets.get(old.member_id, NO_PARTITIONS)
+        self._remove(draft, old.member_id)
+        draft.add(Subscription(group_id=group_id, member_id=new.member_id, member=new))
+        draft.add(Target(group_id=group_id, member_id=new.member_id, partitions=target))
+        draft.add(Current(group_id=group_id, member_id=new.member_id, member=new))
+
+    # Epochs
+
+    def _refresh(self, draft: Draft, moment: Moment, *, bumps: bool, looks: bool) -> None:
+        """Looks at the topics again if anything may have changed, and raises the group epoch if anything has."""
+        if not (bumps or looks):
+            return
+        self._resolve(draft, moment)
+        hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
+        if bumps or hashed != draft.group.metadata_hash:
+            self._raise_epoch(draft, hashed)
+
+    def _raise_epoch(self, draft: Draft, hashed: int) -> None:
+        group = draft.group
+        draft.add(GroupEpoch(group_id=group.group_id, epoch=group.epoch + 1, metadata_hash=hashed))
+
+    def _resolve(self, draft: Draft, moment: Moment) -> None:
+        """Brings the topics of all regular expressions up to date, and drops those that no member uses."""
+        group = draft.group
+        used = dict.fromkeys(member.regex for member in group.members.values() if member.regex)
+        for regex in [known for known in group.regexes if known not in used]:
+            draft.add(Regex(group_id=group.group_id, regex=regex, resolved=None))
+        for regex in used:
+            topics = self._matching(regex)
+            known = draft.group.regexes.get(regex)
+            if topics is not None and (known is None or known.topics != topics):
+                version = self._catalogue.version()
+                resolved = ResolvedRegex(topics=topics, version=version, resolved_ms=moment.wall_ms)
+                draft.add(Regex(group_id=group.group_id, regex=regex, resolved=resolved))
+
+    def _matching(self, regex: str) -> tuple[str, ...] | None:
+        """Returns the topics that match; None if this broker cannot resolve what another one has accepted."""
+        names = self._catalogue.names()
+        searched, topics = self._matches.pop(regex, (None, ()))
+        if searched is not names:
+            try:
+                matches = self._compile(regex)
+            except KafkaError:
+                return None
+            topics = tuple(name for name in names if matches(name))
+        if len(self._matches) >= MATCHES_MAX:
+            del self._matches[next(iter(self._matches))]
+        self._matches[regex] = (names, topics)
+        return topics
+
+    def _forget_regex(self, draft: Draft, regex: str) -> None:
+        group = draft.group
+        if regex in group.regexes and all(member.regex != regex for member in group.members.values()):
+            draft.add(Regex(group_id=group.group_id, regex=regex, resolved=None))
+
+    def _assign(self, draft: Draft) -> None:
+        """Computes the target assignment of the group epoch, and writes what differs from the last one."""
+        group = draft.group
+        ids = {
+            name: topic_id
+            for name in group.subscribed_topics()
+            if (topic_id := self._catalogue.topic_id(name)) is not None
+        }
+        subscribers = [
+            Subscriber(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                topics=frozenset(ids[name] for name in group.topics_of(member) if name in ids),
+                previous=group.targets.get(member.member_id, NO_PARTITIONS),
+            )
+            for member in group.members.values()
+        ]
+        counts = {topic_id: self._catalogue.partition_count(name) for name, topic_id in ids.items()}
+        targets = ASSIGNORS[self.assignor_of(group)](subscribers, counts)
+        for member_id, partitions in sorted(targets.items()):
+            if partitions != group.targets.get(member_id, NO_PARTITIONS):
+                draft.add(Target(group_id=group.group_id, member_id=member_id, partitions=partitions))
+        draft.add(TargetEpoch(group_id=group.group_id, epoch=group.epoch))
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """Returns the assignor that most members prefer; the first configured one if none has a preference."""
+        votes = Counter(member.assignor for member in group.members.values() if member.assignor is not None)
+        served = self._config.consumer_assignors
+        return max(served, key=lambda name: (votes[name], -served.index(name)))
+
+
+def check_epoch(member: ConsumerMember, epoch: int, reported: Partitions | None) -> None:
+    """Checks the epoch of a heartbeat.
+
+    The former epoch is accepted too if the member owns no more than what it has: the answer with the present epoch may
+    have been lost.
+
+    Raises:
+        KafkaError: FENCED_MEMBER_EPOCH.
+    """
+    if member.state is MemberState.UNKNOWN and reported == NO_PARTITIONS and epoch <= member.epoch:
+        return  # nothing is left of the state that a newer coordinator had
+    repeats = epoch == member.previous_epoch and reported is not None and reported <= member.assigned
+    if member.state is MemberState.UNKNOWN or (epoch != member.epoch and not (epoch < member.epoch and repeats)):
+        size = "greater" if epoch > member.epoch else "smaller"
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group "
+            f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _reported(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
+    if request.topic_partitions is None:
+        return None
+    return frozenset((topic.topic_id, number) for topic in request.topic_partitions for number in topic.partitions)
+
+
+def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerMember:
+    """Returns the member with what a request says of it; fields that the request leaves out stay."""
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    return replace(
+        member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        topics=member.topics if names is None else tuple(sorted(set(names))),
+        regex=member.regex if regex is None else regex,
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        assignor=member.assignor if request.server_assignor is None else request.server_assignor,
+    )
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Returns whether a request contains all fields, as members send after they may have missed an answer."""
+    return request.member_epoch == JOIN_EPOCH or (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+
+
+def _assignment(partitions: Partitions) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=numbers)
+            for topic_id, numbers in by_topic(partitions).items()
+        ]
+    )

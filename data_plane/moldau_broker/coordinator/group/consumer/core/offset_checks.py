@@ -1,0 +1,50 @@
+"""Checks whether the sender of an offset request may act for a consumer group. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest
+
+if TYPE_CHECKING:
+    from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+    from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
+
+MEMBER_EPOCH_FROM = 9
+"""The first version of OffsetCommit whose senders know STALE_MEMBER_EPOCH."""
+
+
+def check_commit(
+    group: ConsumerGroup, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int
+) -> ErrorCode:
+    """Returns whether the sender may commit: a member in its present epoch, or anyone while there are no members.
+
+    Transactional producers before KIP-447 do not name a member; they may always commit. Their later versions do not
+    know STALE_MEMBER_EPOCH and get ILLEGAL_GENERATION.
+    """
+    transactional = not isinstance(request, OffsetCommitRequest)
+    epoch = request.generation_id_or_member_epoch if isinstance(request, OffsetCommitRequest) else request.generation_id
+    if epoch < 0 and not group.members:
+        return ErrorCode.NONE
+    if transactional and epoch < 0 and not request.member_id and request.group_instance_id is None:
+        return ErrorCode.NONE
+    member = group.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not transactional and version < MEMBER_EPOCH_FROM:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if epoch < 0 or epoch != member.epoch:
+        return ErrorCode.ILLEGAL_GENERATION if transactional else ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
+
+
+def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> ErrorCode:
+    """Returns whether the sender may read offsets: a member in its present epoch, or a client that names no member."""
+    if not request.member_id and request.member_epoch < 0:
+        return ErrorCode.NONE
+    member = group.members.get(request.member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if request.member_epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH

@@ -1,0 +1,234 @@
+"""The records of consumer groups in ``__consumer_offsets``, in Kafka's own formats.
+
+| key version | record | change |
+|---|---|---|
+| 3 | ConsumerGroupMetadata | `GroupEpoch` |
+| 4 | ConsumerGroupPartitionMetadata | none: Kafka 4.0 wrote it, later versions keep a hash in record 3 |
+| 5 | ConsumerGroupMemberMetadata | `Subscription` |
+| 6 | ConsumerGroupTargetAssignmentMetadata | `TargetEpoch` |
+| 7 | ConsumerGroupTargetAssignmentMember | `Target` |
+| 8 | ConsumerGroupCurrentMemberAssignment | `Current` |
+| 16 | ConsumerGroupRegularExpression | `Regex` |
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, TypeVar
+
+from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.messages.internal.consumer_group import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    TargetTopicPartition,
+    TopicPartitions,
+)
+from moldau_broker.coordinator.group.consumer.core.state import (
+    Change,
+    ConsumerMember,
+    Current,
+    GroupEpoch,
+    MemberState,
+    Regex,
+    ResolvedRegex,
+    Subscription,
+    Target,
+    TargetEpoch,
+)
+from moldau_broker.coordinator.runtime.effects import StateRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from moldau.protocol.schema import Data
+    from moldau.values import Buffer
+    from moldau_broker.coordinator.group.consumer.core.state import Partitions, TopicIdPartition
+
+_VERSION = struct.Struct(">h")
+_VALUE_VERSION = 0
+D = TypeVar("D", bound="Data")
+
+GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 5, 6, 7, 8, 16
+KEY_VERSIONS = frozenset({GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT, REGEX})
+"""Versions of keys that `parse_change` understands."""
+
+
+def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[UUID, list[int]]:
+    """Returns sorted partitions by sorted topic id."""
+    found: dict[UUID, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        found.setdefault(topic_id, []).append(partition)
+    return found
+
+
+def _target(partitions: Partitions) -> list[TargetTopicPartition]:
+    return [TargetTopicPartition(topic_id=topic, partitions=found) for topic, found in by_topic(partitions).items()]
+
+
+def _current(partitions: Partitions) -> list[TopicPartitions]:
+    return [TopicPartitions(topic_id=topic, partitions=found) for topic, found in by_topic(partitions).items()]
+
+
+def _partitions(topics: Sequence[TargetTopicPartition] | Sequence[TopicPartitions]) -> Partitions:
+    return frozenset((topic.topic_id, partition) for topic in topics for partition in topic.partitions)
+
+
+def change_record(change: Change) -> StateRecord:
+    """Returns the record of a change."""
+    key, value = _messages(change)
+    (version,) = (key.__versions__.first,)
+    data = None if value is None else _VERSION.pack(_VALUE_VERSION) + encode(value, _VALUE_VERSION)
+    return StateRecord(_VERSION.pack(version) + encode(key, version), data)
+
+
+def _messages(change: Change) -> tuple[Data, Data | None]:
+    group_id = change.group_id
+    if isinstance(change, GroupEpoch):
+        epoch = change.epoch
+        value = None if epoch is None else ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=change.metadata_hash)
+        return ConsumerGroupMetadataKey(group_id=group_id), value
+    if isinstance(change, TargetEpoch):
+        return ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), (
+            None if change.epoch is None else ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=change.epoch)
+        )
+    if isinstance(change, Target):
+        return ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=change.member_id), (
+            None
+            if change.partitions is None
+            else ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_target(change.partitions))
+        )
+    if isinstance(change, Regex):
+        found = change.resolved
+        return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=change.regex), (
+            None
+            if found is None
+            else ConsumerGroupRegularExpressionValue(
+                topics=list(found.topics), version=found.version, timestamp=found.resolved_ms
+            )
+        )
+    if isinstance(change, Subscription):
+        return ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=change.member_id), (
+            None if change.member is None else _subscription(change.member)
+        )
+    return ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=change.member_id), (
+        None
+        if change.member is None
+        else ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=change.member.epoch,
+            previous_member_epoch=change.member.previous_epoch,
+            state=int(change.member.state),
+            assigned_partitions=_current(change.member.assigned),
+            partitions_pending_revocation=_current(change.member.revoking),
+        )
+    )
+
+
+def _subscription(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topics),
+        subscribed_topic_regex=member.regex,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        server_assignor=member.assignor,
+    )
+
+
+def _value(cls: type[D], value: Buffer) -> D:
+    if len(value) < 2:
+        raise DecodeError(f"{cls.__name__} has no version")
+    (version,) = _VERSION.unpack_from(value)
+    if version not in cls.__versions__:
+        raise DecodeError(f"{cls.__name__} of version {version} is not known")
+    return decode(cls, version, value, 2)
+
+
+def parse_change(version: int, key: Buffer, value: Buffer | None) -> Change:
+    """Parses a record whose key has one of `KEY_VERSIONS`.
+
+    Raises:
+        DecodeError: the record is malformed.
+    """
+    if version == GROUP_EPOCH:
+        group_id = decode(ConsumerGroupMetadataKey, version, key, 2).group_id
+        group = None if value is None else _value(ConsumerGroupMetadataValue, value)
+        if group is None:
+            return GroupEpoch(group_id=group_id, epoch=None)
+        return GroupEpoch(group_id=group_id, epoch=group.epoch, metadata_hash=group.metadata_hash)
+    if version == TARGET_EPOCH:
+        group_id = decode(ConsumerGroupTargetAssignmentMetadataKey, version, key, 2).group_id
+        epoch = None if value is None else _value(ConsumerGroupTargetAssignmentMetadataValue, value).assignment_epoch
+        return TargetEpoch(group_id=group_id, epoch=epoch)
+    if version == TARGET:
+        target = decode(ConsumerGroupTargetAssignmentMemberKey, version, key, 2)
+        partitions = (
+            None
+            if value is None
+            else _partitions(_value(ConsumerGroupTargetAssignmentMemberValue, value).topic_partitions)
+        )
+        return Target(group_id=target.group_id, member_id=target.member_id, partitions=partitions)
+    if version == REGEX:
+        regex = decode(ConsumerGroupRegularExpressionKey, version, key, 2)
+        return Regex(group_id=regex.group_id, regex=regex.regular_expression, resolved=_parse_resolved(value))
+    if version == SUBSCRIPTION:
+        name = decode(ConsumerGroupMemberMetadataKey, version, key, 2)
+        return Subscription(
+            group_id=name.group_id, member_id=name.member_id, member=_parse_subscription(name.member_id, value)
+        )
+    assert version == CURRENT, f"records of consumer groups have no key version {version}"
+    current = decode(ConsumerGroupCurrentMemberAssignmentKey, version, key, 2)
+    return Current(
+        group_id=current.group_id, member_id=current.member_id, member=_parse_current(current.member_id, value)
+    )
+
+
+def _parse_resolved(value: Buffer | None) -> ResolvedRegex | None:
+    if value is None:
+        return None
+    found = _value(ConsumerGroupRegularExpressionValue, value)
+    return ResolvedRegex(topics=tuple(sorted(found.topics)), version=found.version, resolved_ms=found.timestamp)
+
+
+def _parse_subscription(member_id: str, value: Buffer | None) -> ConsumerMember | None:
+    if value is None:
+        return None
+    found = _value(ConsumerGroupMemberMetadataValue, value)
+    return ConsumerMember(
+        member_id=member_id,
+        instance_id=found.instance_id,
+        rack_id=found.rack_id,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        topics=tuple(sorted(set(found.subscribed_topic_names))),
+        regex=found.subscribed_topic_regex or "",
+        rebalance_timeout_ms=found.rebalance_timeout_ms,
+        assignor=found.server_assignor,
+    )
+
+
+def _parse_current(member_id: str, value: Buffer | None) -> ConsumerMember | None:
+    if value is None:
+        return None
+    found = _value(ConsumerGroupCurrentMemberAssignmentValue, value)
+    known = found.state in (MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS)
+    return ConsumerMember(
+        member_id=member_id,
+        epoch=found.member_epoch,
+        previous_epoch=found.previous_member_epoch,
+        state=MemberState(found.state) if known else MemberState.UNKNOWN,
+        assigned=_partitions(found.assigned_partitions),
+        revoking=_partitions(found.partitions_pending_revocation),
+    )

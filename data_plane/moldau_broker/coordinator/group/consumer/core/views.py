@@ -1,0 +1,84 @@
+"""Builds the answers of ConsumerGroupDescribe, and the entries of ListGroups. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
+from moldau.protocol.messages.list_groups import ListedGroup
+from moldau_broker.coordinator.group.consumer.core.records import by_topic
+from moldau_broker.coordinator.group.consumer.core.state import NO_PARTITIONS, ConsumerGroupState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from moldau.protocol.messages.list_groups import ListGroupsRequest
+    from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, Partitions
+    from moldau_broker.coordinator.runtime.ports import TopicNames
+
+CONSUMER_TYPE = "consumer"
+CONSUMER_MEMBER = 1
+"""The type of a member of the consumer protocol in ConsumerGroupDescribe; 0 is a member of the classic one."""
+
+
+def described(group_id: str, group: ConsumerGroup | None, assignor: str, topics: TopicNames) -> DescribedGroup:
+    """Returns one group of a ConsumerGroupDescribe answer."""
+    if group is None:
+        return DescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} is not a consumer group.",
+            group_state=ConsumerGroupState.DEAD.value,
+        )
+    members = [
+        Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=list(member.topics),
+            subscribed_topic_regex=member.regex or None,
+            assignment=_assignment(member.assigned, topics),
+            target_assignment=_assignment(group.targets.get(member.member_id, NO_PARTITIONS), topics),
+            member_type=CONSUMER_MEMBER,
+        )
+        for _, member in sorted(group.members.items())
+    ]
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=assignor,
+        members=members,
+    )
+
+
+def _assignment(partitions: Partitions, topics: TopicNames) -> Assignment:
+    """Returns partitions by topic; leaves out deleted topics, which have no name."""
+    named = [(topics.topic_name(topic_id), topic_id, numbers) for topic_id, numbers in by_topic(partitions).items()]
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
+            for name, topic_id, numbers in named
+            if name is not None
+        ]
+    )
+
+
+def listed(request: ListGroupsRequest, groups: Iterable[ConsumerGroup]) -> list[ListedGroup]:
+    """Returns the groups that pass the filters, which ignore case as in Kafka."""
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    if types and CONSUMER_TYPE not in types:
+        return []
+    return [
+        ListedGroup(
+            group_id=group.group_id, protocol_type="consumer", group_state=group.state.value, group_type=CONSUMER_TYPE
+        )
+        for group in groups
+        if not states or group.state.value.lower() in states
+    ]
