@@ -1,5 +1,8 @@
 """The client of a coordinator that computes the assignment (KIP-848): one task sends all heartbeats.
 
+As in Kafka's client, only the coordinator ends a session. A member that gave itself up would be fenced under its id
+until its session ends there; epochs fence the commits of a member that has not heard of its removal.
+
 The task reports the partitions of the positions and takes targets in. Polls take a target over as they take over the
 end of a join (`rebalance`), and wake the task, so that the coordinator learns at once what was released.
 """

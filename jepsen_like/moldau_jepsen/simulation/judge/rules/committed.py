@@ -124,8 +124,8 @@ class CommittedReader:
             }
             self._groups.generation(record.group_id, record.value.generation, owned, instances)
         elif isinstance(record, Current):
-            holds = frozenset() if record.member is None else record.member.owned
-            self._groups.holds(record.group_id, record.member_id, holds)
+            held = frozenset() if record.member is None else record.member.owned
+            self._groups.holds(record.group_id, record.member_id, held)
         elif isinstance(record, OffsetRecord):
             self._drop_former(key, record)
             if header.attributes & TRANSACTIONAL_BIT:
