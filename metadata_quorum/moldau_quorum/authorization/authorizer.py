@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from moldau.protocol.access import AclOperation, AclResource
-from moldau_quorum.authorization.rules import ALL_OPERATIONS, DENY, PREFIXED, WILDCARD, AclIndex
+from moldau_quorum.authorization.rules import (
+    ALL_OPERATIONS,
+    DENY,
+    PREFIXED,
+    WILDCARD,
+    AclIndex,
+    host_fits,
+    speaking_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,6 +104,7 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._default = Decision(allows_without_acl, "no ACL of the resource exists")
         self._index = AclIndex()
+        self._some: dict[tuple[str, str, int, int], bool] = {}  # each looks at all ACLs of a kind of resource
         self.audit = audit
 
     @property
@@ -105,7 +114,8 @@ class Authorizer:
 
     def follow(self) -> None:
         """Takes the newest ACLs."""
-        self._index.follow(self._image().acls)
+        if self._index.follow(self._image().acls):
+            self._some.clear()
 
     def permissions(self, identity: Identity) -> Permissions:
         """Returns what remembers the decisions about a peer."""
@@ -118,15 +128,16 @@ class Authorizer:
         self.follow()
         found = False
         permitting = None
-        for rule in self._index.matching(resource, name):
+        for rules in self._index.resources(resource, name):
             found = True
-            if not rule.fits(identity.principal, identity.host):
-                continue
-            if rule.permission == DENY:
-                if rule.operation in (ALL_OPERATIONS, operation):
-                    return Decision(False, str(rule))
-            elif permitting is None and _permits(rule.operation, operation):
-                permitting = rule
+            for rule in speaking_of(identity.principal, rules):
+                if not host_fits(rule.host, identity.host):
+                    continue
+                if rule.permission == DENY:
+                    if rule.operation in (ALL_OPERATIONS, operation):
+                        return Decision(False, str(rule))
+                elif permitting is None and _permits(rule.operation, operation):
+                    permitting = rule
         if permitting is not None:
             return Decision(True, str(permitting))
         return Decision(False, "no ACL permits it") if found else self._default
@@ -135,10 +146,19 @@ class Authorizer:
         """Returns whether the peer may do something to at least one resource of a type, existing or not (KIP-679)."""
         if self.decide(identity, operation, resource, "hardcode").is_allowed:
             return True
+        key = (identity.principal, identity.host, operation, resource)
+        known = self._some.get(key)
+        if known is None:
+            if len(self._some) >= DECISIONS_MAX:
+                self._some.clear()
+            self._some[key] = known = self._allows_some(identity, operation, resource)
+        return known
+
+    def _allows_some(self, identity: Identity, operation: int, resource: int) -> bool:
         denied: tuple[set[str], set[str]] = (set(), set())
         allowed: tuple[set[str], set[str]] = (set(), set())
-        for rule in self._index.of_type(resource):
-            if rule.operation not in (operation, ALL_OPERATIONS) or not rule.fits(identity.principal, identity.host):
+        for rule in self._index.of_principal(resource, identity.principal):
+            if rule.operation not in (operation, ALL_OPERATIONS) or not host_fits(rule.host, identity.host):
                 continue
             is_prefix = rule.pattern_type == PREFIXED
             if rule.permission == DENY and rule.resource_name == WILDCARD and not is_prefix:

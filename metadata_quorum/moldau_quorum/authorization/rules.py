@@ -36,10 +36,6 @@ class Rule(NamedTuple):
     operation: int
     permission: int
 
-    def fits(self, principal: str, host: str) -> bool:
-        """Returns whether the rule speaks of a peer."""
-        return self.principal in (principal, EVERYONE) and host_fits(self.host, host)
-
     def __str__(self) -> str:
         """Returns the rule as the audit log shows it."""
         kind = "DENY" if self.permission == DENY else "ALLOW"
@@ -47,19 +43,29 @@ class Rule(NamedTuple):
         return f"{kind} {self.principal} from {self.host} operation {self.operation} on {pattern} {self.resource_name}"
 
 
+Resource = tuple[int, str]
+"""Kind and name, or kind and prefix."""
+OfPrincipals = dict[str, dict[int, Rule]]
+"""Rules of one resource by principal and id."""
+
+
 class AclIndex:
-    """The rules by resource. A lookup costs one step for each distinct length of a prefix."""
+    """The rules by resource and principal.
+
+    A lookup costs one step for each distinct length of a prefix, and one for each rule of the principal there; how many
+    others have rules of the same resource does not matter.
+    """
 
     def __init__(self) -> None:
         self.acls: PersistentMap[UUID, AccessControlEntryRecord] = PersistentMap()
-        self._literal: dict[tuple[int, str], tuple[Rule, ...]] = {}
-        self._prefixed: dict[tuple[int, str], tuple[Rule, ...]] = {}
-        self._lengths: dict[int, dict[int, int]] = {}  # per resource type: how many prefixed resources have a length
+        self._literal: dict[Resource, OfPrincipals] = {}
+        self._prefixed: dict[Resource, OfPrincipals] = {}
+        self._lengths: dict[int, dict[int, int]] = {}  # per kind of resource: how many prefixes have a length
 
-    def follow(self, acls: PersistentMap[UUID, AccessControlEntryRecord]) -> None:
-        """Takes the entries of a newer image; costs nothing if they are those of the last one."""
+    def follow(self, acls: PersistentMap[UUID, AccessControlEntryRecord]) -> bool:
+        """Takes the entries of a newer image; returns whether they are others than those of the last one."""
         if acls is self.acls:
-            return
+            return False
         before, self.acls = self.acls, acls
         for acl_id in before.changed_keys(acls):
             old, new = before.get(acl_id), acls.get(acl_id)
@@ -67,35 +73,43 @@ class AclIndex:
                 self._remove(_rule(old))
             if new is not None:
                 self._add(_rule(new))
+        return True
 
-    def matching(self, resource_type: int, name: str) -> Iterator[Rule]:
-        """Yields the rules of a resource for all principals: literal ones, then those of prefixes."""
-        yield from self._literal.get((resource_type, name), ())
-        if name != WILDCARD:
-            yield from self._literal.get((resource_type, WILDCARD), ())
+    def resources(self, resource_type: int, name: str) -> Iterator[OfPrincipals]:
+        """Yields what is known of a resource: under its name, under ``*``, and under each of its prefixes."""
+        names = (name,) if name == WILDCARD else (name, WILDCARD)
+        for each in names:
+            found = self._literal.get((resource_type, each))
+            if found is not None:
+                yield found
         for length in self._lengths.get(resource_type, ()):
             if length <= len(name):
-                yield from self._prefixed.get((resource_type, name[:length]), ())
+                found = self._prefixed.get((resource_type, name[:length]))
+                if found is not None:
+                    yield found
 
-    def of_type(self, resource_type: int) -> Iterator[Rule]:
-        """Yields all rules of a resource type."""
+    def of_principal(self, resource_type: int, principal: str) -> Iterator[Rule]:
+        """Yields the rules of a kind of resource that speak of a principal, or of everyone."""
         for table in (self._literal, self._prefixed):
             for (found, _), rules in table.items():
                 if found == resource_type:
-                    yield from rules
+                    yield from speaking_of(principal, rules)
 
     def _add(self, rule: Rule) -> None:
         table, key = self._place(rule)
         if rule.pattern_type == PREFIXED and key not in table:
             lengths = self._lengths.setdefault(rule.resource_type, {})
             lengths[len(rule.resource_name)] = lengths.get(len(rule.resource_name), 0) + 1
-        table[key] = (*table.get(key, ()), rule)
+        table.setdefault(key, {}).setdefault(rule.principal, {})[rule.acl_id] = rule
 
     def _remove(self, rule: Rule) -> None:
         table, key = self._place(rule)
-        rest = tuple(each for each in table[key] if each.acl_id != rule.acl_id)
-        if rest:
-            table[key] = rest
+        of_principals = table[key]
+        del of_principals[rule.principal][rule.acl_id]
+        if of_principals[rule.principal]:
+            return
+        del of_principals[rule.principal]
+        if of_principals:
             return
         del table[key]
         if rule.pattern_type == PREFIXED:
@@ -104,9 +118,16 @@ class AclIndex:
             if not lengths[length]:
                 del lengths[length]
 
-    def _place(self, rule: Rule) -> tuple[dict[tuple[int, str], tuple[Rule, ...]], tuple[int, str]]:
+    def _place(self, rule: Rule) -> tuple[dict[Resource, OfPrincipals], Resource]:
         table = self._prefixed if rule.pattern_type == PREFIXED else self._literal
         return table, (rule.resource_type, rule.resource_name)
+
+
+def speaking_of(principal: str, rules: OfPrincipals) -> Iterator[Rule]:
+    """Yields the rules that speak of a principal, or of everyone."""
+    yield from rules.get(principal, {}).values()
+    if principal != EVERYONE:
+        yield from rules.get(EVERYONE, {}).values()
 
 
 def _rule(entry: AccessControlEntryRecord) -> Rule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -26,13 +27,16 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.protocol.schema import Struct
+from moldau.records import Compression, encode_batch
 from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.net.answers import CloseConnection, Preparation
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau.runtime.tls.context import client_environment
 from moldau_broker.server.data_path import produce as produce_module
-from moldau_broker.server.data_path.connection import BrokerConnection
-from moldau_broker.server.handlers.apis import BASE_APIS
-from support.cluster.broker_cluster import batch, run_cluster
+from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
+from moldau_broker.server.handlers.apis import BASE_APIS, api_table
+from support.cluster.broker_cluster import batch, frame, run_cluster
 from support.protocol_samples import Sampler
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -336,6 +340,36 @@ def test_requests_without_an_answer_end_the_connection():
             with pytest.raises((OSError, trio.TooSlowError)):
                 await produce(alice, acks=0)
             assert cluster.replica(1, "t").log.log_end_offset == 0
+
+    run_secured(scenario)
+
+
+def test_rights_that_change_while_records_are_checked():
+    """Checks are numbered among the topics that may be written: with others they would be those of other records."""
+
+    async def scenario(cluster):
+        async with connected(cluster, "root") as root:
+            await make_topic(root, cluster, "a")
+            await make_topic(root, cluster, "b")
+            await allow(root, cluster, acl("alice", AclOperation.WRITE, AclResource.TOPIC, "*"))
+            context = cluster.running[1].context
+            services = listener_services(context, "OUTSIDE", api_table(BASE_APIS))
+            who = Identity(principal="User:alice", host="h", listener_name="OUTSIDE", security_protocol="x")
+            handler = BrokerConnection(services, SimpleNamespace(peer_address=("h", 1)), Peer(who))
+            records = encode_batch([(1, None, b"v" * 1000, ())] * 5_000, compression=Compression.GZIP)
+            data = [
+                TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=records)])
+                for name in ("a", "b")
+            ]
+            sent = frame(ProduceRequest(acks=1, timeout_ms=1000, topic_data=data), 12)
+            checked = handler.handle(memoryview(sent)[4:])
+            assert isinstance(checked, Preparation)
+            await checked.prepare()
+            await allow(root, cluster, acl("alice", AclOperation.WRITE, AclResource.TOPIC, "a", permission=DENY))
+            with pytest.raises(CloseConnection, match="rights of the client changed"):
+                checked.handle()
+            handler.flush()
+            assert [cluster.replica(1, name).log.log_end_offset for name in ("a", "b")] == [0, 0]
 
     run_secured(scenario)
 

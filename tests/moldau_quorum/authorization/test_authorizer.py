@@ -126,7 +126,7 @@ def test_decisions_are_those_of_the_reference(first, second, default):
 PLANTED = {
     "deny ignored": (authorizer_module, "DENY", 99),
     "prefixes are literal": (rules_module, "PREFIXED", 99),
-    "hosts ignored": (rules_module, "host_fits", lambda pattern, host: True),
+    "hosts ignored": (authorizer_module, "host_fits", lambda pattern, host: True),
     "everyone is nobody": (rules_module, "EVERYONE", "User:none"),
     "wildcard is a name": (rules_module, "WILDCARD", "?"),
     "nothing is implied": (authorizer_module, "_IMPLIES", {}),
@@ -233,6 +233,24 @@ def test_remembered_decisions_are_bounded():
         permissions.may_raw(READ, b"%d" % number, by_id=False)
     assert len(permissions._decisions) <= DECISIONS_MAX
     assert all(len(table) <= DECISIONS_MAX for table in permissions._raw)
+
+
+def test_many_acls_of_others_cost_nothing():
+    """Everybody may have a rule of the same resource: a decision looks at those of its principal."""
+    others = [entry(n, "*", principal=f"User:u{n}") for n in range(2_000)]
+    world = World(*others, entry(9_999, "t"))
+    world.authorizer.follow()
+    rules = world.authorizer._index.resources(TOPIC, "t")
+    looked_at = [rule for found in rules for rule in rules_module.speaking_of("User:alice", found)]
+    assert len(looked_at) == 1
+    assert world.may()
+
+
+def test_the_right_to_some_topic_follows_changes():
+    world = World(entry(1, "x", WRITE))
+    assert world.authorizer.allows_some(identity(), WRITE, TOPIC)
+    world.change(removed=[UUID(int=1)])
+    assert not world.authorizer.allows_some(identity(), WRITE, TOPIC)
 
 
 def test_networks_are_valid():

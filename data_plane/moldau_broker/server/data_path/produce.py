@@ -122,6 +122,8 @@ class ProduceService:
         denied = _NOTHING_DENIED
         if permissions is not None:
             request, denied = permitted(request, version, permissions)
+        if checks is not None and checks.topics != [topic for topic, _ in request.topics]:
+            raise CloseConnection("the rights of the client changed while the records of its request were checked")
         if request.transactional_id is not None and (held or self._unverified(request, version)):
             return VerifiedProduce(self, bytes(frame), position, version, correlation_id, permissions), None
         if checks is None:
@@ -151,7 +153,9 @@ class ProduceService:
                 ) and partition.key.topic not in INTERNAL_TOPICS:
                     now_ms = self._clock.wall_ms()
                     validations[number] = BatchValidation(records, config, AppendOrigin.CLIENT, now_ms)
-        return RequestChecks(validations, self._unpacked_bytes_max()) if validations else None
+        if not validations:
+            return None
+        return RequestChecks(validations, self._unpacked_bytes_max(), [topic for topic, _ in request.topics])
 
     async def run_checks(self, checks: RequestChecks) -> None:
         """Runs checks in slices, and lets other tasks run between them."""

@@ -17,7 +17,7 @@ from moldau.records.decompression import WHOLE_BYTES_MAX, LongStep
 from moldau_broker.log.partition.validator import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from moldau_broker.log.partition.validator import BatchValidation
 
@@ -56,10 +56,14 @@ class InlineBudget:
 class RequestChecks:
     """The checks of one request's batches, by the number of the batch in the request."""
 
-    __slots__ = ("_bytes_max", "_spent", "validations")
+    __slots__ = ("_bytes_max", "_spent", "topics", "validations")
 
-    def __init__(self, validations: dict[int, BatchValidation], bytes_max: int) -> None:
-        """``bytes_max`` bounds the decompressed bytes of the records of all batches together."""
+    def __init__(self, validations: dict[int, BatchValidation], bytes_max: int, topics: Sequence[bytes] = ()) -> None:
+        """``bytes_max`` bounds the decompressed bytes of the records of all batches together.
+
+        ``topics`` are those among which the batches were numbered: the request without what its client may not write.
+        """
+        self.topics = list(topics)
         self.validations = validations
         self._bytes_max = bytes_max
         self._spent = 0  # since the last slice ended
